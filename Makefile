@@ -1,0 +1,41 @@
+# The two commands are `make demo` and `make test`; both prepare .venv first. No target needs root.
+# PYTHON=… chooses the interpreter, MODULE=… the module of the demo, ARGS=… is handed to the program behind.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+export PYTHON
+
+.PHONY: help demo test check soak bench env
+
+help: ## what can be made
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)$$/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+	@echo "  make test-NAME   one suite: unit, golden, doors, processes, …"
+
+demo: ## a real job through three agents, offline: MODULE=textwrap
+	@scripts/bootstrap
+	@exec $(BIN)/retinue demo $(MODULE) $(ARGS)
+
+test: ## every suite, with the time of each
+	@scripts/bootstrap test
+	@exec $(BIN)/python -m scripts.suites $(ARGS)
+
+test-%:
+	@scripts/bootstrap test
+	@exec $(BIN)/python -m scripts.suites --only $* $(ARGS)
+
+check: ## format, lint, types, layers
+	@scripts/bootstrap lint test
+	@exec $(BIN)/python -m scripts.check
+
+soak: ## the long tests: run them before an issue is called done
+	@scripts/bootstrap test
+	@exec $(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
+
+bench: ## the figures, as ratios of one run
+	@scripts/bootstrap test bench
+	@exec $(BIN)/python -m benchmarks $(ARGS)
+
+env: ## .venv with everything a developer needs
+	@scripts/bootstrap lint test bench

@@ -1,0 +1,35 @@
+"""Runs format, lint, types and layers, all of them even when one fails, and says how long each took."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+CHECKS = {
+    "format": ["ruff", "format", "--check", "."],
+    "lint": ["ruff", "check", "."],
+    "types": ["mypy", "-p", "retinue", "-p", "tests", "-p", "scripts", "-p", "benchmarks"],
+    "layers": ["lint-imports", "--no-logo"],
+}
+
+
+def main() -> int:
+    """1 when any check failed."""
+    failed = []
+    for name, (program, *arguments) in CHECKS.items():
+        started = time.monotonic()
+        print(f"── {name}: {program} {' '.join(arguments)}", flush=True)
+        done = subprocess.run([BIN / program, *arguments], cwd=ROOT, check=False)
+        print(f"   {time.monotonic() - started:.1f} s", flush=True)
+        if done.returncode != 0:
+            failed.append(name)
+    print(f"check failed: {', '.join(failed)}" if failed else "check: all good")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

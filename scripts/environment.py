@@ -1,0 +1,131 @@
+"""Makes ``.venv`` equal to ``uv.lock``, and does nothing when it is already.
+
+Run by ``scripts/bootstrap [group …]``. Groups add up: ``make demo`` after ``make test`` takes nothing
+away. A stamp in ``.venv`` says what the last run made, so a second run costs the start of one Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from scripts.get_uv import PINS, UvNotFoundError, install_uv, read_pins
+from scripts.package_settings import PackageSettings, read_package_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / ".retinue-synced.json"
+
+
+class SyncFailedError(Exception):
+    """uv said no."""
+
+
+def main(groups: list[str]) -> int:
+    """Bring the environment up to date with at least these dependency groups."""
+    started = time.monotonic()
+    key = _key()
+    present = _stamped_groups(key)
+    if present is not None and set(groups) <= present:
+        return 0
+    wanted = sorted(set(groups) | (present or set()))
+    try:
+        settings = read_package_settings()
+        uv = _find_uv(settings)
+        print(f"retinue: installing what uv.lock names ({', '.join(['run', *wanted])}) …", file=sys.stderr)
+        _sync(uv, wanted, settings)
+    except (UvNotFoundError, SyncFailedError) as error:
+        print(f"retinue: the environment could not be made: {error}", file=sys.stderr)
+        print(
+            "retinue: behind a proxy or mirror, set HTTPS_PROXY, UV_DEFAULT_INDEX or PIP_INDEX_URL, "
+            "and SSL_CERT_FILE for its certificate",
+            file=sys.stderr,
+        )
+        return 1
+    STAMP.write_text(json.dumps({"key": key, "groups": wanted}), "utf-8")
+    print(f"retinue: environment ready in {time.monotonic() - started:.1f} s", file=sys.stderr)
+    return 0
+
+
+def _key() -> str:
+    """What the environment is made from; its place counts, because its programs hold absolute paths."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    for name in ("uv.lock", "pyproject.toml", "scripts/environment.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _stamped_groups(key: str) -> set[str] | None:
+    """The groups that are installed, or None when the environment is missing, broken or out of date."""
+    if not os.access(VENV / "bin" / "python", os.X_OK):
+        return None
+    try:
+        stamp = json.loads(STAMP.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return set(stamp["groups"]) if stamp.get("key") == key else None
+
+
+def _find_uv(settings: PackageSettings) -> Path:
+    """A uv on the path that is new enough for the lock file, else the pinned one under ``.tools``."""
+    version, _ = read_pins(PINS.read_text("utf-8"))
+    found = shutil.which("uv")
+    if found and _version_of(found) >= _numbers(version):
+        return Path(found)
+    folder = ROOT / ".tools" / f"uv-{version}"
+    if (folder / "bin" / "uv").is_file():
+        return folder / "bin" / "uv"
+    print(f"retinue: getting uv {version} into {folder.relative_to(ROOT)} …", file=sys.stderr)
+    return install_uv(folder, settings)
+
+
+def _version_of(program: str) -> tuple[int, ...]:
+    done = subprocess.run([program, "--version"], check=False, capture_output=True, text=True)
+    words = done.stdout.split()
+    return _numbers(words[1]) if done.returncode == 0 and len(words) > 1 else ()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _sync(uv: Path, groups: list[str], settings: PackageSettings) -> None:
+    environment = settings.uv_environment(os.environ)
+    environment.pop("VIRTUAL_ENV", None)
+    environment["UV_PROJECT_ENVIRONMENT"] = str(VENV)
+    if not (VENV / "bin" / "python").exists():
+        environment["UV_PYTHON"] = sys.executable
+    chosen = ["--no-default-groups", *(word for group in groups for word in ("--group", group))]
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run([str(uv), *arguments], cwd=ROOT, env=environment, check=False)
+        if done.returncode != 0:
+            raise SyncFailedError(
+                f"uv {arguments[0]} ended with status {done.returncode}; its own words are above"
+            )
+
+    if settings.is_pypi:
+        run("sync", "--locked", "--compile-bytecode", *chosen)
+        return
+    # uv.lock holds PyPI's addresses, and uv refuses --locked with another index. The same versions are
+    # therefore taken from the mirror by name, each file checked against the hash in the lock.
+    environment |= settings.index_environment()
+    names = ROOT / ".tools" / "requirements.txt"
+    names.parent.mkdir(exist_ok=True)
+    run("export", "--quiet", "--frozen", *chosen, "--no-emit-project", "--output-file", str(names))
+    if not (VENV / "bin" / "python").exists():
+        run("venv", "--python", sys.executable, str(VENV))
+    target = ["--python", str(VENV / "bin" / "python"), "--compile-bytecode"]
+    target += ["--no-index"] if settings.no_index else []
+    run("pip", "sync", "--require-hashes", *target, str(names))
+    run("pip", "install", "--no-deps", *target, "--editable", str(ROOT))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

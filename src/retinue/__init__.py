@@ -1,0 +1,1 @@
+"""Retinue: an agent mesh."""

@@ -1,0 +1,127 @@
+"""The hub as an agent: the mesh's directory, and its workflows, as skills of the agent ``retinue``.
+
+The command line and every door call these; nothing here knows a wire.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from retinue.agents import hub_workflows
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.errors import RetinueError
+from retinue.core.record import Listing
+from retinue.mesh.directory import Directory
+from retinue.mesh.ranking import rank_skills
+from retinue.mesh.routing import select_candidates
+from retinue.protocols.agent_row import render_agent_row, render_skill_row
+from retinue.protocols.pallet_card import render_card
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.shelf import Library
+
+HUB_NAME = "retinue"
+
+Json = dict[str, Any]
+
+
+def hub_agent(directory: Directory, orchestrator: Orchestrator, library: Library, *, version: str) -> Agent:
+    """The agent ``retinue`` over a directory and an orchestrator."""
+    agent = Agent(
+        HUB_NAME,
+        version=version,
+        title="Retinue",
+        description="Finds agents by what they can do, calls them, and runs workflows of them.",
+    )
+
+    @agent.skill(expose=True, read_only=True)
+    async def list_agents(
+        ctx: Context,
+        role: Annotated[str | None, Field(description="Only agents with this role")] = None,
+    ) -> Json:
+        """Lists the agents of the mesh: what they offer, whether they answer, and what is missing."""
+        await directory.ensure_fresh()
+        scopes = ctx.principal.scopes
+        listings = [one for one in directory.list_all() if role is None or _has_role(one, role, scopes)]
+        return {
+            "agents": [render_agent_row(one, scopes=scopes) for one in listings],
+            "missing": _missing(directory),
+        }
+
+    @agent.skill(expose=True, read_only=True)
+    async def find_skills(
+        ctx: Context,
+        query: Annotated[str, Field(description="Words of what is wanted; empty for everything")] = "",
+        skill: Annotated[str | None, Field(description="Exactly this skill id")] = None,
+        agent: Annotated[str | None, Field(description="Only of this agent")] = None,
+        version: Annotated[str | None, Field(description="Only of versions such as >=1.2,<2")] = None,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+    ) -> Json:
+        """Finds skills by words, by id or by agent, best first."""
+        scopes = ctx.principal.scopes
+        if skill is not None:
+            listings = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
+            offered = [(one, one.record.find_skill(skill)) for one in listings]
+            found = [(one, offer) for one, offer in offered if offer is not None]
+        else:
+            await directory.ensure_fresh()
+            listings = select_candidates(directory.list_all(), agent=agent, version_range=version)
+            found = list(rank_skills(query, listings, scopes))
+        return {
+            "skills": [render_skill_row(one, offer) for one, offer in found[:limit]],
+            "more": max(0, len(found) - limit),
+            "missing": _missing(directory),
+        }
+
+    @agent.skill(expose=True)
+    async def call_skill(
+        skill: Annotated[str, Field(description="The skill's id")],
+        ctx: Context,
+        arguments: Annotated[Json | None, Field(description="What its input schema asks for")] = None,
+        agent: Annotated[str | None, Field(description="Only this agent")] = None,
+        version: Annotated[str | None, Field(description="Only versions such as >=1.2,<2")] = None,
+    ) -> Any:
+        """Calls a skill of the mesh, found by its id, under the caller's own rights."""
+        outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
+        return outcome.get()
+
+    @agent.skill(read_only=True)
+    async def show_agent(name: str, ctx: Context) -> Json:
+        """Shows one agent: its card, and what is known of it here."""
+        await directory.ensure_fresh()
+        listing = directory.get(name)
+        scopes = ctx.principal.scopes
+        return {
+            "card": render_card(listing.record, scopes=scopes),
+            "listing": render_agent_row(listing, scopes=scopes),
+        }
+
+    @agent.skill(idempotent=True)
+    async def refresh_agents() -> Json:
+        """Reads the registries again, now."""
+        await directory.refresh()
+        return {"agents": len(directory.list_all()), "missing": _missing(directory)}
+
+    hub_workflows.add_skills(agent, orchestrator, library)
+    return agent
+
+
+def _has_role(listing: Listing, role: str, scopes: frozenset[str]) -> bool:
+    return any(
+        (skill.id == role or role in skill.roles) and skill.visibility in scopes
+        for skill in listing.record.skills
+    )
+
+
+def _missing(directory: Directory) -> list[Json]:
+    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list)."""
+    return [
+        {"source": problem.source, "key": problem.key, "error": _say(problem.error)}
+        for problem in directory.problems()
+    ]
+
+
+def _say(error: RetinueError) -> str:
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message

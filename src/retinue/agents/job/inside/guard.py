@@ -1,0 +1,76 @@
+"""Refuses what code under probe must not do: change files, start programs, reach the network.
+
+A function that is called with generated arguments may delete what they happen to name. The audit hook sees it
+before it happens. Standard library only.
+"""
+
+import os
+import sys
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+REFUSED_EVENTS = frozenset(
+    {
+        "builtins.input",
+        "os.chdir",
+        "os.chmod",
+        "os.chown",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.kill",
+        "os.killpg",
+        "os.link",
+        "os.mkdir",
+        "os.posix_spawn",
+        "os.putenv",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.spawn",
+        "os.symlink",
+        "os.system",
+        "os.truncate",
+        "os.unsetenv",
+        "os.utime",
+        "pty.spawn",
+        "shutil.rmtree",
+        "shutil.copyfile",
+        "shutil.move",
+        "signal.pthread_kill",
+        "socket.bind",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "socket.gethostbyname",
+        "subprocess.Popen",
+        "urllib.Request",
+        "webbrowser.open",
+    }
+)
+
+
+class Refused(BaseException):
+    """The code under probe wanted to act on the world; not an Exception, so that it is not swallowed."""
+
+
+class Guard:
+    """An audit hook that refuses while it is raised; ``folder`` is the one place where files may be written."""
+
+    def __init__(self, folder=""):
+        self.raised = False
+        self._folder = folder and os.path.join(os.path.realpath(folder), "")
+        sys.addaudithook(self._look)
+
+    def _look(self, event, arguments):
+        if not self.raised:
+            return
+        if event == "open":
+            path, mode, flags = arguments
+            writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
+            writes = writes or (mode is None and isinstance(flags, int) and bool(flags & WRITING))
+            if not writes or path == os.devnull or isinstance(path, int):
+                return
+            if self._folder and os.path.realpath(os.fsdecode(path)).startswith(self._folder):
+                return
+            raise Refused("writes files")
+        if event in REFUSED_EVENTS:
+            raise Refused("does " + event)

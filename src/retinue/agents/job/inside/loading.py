@@ -1,0 +1,39 @@
+"""Import the module under test from the folder it was found in, whatever else has its name.
+
+A copy of a standard module, or a user's ``types.py``, must win over the one that is loaded already; the
+others keep the one they hold. Standard library only.
+"""
+
+import importlib
+import os
+import sys
+
+
+def load(module, root, source):
+    """The module, loaded from ``source`` below ``root``; raises ImportError when another file answers."""
+    top = module.split(".")[0]
+    if root and not is_loaded_from(module, source):
+        held = [name for name in sys.modules if name == top or name.startswith(top + ".")]
+        if any(same_file(getattr(sys.modules[name], "__file__", None), source) for name in held):
+            held = []
+        for name in held:
+            if not is_below(getattr(sys.modules[name], "__file__", None), root) or top == module:
+                del sys.modules[name]
+        sys.path.insert(0, root)
+    loaded = importlib.import_module(module)
+    if source and not same_file(getattr(loaded, "__file__", None), source):
+        raise ImportError("{} was loaded from {}, not from {}".format(module, loaded.__file__, source))  # noqa: UP032
+    return loaded
+
+
+def is_loaded_from(module, source):
+    loaded = sys.modules.get(module)
+    return loaded is not None and same_file(getattr(loaded, "__file__", None), source)
+
+
+def same_file(one, other):
+    return bool(one) and bool(other) and os.path.realpath(one) == os.path.realpath(other)
+
+
+def is_below(path, folder):
+    return bool(path) and os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))

@@ -1,0 +1,178 @@
+"""What a probe sees in a call: the branches it took, the shape of its outcome, what always holds.
+
+Standard library only.
+"""
+
+import os
+import sys
+
+KINDS = ("ok", "documented", "surprise", "slow", "refused")
+HOLDS_AFTER = 60
+
+
+class Watcher:
+    """Notes the steps from line to line inside one source file and its neighbours in the same package."""
+
+    def __init__(self, source):
+        self._source = source
+        self._folder = os.path.dirname(source) if source.endswith("__init__.py") else ""
+        self._arcs = set()
+
+    def start(self):
+        self._arcs = set()
+        if self._source:
+            sys.settrace(self._enter)
+
+    def stop(self):
+        sys.settrace(None)
+
+    def take(self):
+        return frozenset(self._arcs)
+
+    def _enter(self, frame, _event, _argument):
+        file = frame.f_code.co_filename
+        if file != self._source and not (self._folder and file.startswith(self._folder)):
+            return None
+        before = frame.f_lineno
+
+        def step(frame, event, _argument):
+            nonlocal before
+            if event == "line":
+                self._arcs.add((before, frame.f_lineno))
+                before = frame.f_lineno
+            elif event in ("return", "exception"):
+                self._arcs.add((before, event))
+            return step
+
+        return step
+
+
+def describe_outcome(case):
+    """Coarse features of an outcome, for code whose lines cannot be watched."""
+    if case.kind != "ok":
+        return frozenset({("raised", type(case.error).__name__)})
+    result = case.result
+    features = {("type", type(result).__name__)}
+    if isinstance(result, (str, bytes, list, tuple, dict, set, frozenset)):
+        features.add(("length", min(len(result), 8)))
+    elif isinstance(result, (int, float)) and not isinstance(result, bool):
+        features.add(("sign", (result > 0) - (result < 0)))
+    elif isinstance(result, bool):
+        features.add(("truth", result))
+    return frozenset(features)
+
+
+def pick(cases, count):
+    """Cases that together show most: first those that add a feature (short ones first), then a spread."""
+    ordered = sorted(cases, key=simplicity)
+    picked, reached = [], set()
+    for case in ordered:
+        if case.features - reached:
+            picked.append(case)
+            reached |= case.features
+        if len(picked) >= count:
+            return picked
+    told = {repr(case.result)[:300] for case in picked}
+    rest = []
+    for case in ordered:
+        shown = repr(case.result)[:300]
+        if case.kind == "ok" and shown not in told:
+            told.add(shown)
+            rest.append(case)
+    room = count - len(picked)
+    if room > 0 and rest:
+        step = max(1, len(rest) // room)
+        picked += rest[::step][:room]
+    return picked
+
+
+def simplicity(case):
+    """Sorts the examples that a person reads with ease to the front."""
+    shown = str(case.sources)
+    return not (shown.isascii() and "\\x" not in shown), len(shown)
+
+
+def equal(one, other):
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  (an __eq__ under probe may refuse in any way)
+        return False
+
+
+def same(one, other):
+    return equal(one, other) or (type(one) is type(other) and repr(one) == repr(other))
+
+
+def is_plain(value):
+    return isinstance(value, (int, float, str, bytes, bool, list, tuple, dict, set, frozenset, type(None)))
+
+
+def is_inexact(value):
+    """A float, or a flat collection with one: compared with a tolerance."""
+    if isinstance(value, float):
+        return True
+    parts = value if type(value) in (list, tuple) else list(value.values()) if type(value) is dict else []
+    numbers = all(type(part) in (int, float) for part in parts)
+    return numbers and any(isinstance(part, float) for part in parts)
+
+
+def list_invariants(good, names):
+    """Plain statements about arguments and result that held in every call; at most two."""
+    if len(good) < HOLDS_AFTER or any(case.values is None for case in good):
+        return []
+    results = [case.result for case in good]
+    if len({repr(result) for result in results}) < 5:
+        return []
+    found = []
+    for source in propose(good[0].values, results):
+        try:
+            check = eval("lambda result, " + ", ".join(good[0].values) + ": " + source, dict(names))  # noqa: S307
+            if all(check(case.result, **case.values) for case in good):
+                found.append(source)
+        except Exception:  # noqa: BLE001, S112  (a statement that cannot be evaluated does not hold)
+            continue
+        if len(found) == 2:
+            break
+    return found
+
+
+def propose(values, results):
+    """Statements worth trying for these types, the more telling first."""
+    first = results[0]
+    kinds = {type(result) for result in results}
+    sized = [name for name, value in values.items() if isinstance(value, (str, bytes, list, tuple))]
+    numbers = [n for n, v in values.items() if isinstance(v, int) and not isinstance(v, bool)]
+    if kinds == {str}:
+        for name in sized:
+            yield "len(result) == len(" + name + ")"
+            yield "len(result) <= len(" + name + ")"
+            yield name + " in result"
+            yield "result in " + name
+        for name in numbers:
+            yield "len(result) <= " + name
+        yield "result == result.lower()"
+        yield "result.isascii()"
+        yield "result == result.strip()"
+    elif kinds <= {int, float} and not kinds <= {bool}:
+        yield "0 <= result <= 1"
+        if kinds == {int}:
+            for name in sized:
+                yield "0 <= result <= len(" + name + ")"
+        if float in kinds or int in kinds:
+            for name in sized:
+                yield "min(" + name + ") - 1e-6 <= result <= max(" + name + ") + 1e-6"
+        yield "result >= 0"
+    elif kinds == {list} or kinds == {tuple}:
+        if all(isinstance(part, (int, float)) for result in results for part in result):
+            yield "all(0 <= part <= 1 for part in result)"
+        if all(isinstance(part, str) for result in results for part in result):
+            for name in numbers:
+                yield "all(len(part) <= " + name + " for part in result)"
+        for name in sized:
+            yield "len(result) == len(" + name + ")"
+            yield "len(result) <= len(" + name + ")"
+        if kinds == {list} and sum(len(set(map(repr, result))) > 2 for result in results) > 10:
+            yield "result == sorted(result)"
+    elif isinstance(first, (set, frozenset)):
+        for name in sized:
+            yield "len(result) <= len(" + name + ")"

@@ -1,0 +1,72 @@
+"""What typeshed or a ``.pyi`` beside the source says about the types of a module, as JSON.
+
+Run by Retinue's own interpreter as ``python -I stubs.py REQUEST``; REQUEST is JSON: ``module``, ``version``
+(of the target's interpreter), ``search_path``. The signatures have the form of ``outline.py``, overloads as lists.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from outline import list_parameters, show  # type: ignore[import-not-found]  # the sibling script
+
+import typeshed_client
+
+
+def describe(definition: ast.AST) -> dict[str, Any] | None:
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    return {
+        "parameters": list_parameters(definition),
+        "returns": show(definition.returns),
+        "decorators": [ast.unparse(decorator) for decorator in definition.decorator_list],
+    }
+
+
+def list_signatures(info: typeshed_client.NameInfo) -> list[dict[str, Any]]:
+    definitions = (
+        info.ast.definitions if isinstance(info.ast, typeshed_client.OverloadedName) else [info.ast]
+    )
+    return [described for d in definitions if isinstance(d, ast.AST) and (described := describe(d))]
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    warnings.simplefilter("ignore")  # typeshed uses conditions that the client does not know
+    context = typeshed_client.get_search_context(
+        version=tuple(request["version"][:2]),
+        search_path=[Path(entry) for entry in request["search_path"]],
+    )
+    answer: dict[str, Any] = {"functions": {}, "classes": {}, "aliases": {}, "public": []}
+    names = typeshed_client.get_stub_names(request["module"], search_context=context) or {}
+    resolver = typeshed_client.Resolver(context)
+    for name, given in names.items():
+        info = given
+        if isinstance(info.ast, typeshed_client.ImportedName):
+            found = resolver.get_fully_qualified_name(f"{request['module']}.{name}")
+            if not isinstance(found, typeshed_client.ImportedInfo):
+                continue
+            info = found.info
+        if isinstance(info.ast, ast.Assign | ast.AnnAssign) and info.ast.value is not None:
+            answer["aliases"][name] = ast.unparse(info.ast.value)
+        elif isinstance(info.ast, ast.ClassDef) and info.child_nodes is not None:
+            answer["classes"][name] = {
+                "bases": [ast.unparse(base) for base in info.ast.bases],
+                "methods": {n: s for n, child in info.child_nodes.items() if (s := list_signatures(child))},
+            }
+        elif signatures := list_signatures(info):
+            answer["functions"][name] = signatures
+        if given.is_exported and not name.startswith("_"):
+            answer["public"].append(name)
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

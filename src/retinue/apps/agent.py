@@ -1,0 +1,180 @@
+"""The process of one agent: its doors, its place in the registry, and its way to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import structlog
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from retinue.apps.children import say_ready
+from retinue.apps.joined import JoinedMesh, tell_hub
+from retinue.apps.mesh import (
+    guard_settings,
+    limit_settings,
+    named_registries,
+    registry_sources,
+    timeout_settings,
+)
+from retinue.apps.serving import Stop, bind, serving, url_of
+from retinue.apps.targets import Target
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher
+from retinue.core.errors import RetinueError
+from retinue.core.record import AgentRecord
+from retinue.drivers.http import HttpClient
+from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.registry import Published, Registry, open_registry, publish_card
+from retinue.drivers.state import State
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.events import EventBus, log_line
+from retinue.mesh.guards import TraceGuard
+from retinue.mesh.limits import Limits
+from retinue.protocols.oci.reference import Reference
+from retinue.protocols.pallet_card import encode_card, render_card
+from retinue.settings import Settings
+from retinue.surfaces.cards import card_route
+from retinue.surfaces.execute import execute_route
+from retinue.surfaces.health import health_route
+from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, DoorSettings, Tokens, check_bind
+
+_log = structlog.get_logger("retinue.agent")
+
+FIRST_PORT = 8001
+PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
+"""A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How one agent is served; ``port`` None = the first free one from 8001 upward."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    port_may_move: bool = False
+    publish: bool = True
+    registry: str | None = None
+    tag: str = "v1"
+    hub_url: str | None = None
+    insecure_bind: bool = False
+
+
+async def serve_agent(
+    target: Target, options: ServeOptions, settings: Settings, state: State, say: Say
+) -> int:
+    """Serve until told to stop; returns the exit code. Raises PortInUseError, RegistryError, …"""
+    agent = target.agent
+    check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
+    state.prepare()
+    listener = bind(
+        options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
+    )
+    url = url_of(listener)
+    stop = Stop()
+    stop.on_signals()
+    supervisor = stop.with_supervisor()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        registries = named_registries(settings, LayoutRegistry(state.registry), http)
+        sources = registry_sources(settings, registries)
+        mesh = await stack.enter_async_context(
+            JoinedMesh.open(settings, state, http, sources, options.hub_url)
+        )
+        dispatcher = agent_dispatcher(agent, settings, mesh, url)
+        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url)
+        await stack.enter_async_context(serving(app, listener, stop))
+        say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
+        _say_doors(agent, say)
+        if options.publish:
+            registry = open_registry(
+                options.registry or state.registry, http, timeout_s=settings.timeouts.registry_s
+            )
+            published = await _publish(registry, agent.record(url), options)
+            stack.push_async_callback(_withdraw, registry, published, say)
+            stack.push_async_callback(tell_hub, http, state, options.hub_url)
+            say(f"published {published} in {published.registry}")
+            await tell_hub(http, state, options.hub_url)
+        say_ready(supervisor, {"name": agent.name, "url": url})
+        await stop.wait()
+        say(f"stopping: {stop.reason}")
+    return 0
+
+
+def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: str | None) -> Dispatcher:
+    """The dispatch path of one agent's process."""
+    events = EventBus()
+    events.subscribe(log_line)
+    return local_dispatcher(
+        agent,
+        mesh=mesh,
+        url=url,
+        guard=TraceGuard(guard_settings(settings)),
+        limits=Limits(limit_settings(settings)),
+        events=events,
+        timeouts=timeout_settings(settings),
+    )
+
+
+def agent_app(
+    agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State, *, host: str, url: str
+) -> ASGIApp:
+    """The doors of one agent, behind the doorkeeper."""
+    record = agent.record(url)
+
+    @lru_cache(maxsize=8)
+    def card(scopes: frozenset[str]) -> bytes:
+        return encode_card(render_card(record, scopes=scopes))
+
+    app = Starlette(
+        routes=[
+            execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
+            card_route(card),
+            health_route(),
+        ]
+    )
+    return guarded(app, settings, state, host)
+
+
+def guarded(app: ASGIApp, settings: Settings, state: State, host: str) -> ASGIApp:
+    """The app behind the checks that every door has (DESIGN 7)."""
+    doors = DoorSettings(host=host, max_body_bytes=settings.limits.body_bytes)
+    return Doorkeeper(app, doors, Tokens({state.local_token(): LOCAL_TOKEN}))
+
+
+async def _publish(registry: Registry, record: AgentRecord, options: ServeOptions) -> Published:
+    card = render_card(record, scopes=PUBLISHED_SCOPES)
+    return await publish_card(
+        registry,
+        record.name,
+        encode_card(card),
+        version=record.version,
+        skills=[skill["id"] for skill in card["skills"]],
+        created=datetime.now(UTC),
+        tag=options.tag,
+    )
+
+
+async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
+    """Forget the card on a clean exit, unless another process has published over it since."""
+    place = Reference(published.repository, tag=published.tag)
+    try:
+        if await registry.find_digest(place) == published.digest:
+            await registry.delete(published.repository, published.tag)
+    except RetinueError as error:
+        say(f"{published} stays in {published.registry}: {error.message}")
+
+
+def _say_doors(agent: Agent, say: Say) -> None:
+    skills: Sequence[str] = [skill.id for skill in agent.skills if skill.visibility != "private"]
+    exposed = [skill.id for skill in agent.skills if skill.visibility == "exposed"]
+    line = f"{len(skills)} skills ({', '.join(skills) or 'none'}), {len(exposed)} exposed"
+    if skills and not exposed:
+        line += "; expose one with @agent.skill(expose=True)"
+    say(line)

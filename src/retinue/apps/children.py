@@ -1,0 +1,224 @@
+"""The supervisor of agent processes: start, wait until ready, restart with back-off, stop all.
+
+Each child holds one end of a socket pair. It says through it that it is ready, and its end tells the
+child that the supervisor died, by whatever signal: no orphan stays. The other way round a dead child
+is seen by its exit. Each child has its own process group, so that a Ctrl-C reaches only the
+supervisor, which then stops the children in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import structlog
+
+from retinue.apps.serving import SUPERVISOR_FD
+from retinue.core.errors import ChildFailedError
+
+_log = structlog.get_logger("retinue.children")
+
+_KEPT_LINES = 20
+_FIRST_BACK_OFF_S = 0.5
+_LAST_BACK_OFF_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to run: arguments of the ``retinue`` command, and what to add to the environment."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready_within_s: float = 20.0
+    stop_within_s: float = 6.0
+
+
+Ready = Mapping[str, Any]
+Probe = Callable[[Ready], Awaitable[bool]]
+
+
+def say_ready(descriptor: int | None, facts: Ready) -> None:
+    """Tell the supervisor that this child answers; ``facts`` are JSON, such as its url."""
+    if descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, orjson.dumps(dict(facts)) + b"\n")
+
+
+class Child:
+    """One supervised process."""
+
+    def __init__(self, spec: ChildSpec, probe: Probe) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self._probe = probe
+        self._process: asyncio.subprocess.Process | None = None
+        self._line: socket.socket | None = None
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._readers: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> Ready:
+        """Start it and wait until it answers; raises ChildFailedError with its last words."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "retinue",
+                *self.spec.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **self.spec.environment, SUPERVISOR_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._line = ours
+        self._readers = [asyncio.create_task(self._keep_output(self._process))]
+        try:
+            async with asyncio.timeout(self.spec.ready_within_s):
+                return await self._become_ready(ours)
+        except TimeoutError:
+            await self.stop()
+            problem = f"it was not ready within {self.spec.ready_within_s:g} s"
+            raise ChildFailedError(self.spec.name, problem, self._last_words()) from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        assert self._process is not None, "started"
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Ask it to end, then end its whole group."""
+        process, line = self._process, self._line
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self.spec.stop_within_s):
+                    await process.wait()
+            except TimeoutError:
+                _log.warning("killed", child=self.spec.name, after_s=self.spec.stop_within_s)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        if line is not None:
+            line.close()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._process = self._line = None
+
+    async def _become_ready(self, line: socket.socket) -> Ready:
+        loop = asyncio.get_running_loop()
+        received = b""
+        while not received.endswith(b"\n"):
+            try:
+                chunk = await loop.sock_recv(line, 4096)
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                code = await self.wait()
+                await asyncio.gather(*self._readers, return_exceptions=True)
+                raise ChildFailedError(self.spec.name, f"it ended with code {code}", self._last_words())
+            received += chunk
+        ready: Ready = orjson.loads(received)
+        while not await self._probe(ready):
+            await asyncio.sleep(0.05)
+        return ready
+
+    async def _keep_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None, "piped"
+        async for line in process.stdout:
+            text = line.decode("utf-8", "replace").rstrip()
+            self._tail.append(text)
+            _log.debug("output", child=self.spec.name, line=text)
+
+    def _last_words(self) -> str:
+        return self._tail[-1] if self._tail else ""
+
+
+class Supervisor:
+    """Keeps a set of children running; ``on_change`` hears (name, facts or None) of each start and end."""
+
+    def __init__(
+        self, probe: Probe, on_change: Callable[[str, Ready | None], None] = lambda name, ready: None
+    ) -> None:
+        self._probe = probe
+        self._on_change = on_change
+        self._children: list[Child] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    @property
+    def children(self) -> Sequence[Child]:
+        return tuple(self._children)
+
+    async def start(self, specs: Sequence[ChildSpec]) -> list[Ready]:
+        """Start all at once; raises the first ChildFailedError after stopping the others."""
+        started = [Child(spec, self._probe) for spec in specs]
+        self._children.extend(started)
+        outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failed:
+            await self.stop()
+            raise failed[0]
+        ready = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        for child, facts in zip(started, ready, strict=True):
+            self._on_change(child.spec.name, facts)
+            self._keepers.append(asyncio.create_task(self._keep(child)))
+        return ready
+
+    async def stop(self) -> None:
+        """Stop every child, all at once, and wait for their end."""
+        self._stopping = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(child.stop() for child in self._children))
+
+    async def _keep(self, child: Child) -> None:
+        back_off_s = _FIRST_BACK_OFF_S
+        while not self._stopping:
+            loop = asyncio.get_running_loop()
+            started_at = loop.time()
+            code = await child.wait()
+            await child.stop()
+            self._on_change(child.spec.name, None)
+            if loop.time() - started_at > _LAST_BACK_OFF_S:
+                back_off_s = _FIRST_BACK_OFF_S
+            _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
+            while True:
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(back_off_s * 2, _LAST_BACK_OFF_S)
+                try:
+                    ready = await child.start()
+                    break
+                except ChildFailedError as error:
+                    _log.warning("restart failed", child=child.spec.name, error=error.message)
+            child.restarts += 1
+            self._on_change(child.spec.name, ready)

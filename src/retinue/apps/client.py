@@ -1,0 +1,81 @@
+"""The command line's way to the mesh: the running hub's ``/execute``, else the same skills right here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.apps.mesh import open_mesh
+from retinue.core.call import LOCAL, Call, Outcome
+from retinue.drivers.http import HttpClient
+from retinue.drivers.peers import HubCalls
+from retinue.drivers.state import State
+from retinue.mesh.dispatch import Calls
+from retinue.mesh.guards import fresh_trace
+from retinue.mesh.listings import MemoryListings
+from retinue.settings import Settings
+
+HUB_VARIABLE = "RETINUE_HUB"
+
+
+@dataclass(slots=True)
+class Client:
+    """Asks the mesh; ``hub_url`` is None when there is no hub and this process answers itself."""
+
+    calls: Calls
+    hub_url: str | None
+
+    async def ask(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> Outcome:
+        """The whole outcome: a failure is data."""
+        call = Call(
+            id=uuid.uuid4().hex,
+            skill=skill,
+            arguments=dict(arguments or {}),
+            principal=LOCAL,
+            door="cli",
+            trace=fresh_trace(),
+            agent=agent,
+            version_range=version,
+            deadline=asyncio.get_running_loop().time() + timeout_s,
+        )
+        return await self.calls.dispatch(call)
+
+    async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """The value; raises what the call failed with."""
+        return (await self.ask(skill, arguments, **options)).get()
+
+
+def find_hub_url(state: State) -> str | None:
+    """The hub that a process of this state belongs to: ``RETINUE_HUB``, else the one that runs on it."""
+    if given := os.environ.get(HUB_VARIABLE):
+        return given
+    hub = state.read_hub()
+    return None if hub is None else hub.url
+
+
+@asynccontextmanager
+async def open_client(
+    settings: Settings, state: State, *, hub_url: str | None = None
+) -> AsyncIterator[Client]:
+    """A client of the hub at ``hub_url``, or of the state's hub, or of this state without a hub."""
+    url = hub_url or find_hub_url(state)
+    async with AsyncExitStack() as stack:
+        if url is not None:
+            http = await stack.enter_async_context(HttpClient())
+            yield Client(HubCalls(http, url, token=state.local_token()), url)
+        else:
+            mesh = await stack.enter_async_context(open_mesh(settings, state, MemoryListings()))
+            yield Client(mesh.dispatcher, None)

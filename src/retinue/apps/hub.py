@@ -1,0 +1,196 @@
+"""The hub's process: the directory's one writer, the doors to it and to every agent, the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from retinue.apps.agent import Say, guarded
+from retinue.apps.children import ChildSpec, Probe, Ready, Supervisor, say_ready
+from retinue.apps.mesh import Mesh, open_mesh
+from retinue.apps.serving import Stop, bind, serving, url_of
+from retinue.apps.upkeep import Upkeep
+from retinue.core.errors import ChildFailedError, UnknownAgentError
+from retinue.drivers.http import HttpClient
+from retinue.drivers.probes import answers
+from retinue.drivers.state import State
+from retinue.drivers.store import SqliteAudit, SqliteListings
+from retinue.mesh.audit import record_calls
+from retinue.mesh.directory import Directory
+from retinue.mesh.events import log_line
+from retinue.protocols.pallet_card import encode_card, render_card
+from retinue.settings import Settings
+from retinue.surfaces import oci
+from retinue.surfaces.cards import card_route
+from retinue.surfaces.execute import execute_route
+from retinue.surfaces.faults import rest_fault
+from retinue.surfaces.health import health_route
+from retinue.surfaces.security import check_bind, visitor_of
+
+_log = structlog.get_logger("retinue.hub")
+
+SHIPPED_AGENTS = (
+    ("plan-agent", "retinue.agents.planner:agent", 8001),
+    ("build-agent", "retinue.agents.builder:agent", 8002),
+    ("test-agent", "retinue.agents.tester:agent", 8003),
+)
+"""Name, target and favoured port of what every hub starts unless it is bare."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """How a hub runs; ``port_may_move`` takes the next free port instead of failing."""
+
+    host: str = "127.0.0.1"
+    port: int = 9000
+    port_may_move: bool = False
+    bare: bool = False
+    insecure_bind: bool = False
+
+
+async def run_hub(options: HubOptions, settings: Settings, state: State, say: Say) -> int:
+    """Run until told to stop; returns the exit code.
+
+    Raises HubRunningError, PortInUseError, StateDamagedError, ChildFailedError.
+    """
+    check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(state.own())
+        listener = bind(options.host, options.port, search=options.port_may_move)
+        url = url_of(listener)
+        if not url.endswith(f":{options.port}"):
+            say(f"port {options.port} is taken; using {url}")
+        stop = Stop()
+        stop.on_signals()
+        supervisor_line = stop.with_supervisor()
+        listings = SqliteListings(state.database)
+        stack.callback(listings.close)
+        audit = SqliteAudit(state.database)
+        stack.callback(audit.close)
+        hub_id = f"hub-{uuid.uuid4().hex[:12]}"
+        mesh = await stack.enter_async_context(open_mesh(settings, state, listings, hub_id=hub_id, url=url))
+        mesh.events.subscribe(record_calls(audit))
+        mesh.events.subscribe(log_line)
+        app = hub_app(mesh, settings, state, host=options.host, url=url)
+        await stack.enter_async_context(serving(app, listener, stop))
+        state.write_hub(url)
+        stack.callback(state.forget_hub)
+        await mesh.directory.refresh()
+        upkeep = asyncio.create_task(
+            Upkeep(
+                mesh.directory,
+                mesh.http,
+                refresh_s=settings.directory.refresh_s,
+                probe_timeout_s=settings.timeouts.probe_s,
+            ).run()
+        )
+        stack.push_async_callback(_end, upkeep)
+        say(f"hub at {url} (state {state.root})")
+        children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
+        stack.push_async_callback(children.stop)
+        starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            try:
+                starting.result()
+            except ChildFailedError as error:
+                say(f"{error.message}")
+                raise
+        else:
+            await _end(starting)
+        if not stop.asked:
+            await mesh.directory.ensure_fresh()
+            _say_agents(mesh.directory, say)
+            say_ready(supervisor_line, {"name": "hub", "url": url})
+        await stopping
+        say(f"stopping: {stop.reason}")
+    return 0
+
+
+def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str) -> ASGIApp:
+    """The hub's doors: its own, those of every agent under ``/agents/{agent}``, and the registry."""
+    record = mesh.agent.record(url)
+    without_id = settings.execute.answer_without_id
+
+    @lru_cache(maxsize=8)
+    def own_card(scopes: frozenset[str]) -> bytes:
+        return encode_card(render_card(record, scopes=scopes))
+
+    async def agent_card(request: Request) -> Response:
+        scopes = visitor_of(request.scope).principal.scopes
+        listing = mesh.directory.find(request.path_params["agent"])
+        if listing is None:
+            fault = rest_fault(UnknownAgentError(request.path_params["agent"]))
+            return JSONResponse(fault.body, fault.status, fault.headers)
+        return Response(
+            encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
+        )
+
+    app = Starlette(
+        routes=[
+            execute_route(mesh.dispatcher, answer_without_id=without_id),
+            execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            card_route(own_card),
+            Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            health_route(),
+            *oci.routes(mesh.home),
+        ]
+    )
+    return guarded(app, settings, state, host)
+
+
+def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:
+    """The configured agents, and the shipped ones unless the hub is bare."""
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    specs = []
+    for table in settings.agents:
+        port = () if table.port is None else ("--port", str(table.port))
+        arguments = ("serve", table.target, "--host", table.host, *port)
+        specs.append(ChildSpec(table.target, arguments, environment))
+    if not (bare or settings.hub.bare):
+        for name, target, port_number in SHIPPED_AGENTS:
+            arguments = ("serve", target, "--port", str(port_number), "--port-may-move")
+            specs.append(ChildSpec(name, arguments, environment))
+    return specs
+
+
+def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
+    async def probe(ready: Ready) -> bool:
+        return await answers(http, str(ready["url"]), timeout_s=timeout_s) is None
+
+    return probe
+
+
+def _report(say: Say) -> Callable[[str, Ready | None], None]:
+    def report(name: str, ready: Ready | None) -> None:
+        say(f"{name} ended; starting it again" if ready is None else f"{name} at {ready['url']}")
+
+    return report
+
+
+def _say_agents(directory: Directory, say: Say) -> None:
+    listings = directory.list_all()
+    skills = [skill for one in listings for skill in one.record.skills]
+    exposed = sum(skill.visibility == "exposed" for skill in skills)
+    say(
+        f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients; "
+        "expose one with @agent.skill(expose=True)"
+    )
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,81 @@
+"""The mesh as an agent's process sees it: through the hub when there is one, else straight."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from retinue.apps.client import find_hub_url
+from retinue.core.call import LOCAL, Call, Outcome
+from retinue.core.errors import StateError
+from retinue.drivers.http import HttpClient
+from retinue.drivers.peers import HubCalls, PeerInvoker
+from retinue.drivers.state import State
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.directory import Directory
+from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.guards import TraceGuard, fresh_trace
+from retinue.mesh.listings import MemoryListings
+from retinue.mesh.sources import Source
+from retinue.settings import Settings
+
+_log = structlog.get_logger("retinue.mesh")
+
+
+class JoinedMesh:
+    """Sends each call to the hub of the moment, which may start, stop and move while this runs."""
+
+    def __init__(self, http: HttpClient, state: State, hub_url: str | None, straight: Calls) -> None:
+        self._http = http
+        self._state = state
+        self._hub_url = hub_url
+        self._straight = straight
+        self._token = state.local_token()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        settings: Settings,
+        state: State,
+        http: HttpClient,
+        sources: Sequence[Source],
+        hub_url: str | None,
+    ) -> AsyncIterator[JoinedMesh]:
+        """The mesh of ``state``, closed on leaving."""
+        directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
+        # what arrives here was counted by the guard at the agent's own door
+        guard = TraceGuard()
+        peers = PeerInvoker(http, guard, token=state.local_token())
+        straight = Dispatcher("mesh", directory, lambda _: peers, guard=guard)
+        try:
+            yield cls(http, state, hub_url, straight)
+        finally:
+            await directory.aclose()
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """One call of an agent to whoever offers the skill."""
+        try:
+            url = self._hub_url or find_hub_url(self._state)
+        except StateError as error:
+            return Outcome(call.id, call.skill, "failed", error=error)
+        calls = self._straight if url is None else HubCalls(self._http, url, token=self._token)
+        return await calls.dispatch(call, channel or NullChannel())
+
+
+async def tell_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
+    """Let the hub read the registries now; it would find out by itself, only later."""
+    try:
+        url = hub_url or find_hub_url(state)
+    except StateError as error:
+        _log.warning("hub not told", error=error.message)
+        return
+    if url is None:
+        return
+    call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", fresh_trace())
+    outcome = await HubCalls(http, url, token=state.local_token()).dispatch(call)
+    if outcome.error is not None:
+        _log.warning("hub not told", hub=url, error=outcome.error.message)

@@ -1,0 +1,128 @@
+"""The mesh as one process sees it: registries, directory, the hub's agent and the path to all of them.
+
+The hub composes it with a store and a door; a command without a hub composes it read-only, and runs
+the same skills in its own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, LocalLookup
+from retinue.core.record import Listing
+from retinue.drivers.http import HttpClient
+from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.peers import PeerInvoker
+from retinue.drivers.registry import Registry, open_registry
+from retinue.drivers.shelves import RegistryShelf
+from retinue.drivers.sources import RegistrySource
+from retinue.drivers.state import State
+from retinue.mesh.directory import Directory
+from retinue.mesh.dispatch import Dispatcher, Invoker, TimeoutSettings
+from retinue.mesh.events import EventBus
+from retinue.mesh.guards import GuardSettings, TraceGuard
+from retinue.mesh.limits import Limits, LimitSettings
+from retinue.mesh.listings import Listings
+from retinue.settings import Settings
+from retinue.workflows.dispatching import DispatchCaller
+from retinue.workflows.engine import Interpreter
+from retinue.workflows.memory import MemoryRuns
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.shelf import Library
+
+HOME_SOURCE = "home"
+"""Source name of the registry in the state folder."""
+
+
+@dataclass(slots=True)
+class Mesh:
+    """The parts of one process's mesh; made by `open_mesh`."""
+
+    agent: Agent
+    dispatcher: Dispatcher
+    directory: Directory
+    home: LayoutRegistry
+    http: HttpClient
+    events: EventBus
+
+
+@asynccontextmanager
+async def open_mesh(
+    settings: Settings,
+    state: State,
+    listings: Listings,
+    *,
+    hub_id: str | None = None,
+    url: str | None = None,
+) -> AsyncIterator[Mesh]:
+    """Compose the mesh of ``state`` and the configured registries; closed on leaving."""
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        home = LayoutRegistry(state.registry)
+        registries = named_registries(settings, home, http)
+        directory = Directory(
+            listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
+        )
+        stack.push_async_callback(directory.aclose)
+        guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
+        events = EventBus()
+        peers = PeerInvoker(http, guard, token=state.local_token())
+        timeouts = timeout_settings(settings)
+
+        def invoker_of(listing: Listing) -> Invoker:
+            return local if listing.source == LOCAL_SOURCE else peers
+
+        lookup = LocalFirst(directory)
+        dispatcher = Dispatcher(
+            agent=HUB_NAME,
+            lookup=lookup,
+            invoker_of=invoker_of,
+            guard=guard,
+            limits=Limits(limit_settings(settings)),
+            events=events,
+            timeouts=timeouts,
+        )
+        caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME)
+        runs = MemoryRuns(Interpreter(caller).run)
+        stack.push_async_callback(runs.aclose)
+        library = Library([RegistryShelf(registry) for registry in registries.values()])
+        agent = hub_agent(directory, Orchestrator(runs), library, version=version("retinue"))
+        local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
+        lookup.add(LocalLookup({agent.name: agent}, url))
+        yield Mesh(agent, dispatcher, directory, home, http, events)
+
+
+def named_registries(settings: Settings, home: Registry, http: HttpClient) -> dict[str, Registry]:
+    """The registries in the order in which they are believed: this state's, then the configured."""
+    timeout_s = settings.timeouts.registry_s
+    configured = {url: open_registry(url, http, timeout_s=timeout_s) for url in settings.registries}
+    return {HOME_SOURCE: home, **configured}
+
+
+def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
+    """The registries as sources of the directory."""
+    tag = settings.directory.tag
+    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
+
+
+def guard_settings(settings: Settings) -> GuardSettings:
+    """The bounds of a chain, as configured."""
+    trace = settings.trace
+    return GuardSettings(max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles)
+
+
+def limit_settings(settings: Settings) -> LimitSettings:
+    """The caps of a door, as configured."""
+    limits = settings.limits
+    return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
+
+
+def timeout_settings(settings: Settings) -> TimeoutSettings:
+    """The time-outs of a call, as configured."""
+    timeouts = settings.timeouts
+    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s, timeouts.step_s)

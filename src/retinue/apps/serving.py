@@ -1,0 +1,170 @@
+"""One listening process: bind a port, serve an ASGI app, stop cleanly on a signal or with the parent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from retinue.core.errors import InvalidSettingError, PortInUseError
+
+SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
+"""Environment name of the descriptor that ties a child to its supervisor; its end ends the child."""
+
+_PORTS_TRIED = 200
+_STOP_GRACE_S = 8.0
+
+
+def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
+    """A listening socket; with ``search`` the next free port upward. Raises PortInUseError."""
+    last = min(port + _PORTS_TRIED, 65535) if search and port else port
+    for candidate in range(port, last + 1):
+        try:
+            return _listen(host, candidate)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise InvalidSettingError(
+                "host", f"cannot listen on {host}:{candidate}: {error.strerror}", remedy="choose another"
+            ) from error
+    raise PortInUseError(host, port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # rebinding a port in TIME_WAIT is wanted, sharing one with a living listener is not
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket, *, shown_host: str | None = None) -> str:
+    """The base url of a bound socket; a wildcard address is shown as ``shown_host`` or loopback."""
+    host, port = listener.getsockname()[:2]
+    if shown_host:
+        host = shown_host
+    elif host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn would raise the signal again after its own shutdown and cut off ours
+        yield
+
+
+class Stop:
+    """The wish to stop, from a signal, the supervisor, or this process itself."""
+
+    def __init__(self) -> None:
+        self._wanted = asyncio.Event()
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """Ask this process to stop; the first reason is kept."""
+        self.reason = self.reason or reason
+        self._wanted.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._wanted.is_set()
+
+    async def wait(self) -> None:
+        await self._wanted.wait()
+
+    def on_signals(self) -> None:
+        """Stop on SIGINT and SIGTERM; a second one ends the process at once."""
+        loop = asyncio.get_running_loop()
+
+        def caught(name: str, number: int) -> None:
+            if self.asked:
+                os._exit(128 + number)
+            self.ask(name)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, caught, number.name, number)
+
+    def with_supervisor(self) -> int | None:
+        """Stop when the supervisor dies; returns its descriptor, None when there is none.
+
+        A thread watches, because a skill that blocks the loop must not outlive a killed parent.
+        """
+        given = os.environ.pop(SUPERVISOR_FD, None)
+        if given is None:
+            return None
+        descriptor = int(given)
+        os.set_inheritable(descriptor, False)
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(descriptor, 64):
+                    continue
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.ask, "the supervisor is gone")
+            time.sleep(_STOP_GRACE_S)
+            os._exit(1)
+
+        threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
+        return descriptor
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIterator[None]:
+    """Serve while inside; leaving waits for calls in flight, at most a few seconds."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        loop="none",
+        http="httptools",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=3,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task.add_done_callback(lambda _: stop.ask("the server has stopped"))
+    while not server.started and not task.done():
+        await asyncio.sleep(0.005)
+    # objects made by imports and start-up never become garbage: spare every collection the walk
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def run_loop(main: Callable[[], Awaitable[int]]) -> int:
+    """Run one process's main coroutine on uvloop; returns its exit code."""
+
+    async def entry() -> int:
+        return await main()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(entry())

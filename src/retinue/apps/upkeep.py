@@ -1,0 +1,52 @@
+"""What the hub does by itself: reads the registries again and asks agents whether they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from retinue.drivers.http import HttpClient
+from retinue.drivers.probes import probe
+from retinue.mesh.directory import Directory
+
+_log = structlog.get_logger("retinue.upkeep")
+
+_RETRY_S = 5.0
+"""How often an agent that did not answer is asked again; the others are asked at each refresh."""
+
+
+class Upkeep:
+    """Background work over one directory; ``run`` goes on until it is cancelled."""
+
+    def __init__(
+        self, directory: Directory, http: HttpClient, *, refresh_s: float, probe_timeout_s: float
+    ) -> None:
+        self._directory = directory
+        self._http = http
+        self._refresh_s = refresh_s
+        self._probe_timeout_s = probe_timeout_s
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._repeat(self._refresh, self._refresh_s))
+            group.create_task(self._repeat(self._ask_the_lost, _RETRY_S))
+
+    async def _refresh(self) -> None:
+        await self._directory.refresh()
+        await probe(self._directory, self._directory.list_all(), self._http, timeout_s=self._probe_timeout_s)
+
+    async def _ask_the_lost(self) -> None:
+        await self._directory.ensure_fresh()
+        lost = [one for one in self._directory.list_all() if one.reachable is not True]
+        await probe(self._directory, lost, self._http, timeout_s=self._probe_timeout_s)
+
+    @staticmethod
+    async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # noqa: BLE001 - one failed round must not end the upkeep
+                _log.exception("upkeep failed")
+            await asyncio.sleep(every_s)

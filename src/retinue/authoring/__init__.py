@@ -1,0 +1,1 @@
+"""Agents from typed functions: what the author of an agent touches."""

@@ -1,0 +1,276 @@
+"""``Agent``: typed functions become an agent record and a way to run them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from retinue.authoring.context import Context, _current
+from retinue.authoring.local import local_dispatcher
+from retinue.authoring.signatures import Signature, encode_result, read_signature
+from retinue.core.call import LOCAL, Answer, Call, Outcome
+from retinue.core.errors import InvalidSettingError, UnknownSkillError
+from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait, Visibility
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.guards import fresh_trace
+from retinue.mesh.schema import compile_schema
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Agent:
+    """An agent: a name, some skills, and whatever else its card should say.
+
+    ``skills`` declares skills that an overridden ``execute_skill`` runs; typed functions are added
+    with ``@agent.skill``. Raises InvalidSettingError for what no card can hold.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str | None = None,
+        title: str | None = None,
+        description: str = "",
+        maintainer: str | None = None,
+        provider: str | None = None,
+        topics: Iterable[str] = (),
+        scores: Mapping[str, float] | None = None,
+        context_window: int | None = None,
+        languages: Iterable[str] = (),
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        traits: Iterable[Trait] = (),
+        skills: Iterable[Skill] = (),
+    ) -> None:
+        if not name or any(c.isspace() or c in "/@" for c in name):
+            raise InvalidSettingError(
+                "name",
+                f"{name!r} is no agent name",
+                remedy="use letters, digits, dots, dashes and underscores, such as plan-agent",
+            )
+        self._name = name
+        self.version = version
+        self._facts: dict[str, Any] = {
+            "title": title,
+            "description": description,
+            "maintainer": maintainer,
+            "provider": provider,
+            "topics": tuple(topics),
+            "scores": dict(scores) if scores is not None else None,
+            "context_window": context_window,
+            "languages": tuple(languages),
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+            "traits": tuple(traits),
+        }
+        self._skills: dict[str, Skill] = {}
+        self._functions: dict[str, tuple[Callable[..., Any], Signature]] = {}
+        for skill in skills:
+            self.declare(skill)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """Every skill, private ones included, in the order of their declaration."""
+        return tuple(self._skills.values())
+
+    def record(self, url: str | None = None) -> AgentRecord:
+        """The agent record, with ``url`` (the base of ``/execute``) as its endpoint."""
+        endpoints = () if url is None else (Endpoint("execute", url),)
+        return AgentRecord(
+            name=self.name, version=self.version, endpoints=endpoints, skills=self.skills, **self._facts
+        )
+
+    def amend(
+        self,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        description: str | None = None,
+        topics: Iterable[str] | None = None,
+        scores: Mapping[str, float] | None = None,
+        traits: Iterable[Trait] | None = None,
+    ) -> None:
+        """Let what an ``agent.json`` says win over the Python object; None leaves a fact as it is."""
+        self._name = name or self._name
+        self.version = version or self.version
+        given = {"description": description, "topics": topics, "scores": scores, "traits": traits}
+        for fact, value in given.items():
+            if value is not None:
+                keep_as = tuple if fact in ("topics", "traits") else None
+                self._facts[fact] = keep_as(value) if keep_as else value
+
+    def replace_skills(self, skills: Iterable[Skill]) -> None:
+        """Exchange skills for amended ones of the same ids, such as with another visibility."""
+        for skill in skills:
+            if skill.id not in self._skills:
+                raise UnknownSkillError(skill.id)
+            self._skills[skill.id] = skill
+
+    def declare(self, skill: Skill) -> None:
+        """Add a skill without a function; its schemas are checked now (SchemaRefusedError)."""
+        if skill.id in self._skills:
+            raise InvalidSettingError(
+                f"skill {skill.id}", f"{self.name} has it already", remedy="give one of them another id"
+            )
+        if skill.input_schema is not None:
+            compile_schema(skill.input_schema, f"input of {skill.id}")
+        if skill.output_schema is not None:
+            compile_schema(skill.output_schema, f"output of {skill.id}")
+        self._skills[skill.id] = skill
+
+    @overload
+    def skill(self, id_: F, /) -> F: ...
+
+    @overload
+    def skill(
+        self,
+        id_: str | None = None,
+        /,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        similes: Iterable[str] = (),
+        examples: Iterable[str | Example] = (),
+        roles: Iterable[str] = (),
+        expose: bool = False,
+        private: bool = False,
+        read_only: bool = False,
+        destructive: bool = False,
+        idempotent: bool = False,
+        open_world: bool = False,
+        runs_code: bool = False,
+        timeout_s: float | None = None,
+        input_schema: Schema | None = None,
+        output_schema: Schema | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def skill(self, id_: Any = None, /, **options: Any) -> Any:
+        """Make a typed function a skill; the id is its name unless given, the docstring its description."""
+        if callable(id_):
+            return self._add(id_, id_.__name__)
+
+        def decorate(function: F) -> F:
+            return self._add(function, id_ or function.__name__, **options)
+
+        return decorate
+
+    def _add(
+        self,
+        function: F,
+        skill_id: str,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        similes: Iterable[str] = (),
+        examples: Iterable[str | Example] = (),
+        roles: Iterable[str] = (),
+        expose: bool = False,
+        private: bool = False,
+        timeout_s: float | None = None,
+        input_schema: Schema | None = None,
+        output_schema: Schema | None = None,
+        **hints: bool,
+    ) -> F:
+        signature = read_signature(function, skill_id)
+        visibility: Visibility = "private" if private else "exposed" if expose else "mesh"
+        if timeout_s is not None and timeout_s <= 0:
+            raise InvalidSettingError(
+                f"skill {skill_id}: timeout_s", f"{timeout_s} is no time", remedy="give seconds above 0"
+            )
+        self.declare(
+            Skill(
+                id=skill_id,
+                description=inspect.getdoc(function) or "" if description is None else description,
+                title=title,
+                input_schema=signature.input_schema if input_schema is None else input_schema,
+                output_schema=signature.output_schema if output_schema is None else output_schema,
+                tags=tuple(tags),
+                similes=tuple(similes),
+                examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
+                roles=tuple(roles),
+                visibility=visibility,
+                hints=Hints(**hints),
+                timeout_s=timeout_s,
+            )
+        )
+        self._functions[skill_id] = (function, signature)
+        return function
+
+    async def execute_skill(self, skill_id: str, params: Any) -> Any:
+        """Run one skill on checked parameters; override it to run declared skills (P-14).
+
+        ``current_context()`` gives the context of the running call.
+        """
+        found = self._functions.get(skill_id)
+        if found is None:
+            raise UnknownSkillError(skill_id)
+        function, signature = found
+        bound = signature.bind(params, _current.get())
+        if signature.is_async:
+            value = await function(**bound)
+        else:
+            value = await asyncio.to_thread(function, **bound)
+            if inspect.isawaitable(value):  # a decorator hid that the function is asynchronous
+                value = await value
+        return signature.encode(value)
+
+    async def run(self, call: Call, context: Context, channel: Channel) -> Answer:
+        """Run one admitted call; the value is JSON (OutputInvalidError otherwise)."""
+        token = _current.set(context)
+        try:
+            pending = self.execute_skill(call.skill, call.arguments)
+            value = await pending if inspect.isawaitable(pending) else pending
+        finally:
+            _current.reset(token)
+        if type(self).execute_skill is not Agent.execute_skill:
+            value = encode_result(call.skill, value)
+        return Answer(value=value)
+
+    async def call(
+        self,
+        skill_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        channel: Channel | None = None,
+        peers: Sequence[Agent] = (),
+    ) -> Any:
+        """The value of one of its own skills, run in this process through the whole dispatch path.
+
+        ``peers`` are agents that ``ctx.call`` may reach. Raises what the call failed with.
+        """
+        outcome = await self.ask(skill_id, arguments, timeout_s=timeout_s, channel=channel, peers=peers)
+        return outcome.get()
+
+    async def ask(
+        self,
+        skill_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        channel: Channel | None = None,
+        peers: Sequence[Agent] = (),
+    ) -> Outcome:
+        """As ``call``, but the whole outcome: a failure is data."""
+        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        call = Call(
+            id=uuid.uuid4().hex,
+            skill=skill_id,
+            arguments=dict(arguments or {}),
+            principal=LOCAL,
+            door="in-process",
+            trace=fresh_trace(),
+            agent=self.name,
+            deadline=deadline,
+        )
+        return await local_dispatcher(self, *peers).dispatch(call, channel or NullChannel())

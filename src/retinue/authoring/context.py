@@ -1,0 +1,155 @@
+"""What a running skill is given: the way back to its caller, and the way on to other agents."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from retinue.core.call import Call, Outcome, Principal, TraceContext
+from retinue.core.errors import CallTimedOutError, RetinueError
+from retinue.mesh.channel import Channel, LogLevel
+from retinue.mesh.dispatch import Calls
+from retinue.mesh.guards import Passage
+
+AGENT_DOOR = "agent"
+"""The door of calls that a skill makes itself; no caller from outside comes through it."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One running call, seen from inside the skill; never part of the skill's schema."""
+
+    _call: Call
+    _agent: str
+    _agent_call_s: float
+    _passage: Passage
+    _channel: Channel
+    _mesh: Calls
+    _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+    _given_up: bool = False
+    _failures: list[RetinueError] = field(default_factory=list)
+
+    @property
+    def trace(self) -> TraceContext:
+        """Where this call stands in its chain."""
+        return self._passage.trace
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls."""
+        return self._call.principal
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The same for each repetition of one request; None when the caller gave none."""
+        return self._call.idempotency_key
+
+    @property
+    def deadline(self) -> float | None:
+        """When the caller stops waiting, in the event loop's time; None = the door's default."""
+        return self._call.deadline
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has given up: worth a look in long loops of synchronous code.
+
+        Works in any thread: nothing else can stop a synchronous function.
+        """
+        return self._given_up or (self._task is not None and self._task.cancelling() > 0)
+
+    def give_up(self) -> None:
+        """Note that nobody waits any longer; the task itself forgets it once it has ended."""
+        self._given_up = True
+
+    def comes_from_further_call(self, error: RetinueError) -> bool:
+        """Whether this is what a call made from here failed with, and not this skill's own error."""
+        return any(error is one for one in self._failures)
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        """Tell the caller how far this is, 0 … 1 or None when unknown."""
+        await self._channel.progress(fraction, message)
+
+    async def log(
+        self, message: str, *, level: LogLevel = "info", data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Send one log line to the caller."""
+        await self._channel.log(level, message, data)
+
+    async def elicit(self, message: str, schema: Mapping[str, Any]) -> Any:
+        """Ask the person behind the call; raises InputRequiredError where nobody can answer."""
+        return await self._channel.elicit(message, schema)
+
+    async def call(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The value of another agent's skill, found by its id; carries trace, deadline and budget.
+
+        Raises what the call failed with (a RetinueError).
+        """
+        outcome = await self.ask(skill, arguments, agent=agent, version=version, timeout_s=timeout_s)
+        return outcome.get()
+
+    async def ask(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """As ``call``, but the whole outcome: a failure is data."""
+        loop_time = asyncio.get_running_loop().time()
+        limit_s = self._agent_call_s if timeout_s is None else timeout_s
+        if self._call.deadline is not None:
+            limit_s = min(limit_s, self._call.deadline - loop_time)
+        if limit_s <= 0:
+            raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
+        with self._passage.outgoing(limit_s) as trace:
+            call = Call(
+                id=uuid.uuid4().hex,
+                skill=skill,
+                arguments=dict(arguments or {}),
+                principal=Principal(self._agent, "agent", _OUTGOING_SCOPES),
+                door=AGENT_DOOR,
+                trace=trace,
+                agent=agent,
+                version_range=version,
+                deadline=loop_time + limit_s,
+            )
+            outcome = await self._mesh.dispatch(call, self._channel)
+        if outcome.error is not None:
+            self._failures.append(outcome.error)
+        return outcome
+
+    async def relay(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any],
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+    ) -> Outcome:
+        """Hand this very call on to another skill: the same caller, the same rights, no hop deeper."""
+        call = replace(self._call, skill=skill, arguments=dict(arguments), agent=agent, version_range=version)
+        return await self._mesh.dispatch(call, self._channel)
+
+
+_OUTGOING_SCOPES = frozenset({"exposed", "mesh", "runs_code"})
+
+_current: ContextVar[Context] = ContextVar("retinue_context")
+
+
+def current_context() -> Context:
+    """The context of the skill that runs now, for an overridden ``execute_skill``; LookupError outside."""
+    return _current.get()

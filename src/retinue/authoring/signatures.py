@@ -1,0 +1,194 @@
+"""A typed function read once: its JSON Schemas, and the way from JSON arguments to a JSON result."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError
+
+from retinue.authoring.context import Context
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError, Problem
+from retinue.core.record import Schema
+
+
+class _PlainSchema(GenerateJsonSchema):
+    """Leaves out the titles that pydantic makes of names: they say nothing and bloat every card."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _without_class_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    names = {"Arguments", *schema.get("$defs", {})}
+    for part in (schema, *schema.get("$defs", {}).values()):
+        if part.get("title") in names:
+            part.pop("title")
+    return schema
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=False, extra="ignore")
+
+
+class _OpenArguments(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How one function is called with JSON; made by `read_signature`."""
+
+    where: str
+    arguments: type[BaseModel]
+    input_schema: Schema
+    output_schema: Schema | None
+    result: TypeAdapter[Any] | None
+    context_name: str | None
+    is_async: bool
+    names: Mapping[str, str]
+
+    def bind(self, arguments: Mapping[str, Any], context: Context | None) -> dict[str, Any]:
+        """Keyword arguments of the function; raises InvalidParametersError."""
+        try:
+            model = self.arguments.model_validate(arguments)
+        except ValidationError as error:
+            raise InvalidParametersError(
+                [
+                    Problem(".".join(str(at) for at in one["loc"]), f"{_dotted(one['loc'])}{one['msg']}")
+                    for one in error.errors(include_input=False, include_url=False)
+                ]
+            ) from error
+        bound = {self.names[k]: v for k, v in model.__dict__.items()}
+        if model.__pydantic_extra__:
+            bound.update(model.__pydantic_extra__)
+        if self.context_name is not None:
+            bound[self.context_name] = context
+        return bound
+
+    def encode(self, value: Any) -> Any:
+        """The result as a JSON value; raises OutputInvalidError naming what is none."""
+        return encode_result(self.where, value, self.result)
+
+
+def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
+    """A result as a JSON value, through its declared type where there is one."""
+    try:
+        if adapter is not None:
+            value = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+        encoded = orjson.dumps(value)
+    except (TypeError, ValueError, PydanticSerializationError) as error:
+        problem = f"no JSON value: {type(value).__name__} ({str(error).splitlines()[0]})"
+        raise OutputInvalidError(where, [Problem("", problem)]) from error
+    if adapter is None and not isinstance(value, str | int | float | bool | None):
+        plain = orjson.loads(encoded)
+    else:
+        plain = value
+    # orjson writes NaN and the infinities as null: a number would silently become nothing
+    if b"null" in encoded and _has_nonfinite(value):
+        raise OutputInvalidError(where, [Problem("", "no JSON value: a float that is not finite")])
+    return plain
+
+
+def _has_nonfinite(value: Any) -> bool:
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, float):
+            if not math.isfinite(one):
+                return True
+        elif isinstance(one, Mapping):
+            pending.extend(one.values())
+        elif isinstance(one, list | tuple):
+            pending.extend(one)
+    return False
+
+
+def _dotted(location: tuple[str | int, ...]) -> str:
+    return f"'{'.'.join(str(at) for at in location)}': " if location else ""
+
+
+def read_signature(function: Callable[..., Any], where: str) -> Signature:
+    """Read a skill function; raises InvalidSettingError for parameters that JSON cannot carry."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise InvalidSettingError(
+            f"skill {where}", str(error), remedy="import the type at the module's top"
+        ) from error
+    context_name: str | None = None
+    is_open = False
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if _is_context(annotation) or (parameter.name == "ctx" and annotation is Any):
+            context_name = parameter.name
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            is_open = True
+        elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            raise InvalidSettingError(
+                f"skill {where}",
+                f"parameter {parameter.name} has no name in JSON",
+                remedy="write it as an ordinary named parameter",
+            )
+        else:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            # a field may not start with "_" nor shadow a model's attribute: the wire keeps the true name
+            field = f"p_{parameter.name}"
+            names[field] = parameter.name
+            fields[field] = (annotation, _field(default, parameter.name))
+    shape = _OpenArguments if is_open else _Arguments
+    try:
+        arguments = create_model("Arguments", __base__=shape, **fields)
+        input_schema = _render(arguments.model_json_schema, "validation")
+        returned = hints.get("return", Any)
+        result = None if returned is Any else TypeAdapter(returned)
+        output_schema = None if result is None else _render(result.json_schema, "serialization")
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise InvalidSettingError(
+            f"skill {where}", str(error).splitlines()[0], remedy="use types that JSON can carry"
+        ) from error
+    return Signature(
+        where=where,
+        arguments=arguments,
+        input_schema=input_schema,
+        output_schema=output_schema,
+        result=result,
+        context_name=context_name,
+        is_async=inspect.iscoroutinefunction(function),
+        names=names,
+    )
+
+
+def _is_context(annotation: Any) -> bool:
+    return annotation is Context or Context in typing.get_args(annotation)
+
+
+def _field(default: Any, name: str) -> Any:
+    return Field(default, alias=name)
+
+
+def _render(
+    make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"]
+) -> dict[str, Any]:
+    schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode))
+    # the order in which people write a schema; pydantic sorts its keys
+    first = [k for k in ("type", "properties", "required") if k in schema]
+    return {k: schema[k] for k in (*first, *(k for k in schema if k not in first))}

@@ -1,0 +1,1 @@
+"""Nouns only: frozen records, calls and errors; imports nothing of Retinue."""

@@ -1,0 +1,751 @@
+"""The error tree: every failure of Retinue, each with the kind that decides how it is treated.
+
+RetinueError
+├── RequestError              the caller sent something unusable
+│   ├── ParseError            not JSON, or nested too deeply
+│   ├── InvalidRequestError   JSON, but no request of this door
+│   ├── TooLargeError         a cap on size or count was passed
+│   ├── UnsupportedMediaTypeError  a body that this door does not read
+│   ├── InvalidParametersError  arguments break the input schema
+│   ├── InvalidSettingError   a setting, flag or file a person wrote is wrong
+│   ├── SchemaRefusedError    a skill's schema is unsafe or no JSON Schema
+│   ├── DefinitionError       a workflow definition is wrong
+│   └── NotCallableError      a plain trait was called
+├── LookupFailedError         a name leads nowhere, or to too many
+│   ├── UnknownSkillError     this agent has no such skill
+│   │   └── SkillNotOfferedError  nobody in the directory offers it
+│   ├── UnknownAgentError
+│   ├── UnknownRunError
+│   ├── UnknownStepError      a run or definition has no such step
+│   ├── UnknownWorkflowError  no workflow of this name
+│   ├── AmbiguousNameError
+│   └── VersionConflictError  offered, but in no version of the asked range
+├── AccessError
+│   ├── NotAuthenticatedError
+│   └── NotAllowedError
+├── GuardError                the trace guard refused
+│   ├── CallTooDeepError      depth over the limit, or a hub loop
+│   ├── BudgetSpentError      the trace has no calls or seconds left
+│   └── CircuitOpenError      the breaker of this trace or agent is open
+├── BusyError                 a rate or concurrency limit; try later
+├── ExecutionError            the skill was called and did not deliver
+│   ├── ExecutionFailedError  it raised
+│   ├── OutputInvalidError    its result breaks the output schema, or is no JSON
+│   ├── CallTimedOutError
+│   ├── CallCancelledError
+│   ├── AgentUnreachableError
+│   ├── RemoteFaultError      the agent answered with an error of its own
+│   ├── InputRequiredError    it needs an answer from a person
+│   ├── ExpressionError       a workflow expression failed at run time
+│   └── StepFailedError       a step of a workflow failed, and with it the run
+├── RunConflictError          a run id was used again with other input
+├── RegistryError             an OCI registry or layout
+│   ├── RegistryUnreachableError
+│   ├── RegistryRefusedError  the registry answered with an error
+│   ├── ReferenceNotFoundError
+│   ├── InvalidReferenceError
+│   ├── DigestMismatchError
+│   ├── MalformedArtifactError  a manifest or card that cannot be read
+│   └── RepositoryTakenError  the repository holds a card of another name
+└── StateError                the state folder or this machine
+    ├── StateDamagedError
+    ├── StorageFullError
+    ├── HubRunningError       a hub already owns this state
+    ├── HubNotRunningError
+    ├── PortInUseError
+    └── ChildFailedError      a supervised process did not become ready
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a failure is treated: by retries, by health, and by a workflow's ``on_error``."""
+
+    retryable: bool
+    counts_against_health: bool
+    on_error: OnErrorClass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding of a schema check: a dotted ``path`` ("" = the whole value) and a message."""
+
+    path: str
+    message: str
+
+    def as_json(self) -> dict[str, str]:
+        return {"path": self.path, "message": self.message}
+
+
+_REQUEST = Kind(retryable=False, counts_against_health=False, on_error="request")
+_REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
+_FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
+
+
+class RetinueError(Exception):
+    """Any failure of Retinue; ``str(error)`` is one line that says what happened.
+
+    ``type`` is the stable machine name (SPEC 7, ``data.type``), ``remedy`` what to do about it,
+    ``data`` further facts for the wire.
+    """
+
+    type: ClassVar[str] = "error"
+    kind: ClassVar[Kind] = _FAILED
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Facts for the wire beside the message; JSON values only."""
+        return {}
+
+
+class RequestError(RetinueError):
+    """The caller sent something unusable."""
+
+    type = "invalid_request"
+    kind = _REQUEST
+
+
+class ParseError(RequestError):
+    """Bytes that are not JSON, or JSON nested beyond the cap."""
+
+    type = "parse_error"
+
+
+class InvalidRequestError(RequestError):
+    """JSON that is no request of this door."""
+
+
+class TooLargeError(RequestError):
+    """A cap on size or count was passed."""
+
+    type = "too_large"
+
+    def __init__(self, what: str, limit: int, unit: str = "bytes") -> None:
+        super().__init__(
+            f"{what} is over the limit of {limit:,} {unit}", remedy=f"send at most {limit:,} {unit}"
+        )
+        self.limit = limit
+        self.unit = unit
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"limit": self.limit, "unit": self.unit}
+
+
+class UnsupportedMediaTypeError(RequestError):
+    """A body of a media type that this door does not read."""
+
+    type = "unsupported_media_type"
+
+
+class InvalidParametersError(RequestError):
+    """Arguments break the skill's input schema; the first problem is the message (P-12, P-23)."""
+
+    type = "validation_error"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first = problems[0]
+        super().__init__(first.message, remedy="send what the skill's input schema asks for")
+        self.problems = tuple(problems)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"jsonrpc_code": -32602, "errors": [p.as_json() for p in self.problems]}
+
+
+class InvalidSettingError(RequestError):
+    """A setting, flag or hand-written file is wrong; names the field, the shape and the remedy."""
+
+    type = "invalid_setting"
+
+    def __init__(self, field: str, problem: str, *, remedy: str) -> None:
+        super().__init__(f"{field}: {problem}", remedy=remedy)
+        self.field = field
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"field": self.field}
+
+
+class SchemaRefusedError(RequestError):
+    """A skill's schema is no JSON Schema, points outside itself or would explode."""
+
+    type = "schema_refused"
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"schema of {where} refused: {problem}", remedy="simplify the schema")
+        self.where = where
+
+
+class DefinitionError(RequestError):
+    """A workflow definition is wrong; ``line`` is 1-based, 0 when unknown."""
+
+    type = "invalid_definition"
+
+    def __init__(self, problem: str, *, source: str = "definition", line: int = 0, remedy: str) -> None:
+        at = f"{source}:{line}" if line else source
+        super().__init__(f"{at}: {problem}", remedy=remedy)
+        self.source = source
+        self.line = line
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"source": self.source, "line": self.line}
+
+
+class NotCallableError(RequestError):
+    """A plain trait was called as if it were a skill."""
+
+    type = "not_callable"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Trait {name} is not callable")
+        self.name = name
+
+
+class LookupFailedError(RetinueError):
+    """A name leads nowhere, or to more than one thing."""
+
+    type = "not_found"
+    kind = _REFUSED
+
+
+class UnknownSkillError(LookupFailedError):
+    """No visible skill has this id; a hidden one answers alike (P-22, S: "Hidden vs missing")."""
+
+    type = "unknown_skill"
+
+    def __init__(
+        self,
+        skill: str,
+        *,
+        near: Sequence[str] = (),
+        unasked: Sequence[str] = (),
+    ) -> None:
+        remedy = f"did you mean {', '.join(near)}?" if near else "list what there is: retinue find"
+        if unasked:
+            remedy += f" (could not be asked: {', '.join(unasked)})"
+        super().__init__(f"Unknown skill: {skill}", remedy=remedy)
+        self.skill = skill
+        self.near = tuple(near)
+        self.unasked = tuple(unasked)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.near:
+            found["near"] = list(self.near)
+        if self.unasked:
+            found["registries_not_asked"] = list(self.unasked)
+        return found
+
+
+class SkillNotOfferedError(UnknownSkillError):
+    """No agent of the directory offers the skill (P-01)."""
+
+    type = "skill_not_offered"
+
+
+class UnknownAgentError(LookupFailedError):
+    """No agent of this name is visible."""
+
+    type = "unknown_agent"
+
+    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
+        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue agents"
+        super().__init__(f"Unknown agent: {name}", remedy=remedy)
+        self.name = name
+        self.near = tuple(near)
+
+
+class UnknownRunError(LookupFailedError):
+    """No run has this id."""
+
+    type = "unknown_run"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"Unknown run: {run_id}", remedy="list them: retinue runs")
+        self.run_id = run_id
+
+
+class UnknownStepError(LookupFailedError):
+    """A run or its definition has no step of this path."""
+
+    type = "unknown_step"
+
+    def __init__(self, step: str, *, known: Sequence[str] = ()) -> None:
+        remedy = f"there are: {', '.join(known)}" if known else "list them: retinue runs ID"
+        super().__init__(f"Unknown step: {step}", remedy=remedy)
+        self.step = step
+
+
+class UnknownWorkflowError(LookupFailedError):
+    """No workflow has this name."""
+
+    type = "unknown_workflow"
+
+    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
+        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue workflows"
+        super().__init__(f"Unknown workflow: {name}", remedy=remedy)
+        self.name = name
+        self.near = tuple(near)
+
+
+class AmbiguousNameError(LookupFailedError):
+    """A bare name fits several things and nothing decides between them."""
+
+    type = "ambiguous_name"
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"Ambiguous name: {name}", remedy=f"say which: {', '.join(candidates)}")
+        self.name = name
+        self.candidates = tuple(candidates)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"candidates": list(self.candidates)}
+
+
+class VersionConflictError(LookupFailedError):
+    """The skill or agent exists, but in no version of the asked range."""
+
+    type = "version_conflict"
+
+    def __init__(self, name: str, wanted: str, offered: Sequence[str]) -> None:
+        super().__init__(f"No version of {name} fits {wanted}", remedy=f"offered: {', '.join(offered)}")
+        self.wanted = wanted
+        self.offered = tuple(offered)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"wanted": self.wanted, "offered": list(self.offered)}
+
+
+class AccessError(RetinueError):
+    """The caller may not do this."""
+
+    type = "access"
+    kind = _REFUSED
+
+
+class NotAuthenticatedError(AccessError):
+    """No token, or one that nobody knows."""
+
+    type = "not_authenticated"
+
+
+class NotAllowedError(AccessError):
+    """A known caller without the needed scope, or a request from a place that may not ask."""
+
+    type = "not_allowed"
+
+
+class GuardError(RetinueError):
+    """The trace guard refused the call before anything ran."""
+
+    type = "guard"
+    kind = _REFUSED
+
+
+class CallTooDeepError(GuardError):
+    """A chain of calls passed the depth limit, or a hub met itself (S-14, S-15).
+
+    ``drawn_path`` is the chain in words, for a model to act on.
+    """
+
+    type = "recursion_limit"
+
+    def __init__(self, trace_id: str, depth: int, max_depth: int, drawn_path: str, cycle: str = "") -> None:
+        loop = f"; the cycle is {cycle}" if cycle else ""
+        super().__init__(
+            f"Call chain too deep: hop {depth} of at most {max_depth}: {drawn_path}{loop}",
+            remedy="answer from what is known instead of calling further",
+        )
+        self.trace_id = trace_id
+        self.depth = depth
+        self.max_depth = max_depth
+        self.drawn_path = drawn_path
+        self.cycle = cycle
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {
+            "trace_id": self.trace_id,
+            "depth": self.depth,
+            "max_depth": self.max_depth,
+            "path": self.drawn_path,
+        } | ({"cycle": self.cycle} if self.cycle else {})
+
+
+class BudgetSpentError(GuardError):
+    """The trace has used up its calls or its seconds."""
+
+    type = "budget_spent"
+
+    def __init__(self, what: str, setting: str) -> None:
+        super().__init__(f"Budget spent: no {what} left in this trace", remedy=f"raise {setting}")
+        self.what = what
+
+
+class CircuitOpenError(GuardError):
+    """A breaker is open; ``retry_after_s`` says for how long."""
+
+    type = "circuit_open"
+
+    def __init__(self, subject: str, retry_after_s: float, cause: str = "") -> None:
+        super().__init__(
+            f"Circuit open for {subject}" + (f": {cause}" if cause else ""),
+            remedy=f"try again in {retry_after_s:.0f} s",
+        )
+        self.subject = subject
+        self.retry_after_s = retry_after_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"retry_after_s": round(self.retry_after_s, 3)}
+
+
+class BusyError(RetinueError):
+    """A rate or concurrency limit; the same request may pass later."""
+
+    type = "busy"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
+
+    def __init__(self, what: str, retry_after_s: float) -> None:
+        super().__init__(f"Busy: {what}", remedy=f"try again in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"retry_after_s": round(self.retry_after_s, 3)}
+
+
+class ExecutionError(RetinueError):
+    """The skill was called and did not deliver."""
+
+    type = "execution_error"
+
+
+class ExecutionFailedError(ExecutionError):
+    """The skill raised; the message is one line of what it raised, its class name if empty (P-24)."""
+
+    @classmethod
+    def from_exception(cls, error: BaseException) -> ExecutionFailedError:
+        lines = str(error).strip().splitlines()
+        return cls(lines[0] if lines else type(error).__name__)
+
+
+class OutputInvalidError(ExecutionError):
+    """A result breaks the skill's output schema, or is no JSON value (P-13)."""
+
+    type = "output_validation_error"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(self, skill: str, problems: Sequence[Problem]) -> None:
+        super().__init__(
+            f"the result of {skill} breaks its output schema: {problems[0].message}",
+            remedy="mend the skill or its output schema",
+        )
+        self.problems = tuple(problems)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"errors": [p.as_json() for p in self.problems]}
+
+
+class CallTimedOutError(ExecutionError):
+    """A time limit passed; names the layer and the setting that set it (DESIGN 7)."""
+
+    type = "timeout"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="timeout")
+
+    def __init__(self, what: str, timeout_s: float, *, layer: str, setting: str) -> None:
+        super().__init__(f"{what} did not answer within {timeout_s:g} s ({layer})", remedy=f"raise {setting}")
+        self.timeout_s = timeout_s
+        self.layer = layer
+        self.setting = setting
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"timeout_s": self.timeout_s, "layer": self.layer, "setting": self.setting}
+
+
+class CallCancelledError(ExecutionError):
+    """The caller gave up."""
+
+    type = "cancelled"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="cancelled")
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} was cancelled by its caller")
+
+
+class AgentUnreachableError(ExecutionError):
+    """No connection, or it broke; ``sent`` tells whether the agent may have run the call."""
+
+    type = "agent_unreachable"
+    kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
+
+    def __init__(self, agent: str, url: str, cause: str, *, sent: bool = False) -> None:
+        super().__init__(
+            f"agent {agent} at {url} is unreachable: {cause}",
+            remedy="start it, or see its state: retinue agents",
+        )
+        self.agent = agent
+        self.url = url
+        self.sent = sent
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"agent": self.agent, "sent": self.sent}
+
+
+class RemoteFaultError(ExecutionError):
+    """An agent's own error, kept as it came: code, message and data pass through a hub unchanged."""
+
+    type = "remote_error"
+
+    def __init__(self, agent: str, code: int, message: str, fault_data: Any = None) -> None:
+        super().__init__(message)
+        self.agent = agent
+        self.code = code
+        self.fault_data = fault_data
+
+    @property
+    def remote_type(self) -> str:
+        """The remote ``data.type`` where there is one (SPEC 2, doubt 1), else this class's own."""
+        if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
+            return str(self.fault_data["type"])
+        return self.type
+
+
+class InputRequiredError(ExecutionError):
+    """The skill needs an answer from a person, and this door cannot ask for one."""
+
+    type = "input_required"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+
+class ExpressionError(ExecutionError):
+    """A workflow expression failed at run time: an absent key, a wrong type, a cap passed."""
+
+    type = "expression_error"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(self, source: str, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"expression {source!r}: {problem}", remedy=remedy)
+        self.source = source
+
+
+class StepFailedError(ExecutionError):
+    """A step failed, and with it the run; names the step, the agent asked and the cause.
+
+    ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data.
+    """
+
+    type = "step_failed"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(self, step: str, agent: str | None, cause: Mapping[str, Any]) -> None:
+        by = f" (agent {agent})" if agent else ""
+        super().__init__(
+            f"step {step}{by} failed: {cause.get('message', '')}", remedy=str(cause.get("remedy", ""))
+        )
+        self.step = step
+        self.agent = agent
+        self.cause = dict(cause)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> StepFailedError:
+        """The error whose ``data`` this is."""
+        return cls(data["step"], data["agent"], data["cause"])
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"step": self.step, "agent": self.agent, "cause": self.cause}
+
+
+class RunConflictError(RetinueError):
+    """A run id is an idempotency key: it was used again with other input."""
+
+    type = "run_conflict"
+    kind = _REQUEST
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Run {run_id} exists with other input", remedy="leave the id out, or choose a new one"
+        )
+        self.run_id = run_id
+
+
+class RegistryError(RetinueError):
+    """An OCI registry or image layout could not do what was asked."""
+
+    type = "registry_error"
+
+
+class RegistryUnreachableError(RegistryError):
+    """No answer from the registry within its time limit."""
+
+    type = "registry_unreachable"
+
+    def __init__(self, registry: str, cause: str) -> None:
+        super().__init__(f"registry {registry} is unreachable: {cause}", remedy="is it running?")
+        self.registry = registry
+
+
+class RegistryRefusedError(RegistryError):
+    """The registry answered with an error status."""
+
+    type = "registry_refused"
+    kind = _REFUSED
+
+    def __init__(self, registry: str, status: int, detail: str) -> None:
+        super().__init__(f"registry {registry} answered {status}: {detail}")
+        self.registry = registry
+        self.status = status
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"status": self.status}
+
+
+class ReferenceNotFoundError(RegistryError):
+    """No such repository, tag or digest."""
+
+    type = "reference_not_found"
+    kind = _REFUSED
+
+    def __init__(self, registry: str, reference: str) -> None:
+        super().__init__(f"{reference} is not in {registry}", remedy="list what is: retinue agents")
+        self.reference = reference
+
+
+class InvalidReferenceError(RegistryError):
+    """Text that is no OCI reference."""
+
+    type = "invalid_reference"
+    kind = _REQUEST
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(
+            f"{text!r} is no reference: {problem}",
+            remedy="write repository:tag or repository@sha256:<64 hex>",
+        )
+
+
+class DigestMismatchError(RegistryError):
+    """Content does not hash to the digest under which it was asked for."""
+
+    type = "digest_mismatch"
+    kind = _REFUSED
+
+    def __init__(self, reference: str, wanted: str, found: str) -> None:
+        super().__init__(f"{reference}: content has digest {found}, not {wanted}")
+        self.wanted = wanted
+        self.found = found
+
+
+class MalformedArtifactError(RegistryError):
+    """A manifest or agent card that cannot be read."""
+
+    type = "malformed_artifact"
+    kind = _REFUSED
+
+    def __init__(self, reference: str, problem: str) -> None:
+        super().__init__(f"{reference}: {problem}", remedy="publish it again: retinue publish")
+        self.reference = reference
+
+
+class RepositoryTakenError(RegistryError):
+    """The repository holds a card of another name (SPEC 7, seed 001)."""
+
+    type = "repository_taken"
+    kind = _REFUSED
+
+    def __init__(self, repository: str, holder: str, name: str) -> None:
+        super().__init__(
+            f"{repository} holds the card of {holder}, not of {name}",
+            remedy="choose another with --repository",
+        )
+
+
+class StateError(RetinueError):
+    """The state folder, or this machine, is not as it must be."""
+
+    type = "state_error"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+
+class StateDamagedError(StateError):
+    """A file of the state folder cannot be read; nothing was changed."""
+
+    type = "state_damaged"
+
+    def __init__(self, path: str, problem: str, *, remedy: str) -> None:
+        super().__init__(f"{path} is damaged: {problem}", remedy=remedy)
+        self.path = path
+
+
+class StorageFullError(StateError):
+    """No space left; nothing half-written stays."""
+
+    type = "storage_full"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"no space left for {path}; nothing was changed", remedy="free some space")
+        self.path = path
+
+
+class HubRunningError(StateError):
+    """Another hub owns this state folder."""
+
+    type = "hub_running"
+
+    def __init__(self, url: str, pid: int, state: str) -> None:
+        super().__init__(
+            f"a hub already runs on {state}: {url} (pid {pid})",
+            remedy="use that one, or give this one its own RETINUE_HOME",
+        )
+
+
+class HubNotRunningError(StateError):
+    """The command needs a running hub."""
+
+    type = "hub_not_running"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} needs a running hub", remedy="start it: retinue hub")
+
+
+class PortInUseError(StateError):
+    """Another program listens on the port."""
+
+    type = "port_in_use"
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"{host}:{port} is in use", remedy="choose another with --port")
+        self.port = port
+
+
+class ChildFailedError(StateError):
+    """A supervised process did not become ready."""
+
+    type = "child_failed"
+
+    def __init__(self, name: str, problem: str, tail: str = "") -> None:
+        super().__init__(f"{name} did not start: {problem}" + (f": {tail}" if tail else ""))
+        self.name = name

@@ -1,0 +1,1 @@
+"""What we call: the only sockets, subprocesses and disks."""

@@ -1,0 +1,234 @@
+"""Outgoing HTTP: one guarded session for all that Retinue asks of others.
+
+Guards: http(s) only, no redirects, a cap on what is read, a time limit on each request, no proxy from
+the environment, no cookies, and on wish (``allow_private=False``) no address that is not public. The
+addresses are checked after resolution, so a public name that points inwards is refused as well.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+from retinue.core.errors import CallTimedOutError
+
+MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 4.0
+"""Below uvicorn's five seconds: a pooled connection is never used while its server is closing it."""
+
+MAX_CONNECTIONS: Final = 1000
+
+
+class TransportError(Exception):
+    """No usable answer; ``sent`` tells whether the other side may have acted on the request.
+
+    Local to the drivers: whoever asked turns it into the error of its own layer. ``origin`` is
+    scheme, host and port without credentials, ``cause`` one line.
+    """
+
+    def __init__(self, origin: str, cause: str, *, sent: bool) -> None:
+        super().__init__(f"{origin}: {cause}")
+        self.origin = origin
+        self.cause = cause
+        self.sent = sent
+
+
+class UrlRefusedError(TransportError):
+    """The guard refused the url; nothing was sent."""
+
+    def __init__(self, origin: str, cause: str) -> None:
+        super().__init__(origin, cause, sent=False)
+
+
+class ResponseTooLargeError(TransportError):
+    """The answer was over the cap and was not read to its end."""
+
+    def __init__(self, origin: str, limit_bytes: int) -> None:
+        super().__init__(origin, f"its answer is over {limit_bytes:,} bytes", sent=True)
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """An answer of any status; header names compare without case."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+class HttpClient:
+    """A pool of connections; an async context manager, to be shared by a whole process."""
+
+    def __init__(self, *, allow_private: bool = True) -> None:
+        self._allow_private = allow_private
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> HttpClient:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=MAX_CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_S,
+                resolver=None if self._allow_private else _PublicResolver(),
+            ),
+            # A compressed answer could grow past its cap while it is unpacked: none is asked for.
+            headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; requests are no longer possible."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        what: str = "",
+        layer: str = "http",
+        setting: str = "the timeout",
+    ) -> HttpResponse:
+        """Ask once and read the whole answer, whatever its status.
+
+        ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and
+        ``setting`` stand in the CallTimedOutError.
+        Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
+        """
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside its async with block")
+        target = _parse_url(url)
+        if not self._allow_private:
+            _check_public_literal(target)
+        try:
+            async with self._session.request(
+                method,
+                target,
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:
+                content = await _read_capped(response, target, max_response_bytes)
+                return HttpResponse(response.status, response.headers, content)
+        except aiohttp.ConnectionTimeoutError:
+            raise TransportError(
+                _origin(target), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False
+            ) from None
+        except TimeoutError:
+            raise CallTimedOutError(
+                what or f"{method} {_origin(target)}", timeout_s, layer=layer, setting=setting
+            ) from None
+        except aiohttp.ClientConnectorError as error:
+            raise TransportError(_origin(target), _one_line(error.os_error), sent=False) from error
+        except aiohttp.InvalidURL as error:
+            raise UrlRefusedError(_origin(target), "it is no usable url") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise TransportError(_origin(target), _one_line(error), sent=True) from error
+
+
+async def _read_capped(response: aiohttp.ClientResponse, url: URL, limit_bytes: int) -> bytes:
+    length = response.content_length
+    if length is not None:
+        if length > limit_bytes and response.method != "HEAD":
+            response.close()
+            raise ResponseTooLargeError(_origin(url), limit_bytes)
+        return await response.read()
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > limit_bytes:
+            response.close()
+            raise ResponseTooLargeError(_origin(url), limit_bytes)
+    return bytes(content)
+
+
+@lru_cache(maxsize=4096)
+def _parse_url(text: str) -> URL:
+    """The url as it is to be asked, cached because agents are asked again and again."""
+    try:
+        # Characters that are already fit for the wire are kept as they are: signed upload
+        # locations must not be re-quoted.
+        url = URL(text, encoded=all("!" <= character <= "~" for character in text))
+        host = url.host
+    except ValueError as error:
+        raise UrlRefusedError(text[:100], "it is no url") from error
+    if url.scheme not in {"http", "https"}:
+        raise UrlRefusedError(text[:100], "only http and https are spoken")
+    if not host:
+        raise UrlRefusedError(text[:100], "it names no host")
+    return url
+
+
+def _check_public_literal(url: URL) -> None:
+    """Refuse an address written into the url; names are checked when they are resolved."""
+    try:
+        address = ipaddress.ip_address(url.host or "")
+    except ValueError:
+        return
+    if not _is_public(address):
+        raise UrlRefusedError(_origin(url), "the address is not public")
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_global and not address.is_multicast
+
+
+class _PublicResolver(AbstractResolver):
+    """Resolves as usual and drops every address that is not public."""
+
+    def __init__(self) -> None:
+        self._inner = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        public = [r for r in found if _is_public(ipaddress.ip_address(r["host"].partition("%")[0]))]
+        if not public:
+            raise OSError(None, f"{host} has no public address")
+        return public
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _origin(url: URL) -> str:
+    port = f":{url.explicit_port}" if url.explicit_port else ""
+    host = f"[{url.host}]" if url.host and ":" in url.host else url.host
+    return f"{url.scheme}://{host}{port}"
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

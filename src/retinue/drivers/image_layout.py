@@ -1,0 +1,281 @@
+"""One OCI image layout on disk: the folder of one repository (image spec 1.1, "OCI Image Layout").
+
+``index.json`` exists exactly as long as the repository holds something. A writer holds ``.lock``, puts
+blobs first and then replaces the index, so a reader without any lock sees a whole repository at all
+times (FACTS 3, B3: 4 writers and a reader, nothing lost, nothing torn).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import orjson
+from filelock import FileLock, Timeout
+
+from retinue.core.errors import BusyError, MalformedArtifactError, RetinueError, StateDamagedError
+from retinue.drivers.files import remove_leftovers, replace_file, storage_errors, sync_folder
+from retinue.protocols.oci.artifacts import Artifact, Guard, Package, parse_envelope
+from retinue.protocols.oci.index import LAYOUT_MARK, Index, parse_index, render_index
+from retinue.protocols.oci.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
+from retinue.protocols.oci.reference import choose_tag, digest_of
+
+INDEX_FILE = "index.json"
+MARK_FILE = "oci-layout"
+BLOBS_FOLDER = "blobs"
+LOCK_FILE = ".lock"
+LOCK_POLL_S = 0.005
+READ_ATTEMPTS = 20
+
+Stamp = tuple[int, int, int]
+"""Modification time in ns, inode and size: what changes whenever an index is replaced."""
+
+
+class ImageLayout:
+    """The layout in ``folder``; reads need no lock, each write takes it and fsyncs.
+
+    ``repository`` names it in errors. All methods block on the disk.
+    """
+
+    def __init__(self, folder: Path, repository: str, *, lock_timeout_s: float) -> None:
+        self._folder = folder
+        self._repository = repository
+        self._lock_timeout_s = lock_timeout_s
+        self._blobs = folder / BLOBS_FOLDER / "sha256"
+        self._index_path = folder / INDEX_FILE
+        self._cached: tuple[Stamp, Index] | None = None
+
+    def read_index(self) -> Index | None:
+        """What the repository holds; None when there is none. Raises StateDamagedError."""
+        for _ in range(READ_ATTEMPTS):
+            stamp = self._stamp()
+            if stamp is None:
+                return None
+            cached = self._cached
+            if cached is not None and cached[0] == stamp:
+                return cached[1]
+            try:
+                index = self._load_index()
+            except FileNotFoundError:
+                continue  # a writer was faster: look again
+            except StateDamagedError:
+                if self._stamp() == stamp:
+                    raise
+                continue
+            self._cached = (stamp, index)
+            return index
+        raise BusyError(f"{self._index_path} keeps changing", 1.0)
+
+    def find_manifest(self, target: str) -> StoredManifest | None:
+        """The manifest of a tag or digest with its exact bytes. Raises StateDamagedError."""
+        for _ in range(READ_ATTEMPTS):
+            index = self.read_index()
+            entry = index.find(target) if index is not None else None
+            if entry is None:
+                return None
+            content = self.find_blob(entry.digest)
+            if content is not None:
+                return StoredManifest(entry.digest, entry.media_type, content)
+            if self.read_index() is index:
+                raise self._damaged(self._blob_path(entry.digest), "the file is missing")
+        raise BusyError(f"{self._index_path} keeps changing", 1.0)
+
+    def find_blob(self, digest: str) -> bytes | None:
+        """Content by digest, verified. Raises StateDamagedError when it is not what its name says."""
+        path = self._blob_path(digest)
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._damaged(path, error.strerror or str(error)) from error
+        if digest_of(content) != digest:
+            raise self._damaged(path, "its content does not hash to its name")
+        return content
+
+    def read_artifact(self, stored: StoredManifest, *, where: str, tag: str | None = None) -> Artifact:
+        """The artifact of a manifest. Raises MalformedArtifactError and StateDamagedError."""
+        envelope = parse_envelope(stored.content, where=where, tag=tag)
+        content = envelope.inline_content()
+        if content is None:
+            content = self.find_blob(envelope.layer.digest)
+        if content is None:
+            raise self._damaged(self._blob_path(envelope.layer.digest), "the file is missing")
+        return envelope.open(content)
+
+    def write(self, tag: str, package: Package, guard: Guard | None) -> None:
+        """Store a package under a tag; on any failure all stays as it was.
+
+        Raises what ``guard`` raises, StorageFullError, StateDamagedError, BusyError.
+        """
+        with storage_errors(self._folder), self._locked():
+            before, index = self._stamp(), self.read_index()
+            if guard is not None:
+                guard(self._held(index, tag))
+            entry = Descriptor(
+                package.manifest.media_type or MANIFEST_TYPE,
+                package.digest,
+                len(package.manifest_bytes),
+                artifact_type=package.manifest.artifact_type,
+            )
+            after = (index or Index()).with_tag(tag, entry)
+            written: list[Path] = []
+            try:
+                self._blobs.mkdir(parents=True, exist_ok=True)
+                self._write_mark()
+                for digest, content in {**package.blobs, package.digest: package.manifest_bytes}.items():
+                    self._write_blob(digest, content, written)
+                sync_folder(self._blobs)
+                replace_file(self._index_path, render_index(after))
+            except BaseException:
+                if self._stamp() == before:
+                    self._take_back(written, dissolve=index is None)
+                raise
+            if index is None or index.digests - after.digests:
+                self._sweep(after)
+
+    def remove(self, target: str) -> bool:
+        """Delete a tag or digest; the folder goes with the last tag. False when it was not there."""
+        if self._stamp() is None:
+            return False
+        with storage_errors(self._folder), self._locked():
+            index = self.read_index()
+            if index is None:
+                self._dissolve()
+                return False
+            after = index.without(target)
+            if after == index:
+                return False
+            if not after.tags:
+                self._dissolve()
+                return True
+            replace_file(self._index_path, render_index(after))
+            self._sweep(after)
+            return True
+
+    def _stamp(self) -> Stamp | None:
+        try:
+            found = self._index_path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._damaged(self._index_path, error.strerror or str(error)) from error
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _load_index(self) -> Index:
+        raw = self._read_own(self._index_path)
+        mark = self._folder / MARK_FILE
+        try:
+            version = orjson.loads(self._read_own(mark)).get("imageLayoutVersion")
+        except FileNotFoundError:
+            raise self._damaged(mark, "the file is missing") from None
+        except (ValueError, AttributeError):
+            raise self._damaged(mark, "it is no JSON object") from None
+        if not isinstance(version, str) or not version.startswith("1."):
+            raise self._damaged(mark, f"unknown imageLayoutVersion {version!r}")
+        try:
+            return parse_index(raw, where=self._repository)
+        except MalformedArtifactError as error:
+            problem = error.message.removeprefix(f"{self._repository}: ")
+            raise self._damaged(self._index_path, problem) from error
+
+    def _read_own(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._damaged(path, error.strerror or str(error)) from error
+
+    def _held(self, index: Index | None, tag: str) -> Artifact | None:
+        """What a guard is asked about; what cannot be read may be published over."""
+        tags = index.tags if index is not None else []
+        chosen = choose_tag(tags, tag) or choose_tag(tags)
+        stored = self.find_manifest(chosen) if chosen is not None else None
+        if stored is None:
+            return None
+        try:
+            return self.read_artifact(stored, where=f"{self._repository}:{chosen}", tag=chosen)
+        except RetinueError:
+            return None
+
+    def _write_mark(self) -> None:
+        mark = self._folder / MARK_FILE
+        if not mark.exists():
+            replace_file(mark, LAYOUT_MARK, sync=False)
+
+    def _write_blob(self, digest: str, content: bytes, written: list[Path]) -> None:
+        path = self._blob_path(digest)
+        if path.exists():
+            if path.read_bytes() == content:
+                return
+        else:
+            written.append(path)
+        replace_file(path, content, sync=False)
+
+    def _take_back(self, written: list[Path], *, dissolve: bool) -> None:
+        """Undo a write that failed before its index was in place."""
+        # The failure that led here is what the caller must hear of, not a second one while mending.
+        with suppress(OSError):
+            for path in written:
+                path.unlink(missing_ok=True)
+            if dissolve:
+                self._dissolve()
+
+    def _dissolve(self) -> None:
+        """Remove the layout; the index goes first, and with it the repository."""
+        self._index_path.unlink(missing_ok=True)
+        (self._folder / MARK_FILE).unlink(missing_ok=True)
+        shutil.rmtree(self._folder / BLOBS_FOLDER, ignore_errors=True)
+        # Whoever waits for this lock finds its file unlinked and starts over (``_locked``).
+        (self._folder / LOCK_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # nested repositories keep the folder alive
+            self._folder.rmdir()
+
+    def _sweep(self, index: Index) -> None:
+        """Remove blobs that no manifest of the index names; leaves all when one cannot be read."""
+        wanted: set[str] = set()
+        try:
+            for entry in index.entries:
+                manifest = parse_manifest(self._blob_path(entry.digest).read_bytes(), where=entry.digest)
+                wanted.update({entry.digest, manifest.config.digest})
+                wanted.update(layer.digest for layer in manifest.layers)
+            for path in self._blobs.iterdir():
+                if f"sha256:{path.name}" not in wanted:
+                    path.unlink(missing_ok=True)
+        except (OSError, MalformedArtifactError):
+            return  # the repository is whole; what is too much is swept by a later write
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the layout's lock; the folder exists meanwhile. Raises BusyError after the time limit."""
+        deadline = time.monotonic() + self._lock_timeout_s
+        while True:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self._folder / LOCK_FILE, poll_interval=LOCK_POLL_S)
+            try:
+                lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+                break
+            except FileNotFoundError:
+                # The folder was dissolved between the two lines above.
+                if time.monotonic() > deadline:
+                    raise
+            except Timeout:
+                raise BusyError(f"another process holds {self._folder / LOCK_FILE}", 1.0) from None
+        try:
+            remove_leftovers(self._folder)
+            remove_leftovers(self._blobs)
+            yield
+        finally:
+            lock.release()
+
+    def _blob_path(self, digest: str) -> Path:
+        return self._blobs / digest.removeprefix("sha256:")
+
+    def _damaged(self, path: Path, problem: str) -> StateDamagedError:
+        return StateDamagedError(
+            str(path), problem, remedy=f"delete the folder {self._folder} and publish again"
+        )

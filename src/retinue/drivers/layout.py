@@ -1,0 +1,189 @@
+"""A registry in a folder: one OCI image layout per repository (DESIGN 3, registry).
+
+``<root>/agents/plan/{oci-layout,index.json,blobs/sha256/…}``. One layout for all repositories was
+rejected: each push would rewrite an index of all of them (FACTS 3, B3).
+
+A read of one repository touches two or three small local files, which costs less than a hop to a
+thread, so it runs in the loop; writes (lock, fsync) and the walk over all repositories do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.core.errors import InvalidReferenceError, ReferenceNotFoundError
+from retinue.drivers.files import storage_errors
+from retinue.drivers.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout
+from retinue.protocols.oci.artifacts import Artifact, Guard, NewArtifact, render_artifact
+from retinue.protocols.oci.index import Index
+from retinue.protocols.oci.manifest import StoredManifest
+from retinue.protocols.oci.reference import (
+    Reference,
+    check_repository,
+    choose_tag,
+    is_digest,
+    is_repository,
+)
+
+GENERATION_FILE = ".generation"
+RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
+"""A nested repository of such a name would lie among the files of the one above it."""
+
+LAYOUTS_CACHED = 256
+
+
+class LayoutRegistry:
+    """The registry below ``root``; many processes may read and write it at once.
+
+    Satisfies ``retinue.drivers.registry.Registry``, and the reading side of the ``/v2/`` door.
+    """
+
+    def __init__(self, root: Path, *, lock_timeout_s: float = 10.0) -> None:
+        self._root = root
+        self._lock_timeout_s = lock_timeout_s
+        self._layouts: OrderedDict[str, ImageLayout] = OrderedDict()
+        self._layouts_guard = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What errors and lists call this registry."""
+        return str(self._root)
+
+    def generation(self) -> str:
+        """A stamp that differs after each change by any process; costs one stat."""
+        try:
+            return str((self._root / GENERATION_FILE).stat().st_mtime_ns)
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    async def list_repositories(self) -> list[str]:
+        """All repositories that hold something, damaged ones included, in lexical order."""
+        return await asyncio.to_thread(self._walk)
+
+    async def list_tags(self, repository: str) -> list[str]:
+        """All tags in lexical order; none for an unknown repository. Raises StateDamagedError."""
+        index = self._layout(repository).read_index()
+        return index.tags if index is not None else []
+
+    async def find_digest(self, reference: Reference) -> str | None:
+        """The digest that a reference means now; None when there is nothing."""
+        index = self._layout(reference.repository).read_index()
+        target = _target(reference, index)
+        entry = index.find(target) if index is not None and target is not None else None
+        return entry.digest if entry is not None else None
+
+    async def find_manifest(self, repository: str, target: str) -> StoredManifest | None:
+        """The stored manifest of a tag or digest, exact bytes."""
+        return self._layout(repository).find_manifest(target)
+
+    async def find_blob(self, repository: str, digest: str) -> bytes | None:
+        """Stored content by digest, verified."""
+        return self._layout(repository).find_blob(digest) if is_digest(digest) else None
+
+    async def pull(self, reference: Reference) -> Artifact:
+        """Read an artifact. Raises ReferenceNotFoundError, MalformedArtifactError, StateDamagedError."""
+        found = await self.pull_if_changed(reference, None)
+        assert found is not None
+        return found
+
+    async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
+        """As ``pull``; None when the reference still means ``known_digest``."""
+        layout = self._layout(reference.repository)
+        index = layout.read_index()
+        target = _target(reference, index)
+        if known_digest is not None and index is not None and target is not None:
+            entry = index.find(target)
+            if entry is not None and entry.digest == known_digest:
+                return None
+        stored = layout.find_manifest(target) if target is not None else None
+        if stored is None or target is None:
+            raise ReferenceNotFoundError(self.name, str(reference))
+        tag = None if is_digest(target) else target
+        return layout.read_artifact(stored, where=str(reference.at(target)), tag=tag)
+
+    async def push(
+        self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
+    ) -> str:
+        """Store an artifact under a tag and give its digest; on failure nothing is changed.
+
+        ``guard`` is asked under the lock. Raises StorageFullError, StateDamagedError, BusyError,
+        and what ``guard`` raises.
+        """
+        reference = Reference(repository, tag=tag)
+        package = render_artifact(artifact)
+        layout = self._layout(reference.repository)
+
+        def write() -> None:
+            with storage_errors(self._root):
+                self._root.mkdir(parents=True, exist_ok=True)
+                (self._root / GENERATION_FILE).touch(exist_ok=True)
+            layout.write(tag, package, guard)
+            self._mark_changed()
+
+        await asyncio.to_thread(write)
+        return package.digest
+
+    async def delete(self, repository: str, target: str) -> None:
+        """Delete a tag, or a digest with its tags; the repository goes with its last tag.
+
+        Raises ReferenceNotFoundError.
+        """
+        reference = Reference(repository).at(target)
+        layout = self._layout(repository)
+
+        def remove() -> bool:
+            removed = layout.remove(target)
+            if removed:
+                self._mark_changed()
+            return removed
+
+        if not await asyncio.to_thread(remove):
+            raise ReferenceNotFoundError(self.name, str(reference))
+
+    def _mark_changed(self) -> None:
+        now_ns = time.time_ns()
+        # The change itself is done. A stamp that cannot be set only delays its being seen until
+        # the next full reading.
+        with suppress(OSError):
+            os.utime(self._root / GENERATION_FILE, ns=(now_ns, now_ns))
+
+    def _layout(self, repository: str) -> ImageLayout:
+        with self._layouts_guard:
+            known = self._layouts.get(repository)
+            if known is not None:
+                self._layouts.move_to_end(repository)
+                return known
+            folder = self._root.joinpath(*self._parts(repository))
+            layout = ImageLayout(folder, repository, lock_timeout_s=self._lock_timeout_s)
+            self._layouts[repository] = layout
+            if len(self._layouts) > LAYOUTS_CACHED:
+                self._layouts.popitem(last=False)
+            return layout
+
+    @staticmethod
+    def _parts(repository: str) -> list[str]:
+        """The folders of a repository; the grammar has no empty, dotted or absolute part."""
+        parts = check_repository(repository).split("/")
+        if RESERVED_PARTS.intersection(parts):
+            raise InvalidReferenceError(repository, f"{', '.join(sorted(RESERVED_PARTS))} are kept names")
+        return parts
+
+    def _walk(self) -> list[str]:
+        found: list[str] = []
+        for folder, folders, files in os.walk(self._root):
+            name = Path(folder).relative_to(self._root).as_posix()
+            if INDEX_FILE in files and is_repository(name):
+                found.append(name)
+            folders[:] = [f for f in folders if f not in RESERVED_PARTS and is_repository(f)]
+        return sorted(found)
+
+
+def _target(reference: Reference, index: Index | None) -> str | None:
+    """What to ask the index for: as the reference says, else the best tag."""
+    return reference.target or (choose_tag(index.tags) if index is not None else None)

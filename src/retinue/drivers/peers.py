@@ -1,0 +1,123 @@
+"""Calls to other processes of the mesh over ``POST /execute``: to an agent, or to a hub.
+
+The body holds exactly the four keys of seed 001 (P-07); trace, idempotency key and token travel as
+headers. A reply's error comes back as the agent sent it: code, message and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+from retinue.core.call import Answer, Call, Outcome, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    InvalidRequestError,
+    NotAuthenticatedError,
+    ParseError,
+    RemoteFaultError,
+    RetinueError,
+)
+from retinue.core.record import Listing, Skill
+from retinue.drivers.http import HttpClient, ResponseTooLargeError, TransportError
+from retinue.mesh.channel import Channel
+from retinue.mesh.guards import Passage, TraceGuard
+from retinue.protocols.jsonrpc import Fault, parse_response, render_request
+from retinue.protocols.trace import render_trace_headers
+
+_UNBOUNDED_S = 3600.0
+"""For calls without a deadline, whose time the dispatcher bounds."""
+
+
+class PeerInvoker:
+    """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards."""
+
+    def __init__(self, http: HttpClient, guard: TraceGuard, *, token: str | None = None) -> None:
+        self._http = http
+        self._guard = guard
+        self._token = token
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
+    ) -> Answer:
+        """One request to the agent's ``/execute``; the dispatcher holds the time limit."""
+        name, url = listing.record.name, listing.record.url
+        if url is None:
+            raise AgentUnreachableError(name, "(no url)", "its card names no url")
+        trace = self._guard.forward(passage.trace)
+        value = await execute(self._http, name, url, skill.id, call, trace, self._token)
+        return Answer(value=value)
+
+
+class HubCalls:
+    """The mesh behind a hub: every call goes to its ``/execute``, which finds the agent."""
+
+    def __init__(self, http: HttpClient, url: str, *, token: str | None = None) -> None:
+        self._http = http
+        self._url = url
+        self._token = token
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """The outcome as the hub tells it; ``agent`` stays None where only the hub knows it."""
+        base = self._url.rstrip("/")
+        url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
+        try:
+            value = await execute(self._http, "hub", url, call.skill, call, call.trace, self._token)
+        except RetinueError as error:
+            return Outcome(call.id, call.skill, "failed", agent=call.agent, error=error)
+        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value)
+
+
+async def execute(
+    http: HttpClient,
+    agent: str,
+    url: str,
+    method: str,
+    call: Call,
+    trace: TraceContext,
+    token: str | None,
+) -> Any:
+    """One ``POST {url}/execute``; returns the result, raises RemoteFaultError, AgentUnreachableError …"""
+    timeout_s = _UNBOUNDED_S
+    if call.deadline is not None:
+        timeout_s = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
+        trace = replace(trace, seconds_left=round(timeout_s, 3))
+    headers = {"content-type": "application/json", **render_trace_headers(trace)}
+    if call.idempotency_key is not None:
+        headers["idempotency-key"] = call.idempotency_key
+    if call.version_range is not None:
+        headers["x-retinue-version"] = call.version_range
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    target = f"{url.rstrip('/')}/execute"
+    try:
+        reply = await http.request(
+            "POST",
+            target,
+            headers=headers,
+            body=render_request(method, call.arguments),
+            timeout_s=timeout_s,
+            what=call.skill,
+            layer="caller",
+            setting="the call's timeout",
+        )
+    except ResponseTooLargeError as error:
+        raise RemoteFaultError(agent, -32603, f"agent {agent}: {error.cause}") from error
+    except TransportError as error:
+        raise AgentUnreachableError(agent, url, error.cause, sent=error.sent) from error
+    if reply.status in (401, 403):
+        raise NotAuthenticatedError(
+            f"agent {agent} refused the caller ({reply.status})",
+            remedy="start it on the same state folder, or give it the same token",
+        )
+    try:
+        found = parse_response(reply.body)
+    except (ParseError, InvalidRequestError) as error:
+        raise RemoteFaultError(
+            agent, -32603, f"agent {agent} answered {reply.status} with no JSON-RPC reply: {error.message}"
+        ) from error
+    if isinstance(found, Fault):
+        raise RemoteFaultError(agent, found.code, found.message, found.data)
+    return found.value

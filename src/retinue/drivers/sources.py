@@ -1,0 +1,170 @@
+"""An OCI registry as a source of listings: every agent card in it, read once per digest (SPEC 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
+
+from retinue.core.errors import MalformedArtifactError, ReferenceNotFoundError, RetinueError
+from retinue.core.record import Listing
+from retinue.drivers.registry import Registry
+from retinue.mesh.sources import Reading, SourceProblem
+from retinue.protocols.oci.artifacts import Artifact
+from retinue.protocols.oci.reference import Reference, choose_tag, is_repository
+from retinue.protocols.pallet_card import parse_card
+
+AGENTS = "agents/"
+WORKFLOWS = "workflows/"
+CONCURRENT_READS = 16
+
+FULL_READ_S = 60.0
+"""An unchanged stamp is trusted this long: a layout that was copied in by hand bears none."""
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A registry that shows cheaply whether it changed, as an image layout on this disk does."""
+
+    def generation(self) -> str:
+        """A stamp that differs after each change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a repository held when it was last read; no listing = nothing of ours, or a broken card."""
+
+    tag: str
+    digest: str
+    listing: Listing | None
+    error: MalformedArtifactError | None = None
+
+
+class RegistrySource:
+    """Implements the port ``retinue.mesh.sources.WatchedSource`` over any registry.
+
+    Cards are looked for in ``agents/…`` at any depth (SPEC 2, doubt 10), and elsewhere by their
+    artifact type. ``tag`` reads that one only, instead of the best (doubt 7). ``known`` are listings
+    of this source that were kept from before: what still has its digest is not read again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        *,
+        tag: str | None = None,
+        known: Iterable[Listing] = (),
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.name = name
+        self._registry = registry
+        self._tag = tag
+        self._clock = clock
+        self._now = now
+        self._stamped = registry if isinstance(registry, Stamped) else None
+        self._stamp: str | None = None
+        self._full_read_at = 0.0
+        self._last = Reading(())
+        self._known = {
+            listing.key: _Known(listing.tag, listing.digest, listing)
+            for listing in known
+            if listing.source == name and listing.tag is not None and listing.digest is not None
+        }
+
+    def changed(self) -> bool:
+        """Whether the registry's stamp is another than at the last reading; False where it has none."""
+        return self._stamped is not None and self._stamped.generation() != self._stamp
+
+    async def read_all(self) -> Reading:
+        """Every card of the registry; raises RegistryError when its catalog cannot be read."""
+        began_at = self._clock()
+        stamp = self._stamped.generation() if self._stamped is not None else None
+        if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
+            return self._last
+        repositories = [r for r in await self._registry.list_repositories() if _may_hold_card(r)]
+        listings: dict[str, Listing] = {}
+        problems: dict[str, SourceProblem] = {}
+        waiting = iter(repositories)
+
+        async def work() -> None:
+            for repository in waiting:
+                try:
+                    listing = await self.read_one(repository)
+                except RetinueError as error:
+                    problems[repository] = SourceProblem(self.name, repository, error)
+                else:
+                    if listing is not None:
+                        listings[repository] = listing
+
+        await asyncio.gather(*(work() for _ in range(min(CONCURRENT_READS, len(repositories)))))
+        for gone in self._known.keys() - set(repositories):
+            del self._known[gone]
+        self._last = Reading(
+            tuple(listings[r] for r in sorted(listings)), tuple(problems[r] for r in sorted(problems))
+        )
+        self._stamp, self._full_read_at = stamp, began_at
+        return self._last
+
+    async def read_one(self, key: str) -> Listing | None:
+        """The card in the repository ``key``; None where there is no tag, or nothing of ours.
+
+        Raises MalformedArtifactError, ReferenceNotFoundError (without the tag asked for) and what
+        the registry raises.
+        """
+        tags = await self._registry.list_tags(key)
+        if not tags:
+            self._known.pop(key, None)
+            return None
+        tag = choose_tag(tags, self._tag)
+        if tag is None:
+            raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")
+        known = self._known.get(key)
+        if known is not None and known.tag != tag:
+            known = None
+        reference = Reference(key, tag=tag)
+        artifact = await self._pull(reference, known)
+        if artifact is not None:
+            known = self._known[key] = self._open(reference, artifact)
+        elif known is None:
+            return None
+        if known.error is not None:
+            raise known.error
+        return known.listing
+
+    async def _pull(self, reference: Reference, known: _Known | None) -> Artifact | None:
+        """What the registry holds; None where that is known, or is no artifact of ours."""
+        try:
+            return await self._registry.pull_if_changed(reference, known.digest if known else None)
+        except MalformedArtifactError:
+            if reference.repository.startswith(AGENTS):
+                raise
+            return None
+
+    def _open(self, reference: Reference, artifact: Artifact) -> _Known:
+        tag = reference.tag or ""
+        if artifact.form != "card" and not reference.repository.startswith(AGENTS):
+            return _Known(tag, artifact.digest, None)
+        try:
+            record = parse_card(artifact.content, reference=str(reference))
+        except MalformedArtifactError as error:
+            return _Known(tag, artifact.digest, None, error)
+        listing = Listing(
+            record=record,
+            source=self.name,
+            key=reference.repository,
+            tag=tag,
+            digest=artifact.digest,
+            raw=artifact.content,
+            published_at=artifact.published_at,
+            fetched_at=self._now(),
+        )
+        return _Known(tag, artifact.digest, listing)
+
+
+def _may_hold_card(repository: str) -> bool:
+    return is_repository(repository) and not repository.startswith(WORKFLOWS)

@@ -1,0 +1,1 @@
+"""The logic of one call; no wire format, no socket."""

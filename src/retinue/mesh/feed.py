@@ -1,0 +1,99 @@
+"""When a source is read: once for all who ask at the same time, and not oftener than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from retinue.core.errors import RetinueError
+from retinue.mesh.sources import Reading, Source, SourceProblem, WatchedSource
+
+MISS_TTL_S = 1.0
+"""Look-ups that miss re-read a source at most this often."""
+
+RETRY_S = 5.0
+"""A source that failed is asked again after this time, where its time to live is longer."""
+
+
+class Feed:
+    """One source of a directory; ``take`` receives each reading, once."""
+
+    def __init__(
+        self, source: Source, take: Callable[[Reading], Awaitable[None]], clock: Callable[[], float]
+    ) -> None:
+        self.source = source
+        self.failure: RetinueError | None = None
+        self.problems: dict[str, SourceProblem] = {}
+        self.reads = 0
+        self._take = take
+        self._clock = clock
+        self._watch = source if isinstance(source, WatchedSource) else None
+        self._task: asyncio.Task[None] | None = None
+        self._began_at = 0.0
+        self._for_miss = False
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the source itself says so; False for one that cannot tell."""
+        return self._watch is not None and self._watch.changed()
+
+    def is_expired(self, ttl_s: float) -> bool:
+        """Whether the last reading is older than its time to live."""
+        limit_s = ttl_s if self.failure is None else min(ttl_s, RETRY_S)
+        return self._clock() - self._began_at >= limit_s
+
+    def start(self) -> asyncio.Task[None]:
+        """The reading in flight, or a new one."""
+        if self._task is None or self._task.done():
+            self._began_at = self._clock()
+            self._for_miss = False
+            self._task = asyncio.create_task(self._read(), name=f"read {self.source.name}")
+        return self._task
+
+    async def read(self) -> None:
+        """Read the source, from now on: a reading already in flight may have missed something."""
+        await self._join()
+        await asyncio.shield(self.start())
+
+    async def read_if_needed(self) -> None:
+        """Join a reading in flight, and read once more where the source still says that it changed."""
+        await self._join()
+        if self.reads == 0 or self.has_changed:
+            await asyncio.shield(self.start())
+
+    async def read_for_miss(self, reads_before: int, asked_at: float) -> None:
+        """Read on behalf of a look-up that missed, unless one has just been read for such.
+
+        ``reads_before`` and ``asked_at`` are the count of reads and the time when the look-up began:
+        a reading that ended since is as good as a new one.
+        """
+        await self._join()
+        if self.reads > reads_before and asked_at - self._began_at <= MISS_TTL_S:
+            return
+        if self._for_miss and self._clock() - self._began_at <= MISS_TTL_S and not self.has_changed:
+            return
+        task = self.start()
+        self._for_miss = True
+        await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """Stop the reading in flight."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _join(self) -> None:
+        if self._task is not None and not self._task.done():
+            await asyncio.shield(self._task)
+
+    async def _read(self) -> None:
+        try:
+            reading = await self.source.read_all()
+        except RetinueError as error:
+            self.failure = error
+        else:
+            await self._take(reading)
+            self.failure = None
+            self.problems = {p.key: p for p in reading.problems if p.key is not None}
+        finally:
+            self.reads += 1

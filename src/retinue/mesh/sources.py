@@ -1,0 +1,85 @@
+"""The port through which the directory learns of agents, and its twin in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from retinue.core.errors import RetinueError
+from retinue.core.record import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProblem:
+    """Something that a source could not tell; ``key`` is None when it could not be asked at all."""
+
+    source: str
+    key: str | None
+    error: RetinueError
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a source said at one time: everything that it lists, less what ``problems`` name."""
+
+    listings: tuple[Listing, ...]
+    problems: tuple[SourceProblem, ...] = ()
+
+
+class Source(Protocol):
+    """A place that lists agents: an OCI registry, a KOI network."""
+
+    @property
+    def name(self) -> str:
+        """What its listings carry as ``source``; unique in a directory."""
+
+    async def read_all(self) -> Reading:
+        """Everything that is listed now.
+
+        Raises RetinueError when the source cannot be asked at all; a single listing that cannot be
+        read is a problem of the Reading instead.
+        """
+
+    async def read_one(self, key: str) -> Listing | None:
+        """The listing of this key as it is now, None when there is none; raises RetinueError."""
+
+
+@runtime_checkable
+class WatchedSource(Source, Protocol):
+    """A source that can tell cheaply, without waiting, that it has changed."""
+
+    def changed(self) -> bool:
+        """Whether something may have changed since the last `read_all` began."""
+
+
+class MemorySource:
+    """The twin in memory: lists what it was given, and fails when told to."""
+
+    def __init__(self, name: str, listings: Iterable[Listing] = ()) -> None:
+        self.name = name
+        self.problems: tuple[SourceProblem, ...] = ()
+        self.failure: RetinueError | None = None
+        self.reads = 0
+        self._listings = {listing.key: listing for listing in listings}
+
+    def put(self, listing: Listing) -> None:
+        """List it from now on, in the place of the one of its key."""
+        self._listings[listing.key] = listing
+
+    def remove(self, key: str) -> None:
+        """List it no more."""
+        self._listings.pop(key, None)
+
+    async def read_all(self) -> Reading:
+        self.reads += 1
+        if self.failure is not None:
+            raise self.failure
+        broken = {problem.key for problem in self.problems}
+        listings = tuple(self._listings[key] for key in sorted(self._listings) if key not in broken)
+        return Reading(listings, self.problems)
+
+    async def read_one(self, key: str) -> Listing | None:
+        if self.failure is not None:
+            raise self.failure
+        return self._listings.get(key)

@@ -1,0 +1,1 @@
+"""Pure codecs between wire forms and core; no I/O, no async."""

@@ -1,0 +1,68 @@
+"""The row that ``list_agents`` gives of one agent: the reply of seed 002, with what a person asks next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.core.record import AgentRecord, Listing, Skill
+
+_SCORES = ("planning", "execution", "review")
+
+
+def render_agent_row(listing: Listing, *, scopes: frozenset[str]) -> dict[str, Any]:
+    """One agent as its caller may see it; hidden skills are absent (L-20, SPEC 3 doubt 12)."""
+    record = listing.record
+    row: dict[str, Any] = {
+        "name": record.name,
+        "status": _status(listing),
+        "version": record.version,
+        "description": record.description,
+        "skills": [skill.id for skill in record.skills if _is_visible(skill, scopes)],
+        "url": record.url,
+        "source": listing.source,
+        "reference": f"{listing.key}:{listing.tag}" if listing.tag else listing.key,
+        "digest": listing.digest,
+    }
+    if capabilities := _capabilities(record):
+        row["capabilities"] = capabilities
+    if listing.since is not None:
+        row["since"] = listing.since.isoformat(timespec="seconds")
+    if listing.last_error is not None and listing.reachable is False:
+        row["last_error"] = listing.last_error
+    return row
+
+
+def render_skill_row(listing: Listing, skill: Skill) -> dict[str, Any]:
+    """One skill of one agent, as ``find_skills`` gives it."""
+    record = listing.record
+    return {
+        "agent": record.name,
+        "skill": skill.id,
+        "description": skill.description,
+        "version": record.version,
+        "tags": list(skill.tags),
+        "status": _status(listing),
+        "url": record.url,
+        "input_schema": skill.input_schema,
+    }
+
+
+def _status(listing: Listing) -> str:
+    if not listing.enabled:
+        return "disabled"
+    if listing.reachable is None:
+        return "unknown"
+    return "available" if listing.reachable else "unavailable"
+
+
+def _is_visible(skill: Skill, scopes: frozenset[str]) -> bool:
+    return skill.visibility in scopes or (skill.visibility == "exposed" and "mesh" in scopes)
+
+
+def _capabilities(record: AgentRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if record.scores is not None:
+        found.update({name: record.scores[name] for name in _SCORES if name in record.scores})
+    if record.context_window is not None:
+        found["contextWindow"] = record.context_window
+    return found

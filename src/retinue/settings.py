@@ -1,0 +1,168 @@
+"""Settings of one process: ``retinue.toml`` ← ``RETINUE_*`` environment ← flags → one frozen object.
+
+A wrong value is refused with its place, what stands there and what would be right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from retinue.core.errors import InvalidSettingError
+
+FILE = "retinue.toml"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HubTable(_Table):
+    """``[hub]``"""
+
+    host: str = "127.0.0.1"
+    port: int = Field(9000, ge=0, le=65535)
+    listing: Literal["all", "search", "auto"] = "auto"
+    identity: Literal["retinue", "lexical"] = "retinue"
+    expose: tuple[str, ...] = ()
+    bare: bool = False
+
+
+class AgentTable(_Table):
+    """One ``[[agents]]`` entry: a child process of the hub."""
+
+    target: str
+    host: str = "127.0.0.1"
+    port: int | None = Field(None, ge=1, le=65535)
+
+
+class TimeoutTable(_Table):
+    """``[timeouts]``, in seconds (DESIGN 7)."""
+
+    door_s: float = Field(60.0, gt=0)
+    agent_call_s: float = Field(30.0, gt=0)
+    step_s: float = Field(300.0, gt=0)
+    registry_s: float = Field(10.0, gt=0)
+    probe_s: float = Field(2.0, gt=0)
+
+
+class TraceTable(_Table):
+    """``[trace]``: bounds of a chain of calls."""
+
+    max_depth: int = Field(5, ge=1, le=64)
+    calls: int = Field(10_000, ge=1)
+    refuse_cycles: bool = False
+
+
+class LimitTable(_Table):
+    """``[limits]`` of each door."""
+
+    body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    in_flight: int = Field(1000, ge=1)
+    calls_per_s: float | None = Field(None, gt=0)
+    burst: int = Field(100, ge=1)
+
+
+class ExecuteTable(_Table):
+    """``[execute]``"""
+
+    answer_without_id: bool = False
+
+
+class DirectoryTable(_Table):
+    """``[directory]``: how fresh the list of agents is kept."""
+
+    ttl_s: float = Field(300.0, gt=0)
+    refresh_s: float = Field(60.0, gt=0)
+    tag: str | None = None
+
+
+class ModelTable(_Table):
+    """``[llm.NAME]``: one LLM agent."""
+
+    backend: Literal["api", "command"] = "api"
+    provider: Literal["anthropic", "google", "openai"] | None = None
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    scores: Mapping[str, float] = {}
+    context_window: int | None = None
+
+
+class Settings(BaseSettings):
+    """Everything that a person may set; nothing below this layer sees it whole."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_prefix="RETINUE_", env_nested_delimiter="__"
+    )
+
+    registries: tuple[str, ...] = ()
+    database: str | None = None
+    allow_private_urls: bool = True
+    hub: HubTable = HubTable()
+    agents: tuple[AgentTable, ...] = ()
+    timeouts: TimeoutTable = TimeoutTable()
+    trace: TraceTable = TraceTable()
+    limits: LimitTable = LimitTable()
+    execute: ExecuteTable = ExecuteTable()
+    directory: DirectoryTable = DirectoryTable()
+    llm: Mapping[str, ModelTable] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def find_settings_file(start: Path) -> Path | None:
+    """The nearest ``retinue.toml`` upward of ``start``."""
+    return next((f / FILE for f in (start, *start.parents) if (f / FILE).is_file()), None)
+
+
+def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
+    """The settings of this process; raises InvalidSettingError naming the first wrong place."""
+    file = find_settings_file(start or Path.cwd())
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(toml_file=file, extra="forbid" if file else "ignore")
+
+    try:
+        return FromFile(**dict(flags or {}))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(at) for at in first["loc"]) or "settings"
+        found = first.get("input")
+        raise InvalidSettingError(
+            f"{file}: {place}" if file else f"RETINUE_{place.upper().replace('.', '__')}",
+            f"{first['msg']}; found {_shape(found)}",
+            remedy="see docs/settings.md",
+        ) from error
+    except ValueError as error:
+        raise InvalidSettingError(str(file or "settings"), str(error), remedy="mend the file") from error
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, str):
+        return f"a text of {len(value)} characters"
+    return type(value).__name__

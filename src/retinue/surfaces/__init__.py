@@ -1,0 +1,1 @@
+"""What calls us, one file per door: decode, dispatch, encode."""

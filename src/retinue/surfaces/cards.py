@@ -1,0 +1,23 @@
+"""``GET /agent-card``: the agent's own card, as much of it as the caller may see (P-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from retinue.surfaces.security import visitor_of
+
+CardSource = Callable[[frozenset[str]], bytes]
+"""Renders the card for a caller with these scopes; expected to be cheap."""
+
+
+def card_route(card: CardSource, path: str = "/agent-card") -> Route:
+    """The route of one agent's card; the bytes are the ones that were published."""
+
+    async def answer(request: Request) -> Response:
+        return Response(card(visitor_of(request.scope).principal.scopes), media_type="application/json")
+
+    return Route(path, answer, methods=["GET"])

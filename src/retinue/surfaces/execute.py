@@ -1,0 +1,243 @@
+"""``POST /execute``: JSON-RPC 2.0 where the method is a skill (SPEC 2, P-07 … P-12, P-22 … P-24).
+
+A plain ASGI endpoint, because Starlette's Request and Response cost more than the whole dispatch.
+Errors of JSON-RPC come with HTTP 200 (SPEC 2, doubt 12), only refusals at the threshold
+(``security``) with a status of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from retinue.core.call import Call, TraceContext
+from retinue.core.errors import (
+    ExecutionFailedError,
+    InvalidRequestError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+)
+from retinue.mesh.channel import NullChannel
+from retinue.mesh.dispatch import Calls
+from retinue.protocols.jsonrpc import (
+    INTERNAL_ERROR,
+    Malformed,
+    Request,
+    parse_message,
+    render_batch,
+    render_error,
+    render_result,
+)
+from retinue.protocols.trace import parse_trace_headers
+from retinue.surfaces.faults import execute_fault
+from retinue.surfaces.security import Headers, Visitor, visitor_of
+
+WATCH_AFTER_S = 0.05
+"""A call that takes longer is worth watching for a client that hangs up."""
+
+MAX_AT_ONCE = 16
+"""Requests of one batch that run at the same time."""
+
+MAX_KEY_LENGTH = 200
+"""Characters of an ``Idempotency-Key``."""
+
+_TRACE_HEADERS = tuple(
+    (name.encode(), name)
+    for name in (
+        "x-openstarry-trace-id",
+        "x-openstarry-trace-depth",
+        "x-retinue-trace",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    )
+)
+_NO_TRACE = TraceContext(id="")
+"""A chain that begins here: the guard gives it an id."""
+
+_CHANNEL = NullChannel()
+_log = structlog.get_logger(__name__)
+
+
+def execute_route(
+    calls: Calls,
+    *,
+    path: str = "/execute",
+    agent: str | None = None,
+    door: str = "execute",
+    answer_without_id: bool = False,
+    validation_code: int = INTERNAL_ERROR,
+) -> Route:
+    """The door at ``path`` for ``agent``, or for the agent that a ``{agent}`` in the path names.
+
+    ``answer_without_id`` answers notifications too (SPEC 7, seed 001); ``validation_code`` −32602
+    makes bad parameters answer as JSON-RPC has it (SPEC 2, doubt 1).
+    """
+    endpoint = ExecuteEndpoint(calls, agent, door, answer_without_id, validation_code)
+    return Route(path, endpoint, methods=["POST"])
+
+
+class ExecuteEndpoint:
+    """The door as an ASGI app; ``execute_route`` makes it a route."""
+
+    def __init__(
+        self, calls: Calls, agent: str | None, door: str, answer_without_id: bool, validation_code: int
+    ) -> None:
+        self._calls = calls
+        self._agent = agent
+        self._door = door
+        self._answer_without_id = answer_without_id
+        self._validation_code = validation_code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor = visitor_of(scope)
+        body = await _read_body(receive)
+        if body is None:
+            return
+        agent = self._agent or scope.get("path_params", {}).get("agent")
+        async with _HangUpWatch(receive):
+            await _send(send, await self._answer(body, visitor, agent))
+
+    async def _answer(self, body: bytes, visitor: Visitor, agent: str | None) -> bytes | None:
+        try:
+            is_batch, entries = parse_message(body)
+            key = _idempotency_key(visitor.headers)
+        except RetinueError as error:
+            return self._render_error(None, error)
+        trace = _trace_of(visitor.headers)
+        if not is_batch:
+            return await self._answer_one(entries[0], visitor, agent, trace, key)
+        replies: list[bytes | None] = [None] * len(entries)
+        pending = enumerate(entries)
+
+        async def work(entries: Iterator[tuple[int, Request | Malformed]]) -> None:
+            for index, entry in entries:
+                own_key = f"{key}/{index}" if key else None
+                replies[index] = await self._answer_one(entry, visitor, agent, trace, own_key)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(MAX_AT_ONCE, len(entries))):
+                group.create_task(work(pending))
+        said = [reply for reply in replies if reply is not None]
+        return render_batch(said) if said else None
+
+    async def _answer_one(
+        self,
+        entry: Request | Malformed,
+        visitor: Visitor,
+        agent: str | None,
+        trace: TraceContext,
+        key: str | None,
+    ) -> bytes | None:
+        """The reply to one entry, rendered; None for a notification."""
+        if isinstance(entry, Malformed):
+            return self._render_error(entry.id, entry.error)
+        call = Call(
+            id=uuid.uuid4().hex,
+            skill=entry.method,
+            arguments=entry.params,
+            principal=visitor.principal,
+            door=self._door,
+            trace=trace,
+            agent=agent,
+            idempotency_key=key,
+        )
+        try:
+            outcome = await self._calls.dispatch(call, _CHANNEL)
+            error = outcome.error
+        except Exception:  # noqa: BLE001 - one bad call must not end a batch
+            # A mistake of ours: its text belongs in the log, not on the wire.
+            _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
+            error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
+        if entry.notification and not self._answer_without_id:
+            return None
+        if error is None:
+            try:
+                return render_result(entry.id, outcome.value)
+            except TypeError as cause:
+                error = OutputInvalidError(entry.method, [Problem("", f"it is no JSON value: {cause}")])
+        return self._render_error(entry.id, error)
+
+    def _render_error(self, request_id: Any, error: RetinueError) -> bytes:
+        code, message, data = execute_fault(error, validation_code=self._validation_code)
+        return render_error(request_id, code, message, data)
+
+
+class _HangUpWatch:
+    """Cancels the request's own task when its client hangs up while it runs.
+
+    Watching starts late, so that a quick call pays for one timer and for no task.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._timer = loop.call_later(WATCH_AFTER_S, self._start)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        # Only the cancellation that came from here ends here.
+        return self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0
+
+    def _start(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body; None when the client went away before its end."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        return bytes(message.get("body", b""))
+    chunks: list[bytes] = []
+    while message["type"] == "http.request":
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = await receive()
+    return None
+
+
+async def _send(send: Send, body: bytes | None) -> None:
+    if body is None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _trace_of(headers: Headers) -> TraceContext:
+    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS if raw in headers}
+    return (parse_trace_headers(given) if given else None) or _NO_TRACE
+
+
+def _idempotency_key(headers: Headers) -> str | None:
+    key = headers.get(b"idempotency-key")
+    if key is None:
+        return None
+    if not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise InvalidRequestError(f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}")
+    return key.decode("latin-1")

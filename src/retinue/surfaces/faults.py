@@ -1,0 +1,290 @@
+"""THE table from error class to code, status and body, for every surface (SPEC 2 and 6, "Error forms").
+
+A class without a row of its own takes that of its nearest parent. Surfaces ask the function of their
+wire and invent nothing. ``/execute`` follows seed 001 to the letter (P-22 … P-24); codes from −33001
+down are ours, outside what JSON-RPC reserves and what MCP and A2A have taken.
+An agent's own error (RemoteFaultError) keeps its code, message and data wherever the wire has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from retinue.core import errors as e
+from retinue.core.errors import OnErrorClass, RetinueError
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+UNKNOWN_METHOD = -32601
+INVALID_PARAMETERS = -32602
+INTERNAL_ERROR = -32603
+NOT_AUTHENTICATED = -33001
+NOT_ALLOWED = -33003
+RECURSION_LIMIT = -33007
+BUDGET_SPENT = -33008
+CIRCUIT_OPEN = -33009
+RUN_CONFLICT = -33010
+BUSY = -33029
+
+McpForm = Literal["error", "tool_error"]
+A2aForm = Literal["error", "failed", "rejected", "canceled", "input-required"]
+Performative = Literal["NOT_UNDERSTOOD", "TASK_REJECT", "FAILURE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one class of errors looks at each surface.
+
+    ``code`` and ``prefix``: JSON-RPC at ``/execute``. ``rest``: HTTP status; ``facts`` = the body
+    says more than ``detail``. ``mcp``: a JSON-RPC error (under ``standard_code``), or an ``isError``
+    result, which a model can read. ``a2a``: likewise, or the state of the task. ``performative`` and
+    ``reason_code`` ("" = the error's type): seed 000. ``exit_code``: the command line.
+    """
+
+    code: int
+    prefix: str
+    rest: int
+    mcp: McpForm
+    a2a: A2aForm
+    performative: Performative
+    reason_code: str
+    exit_code: int
+    standard_code: int
+    facts: bool = True
+
+
+class RestFault(NamedTuple):
+    """Status, JSON body and headers of a REST answer."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+class McpFault(NamedTuple):
+    """``code`` None = an ``isError`` result with ``message`` as its text."""
+
+    code: int | None
+    message: str
+    data: Any
+
+
+class A2aFault(NamedTuple):
+    """``code`` None = a task in ``state`` with ``message`` as its status text."""
+
+    code: int | None
+    state: str | None
+    message: str
+    data: Any
+
+
+class PerformativeFault(NamedTuple):
+    """The performative that answers, with its reason."""
+
+    performative: Performative
+    reason_code: str
+    reason_text: str
+
+
+def _row(
+    code: int,
+    prefix: str,
+    rest: int,
+    forms: tuple[McpForm, A2aForm],
+    answer: tuple[Performative, str],
+    exit_code: int,
+    *,
+    standard_code: int | None = None,
+    facts: bool = True,
+) -> Row:
+    mcp, a2a = forms
+    performative, reason_code = answer
+    standard = code if standard_code is None else standard_code
+    return Row(code, prefix, rest, mcp, a2a, performative, reason_code, exit_code, standard, facts)
+
+
+_PARAMETERS = (INTERNAL_ERROR, "Invalid parameters: ")
+_FAILED = (INTERNAL_ERROR, "Execution failed: ")
+_ERROR: tuple[McpForm, A2aForm] = ("error", "error")
+_SAID: tuple[McpForm, A2aForm] = ("tool_error", "error")
+_TASK: tuple[McpForm, A2aForm] = ("tool_error", "failed")
+_BAD_PAYLOAD: tuple[Performative, str] = ("NOT_UNDERSTOOD", "invalid_payload_structure")
+_INCAPABLE: tuple[Performative, str] = ("TASK_REJECT", "incapable")
+_REJECT: tuple[Performative, str] = ("TASK_REJECT", "")
+_FAILURE: tuple[Performative, str] = ("FAILURE", "")
+
+TABLE: dict[type[RetinueError], Row] = {
+    # class: code, prefix · REST · (MCP, A2A) · performative · exit code
+    e.RetinueError: _row(*_FAILED, 500, _TASK, _FAILURE, 1),
+    e.RequestError: _row(INVALID_REQUEST, "Invalid request: ", 400, _ERROR, _BAD_PAYLOAD, 2),
+    e.ParseError: _row(PARSE_ERROR, "Parse error: ", 400, _ERROR, ("NOT_UNDERSTOOD", "parsing_error"), 2),
+    e.TooLargeError: _row(INVALID_REQUEST, "Invalid request: ", 413, _ERROR, _BAD_PAYLOAD, 2),
+    e.UnsupportedMediaTypeError: _row(INVALID_REQUEST, "Invalid request: ", 415, _ERROR, _BAD_PAYLOAD, 2),
+    e.InvalidParametersError: _row(
+        *_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS
+    ),
+    e.InvalidSettingError: _row(*_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS),
+    e.SchemaRefusedError: _row(*_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS),
+    e.DefinitionError: _row(*_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS),
+    e.NotCallableError: _row(
+        UNKNOWN_METHOD, "", 400, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.LookupFailedError: _row(
+        UNKNOWN_METHOD, "", 404, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.UnknownSkillError: _row(
+        UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.UnknownRunError: _row(
+        *_PARAMETERS, 404, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.AmbiguousNameError: _row(
+        UNKNOWN_METHOD, "", 409, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS
+    ),
+    e.VersionConflictError: _row(
+        UNKNOWN_METHOD, "", 409, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS
+    ),
+    e.AccessError: _row(NOT_ALLOWED, "", 403, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
+    e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
+    e.GuardError: _row(CIRCUIT_OPEN, "", 503, _ERROR, _REJECT, 5),
+    e.CallTooDeepError: _row(RECURSION_LIMIT, "", 508, _ERROR, _REJECT, 5),
+    e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),
+    e.BusyError: _row(BUSY, "", 429, _SAID, ("TASK_REJECT", "busy"), 5),
+    e.ExecutionError: _row(*_FAILED, 500, _TASK, _FAILURE, 1),
+    e.CallTimedOutError: _row(*_FAILED, 504, _TASK, _FAILURE, 6),
+    e.CallCancelledError: _row(*_FAILED, 499, ("tool_error", "canceled"), _FAILURE, 130),
+    e.AgentUnreachableError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
+    e.RemoteFaultError: _row(*_FAILED, 502, _TASK, _FAILURE, 1),
+    e.InputRequiredError: _row(*_FAILED, 409, ("tool_error", "input-required"), _REJECT, 1),
+    e.RunConflictError: _row(RUN_CONFLICT, "", 409, _SAID, _REJECT, 2),
+    e.RegistryError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
+    e.ReferenceNotFoundError: _row(*_FAILED, 404, _TASK, _FAILURE, 3),
+    e.InvalidReferenceError: _row(
+        *_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS
+    ),
+    e.RepositoryTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
+    e.StateError: _row(*_FAILED, 500, _TASK, _FAILURE, 8),
+    e.StorageFullError: _row(*_FAILED, 507, _TASK, _FAILURE, 8),
+    e.HubNotRunningError: _row(*_FAILED, 503, _TASK, _FAILURE, 8),
+}
+
+_RELAYED_CODES = frozenset({RECURSION_LIMIT, BUDGET_SPENT, CIRCUIT_OPEN})
+"""Codes of another agent's refusal that stay refusals here, so that a chain learns why it was cut."""
+
+
+def row_of(kind: type[RetinueError]) -> Row:
+    """The row of this class or of its nearest parent that has one."""
+    return next(TABLE[ancestor] for ancestor in kind.__mro__ if ancestor in TABLE)
+
+
+def facts_of(error: RetinueError) -> dict[str, Any]:
+    """``data`` for a wire: ``type``, the error's own facts, and the remedy where there is one."""
+    facts = {"type": error.type, **error.data}
+    if error.remedy:
+        facts["remedy"] = error.remedy
+    return facts
+
+
+def execute_fault(error: RetinueError, *, validation_code: int = INTERNAL_ERROR) -> tuple[int, str, Any]:
+    """Code, message and data at ``/execute``.
+
+    ``validation_code`` −32602 makes bad parameters answer as JSON-RPC has it (SPEC 2, doubt 1).
+    """
+    if isinstance(error, e.RemoteFaultError):
+        return error.code, error.message, error.fault_data
+    row = row_of(type(error))
+    code = validation_code if row.standard_code == INVALID_PARAMETERS == validation_code else row.code
+    return code, row.prefix + error.message, facts_of(error)
+
+
+def rest_fault(error: RetinueError) -> RestFault:
+    """Status, ``{"detail": …}`` and headers at a REST door (SPEC 7, seed 003)."""
+    row = row_of(type(error))
+    body: dict[str, Any] = {"detail": error.message}
+    if row.facts:
+        code, _, data = execute_fault(error)
+        body |= {"code": code, "data": data}
+    headers = {}
+    if isinstance(error, e.NotAuthenticatedError):
+        headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, e.BusyError | e.CircuitOpenError):
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    return RestFault(row.rest, body, headers)
+
+
+def mcp_fault(error: RetinueError, *, guard_as_tool_error: bool = False) -> McpFault:
+    """A JSON-RPC error or an ``isError`` result of MCP ``tools/call``.
+
+    An unknown tool and a hidden one answer alike, without data (SPEC 5, doubt 9). With
+    ``guard_as_tool_error`` the guard's refusals are results, which models recover from better.
+    """
+    if isinstance(error, e.UnknownSkillError):
+        return McpFault(INVALID_PARAMETERS, f"Unknown tool: {error.skill}", None)
+    if isinstance(error, e.NotCallableError):
+        return McpFault(INVALID_PARAMETERS, f"Unknown tool: {error.name}", None)
+    if isinstance(error, e.RemoteFaultError):
+        relayed = error.code in _RELAYED_CODES and not guard_as_tool_error
+        return McpFault(error.code if relayed else None, error.message, error.fault_data)
+    row = row_of(type(error))
+    as_result = row.mcp == "tool_error" or (guard_as_tool_error and isinstance(error, e.GuardError))
+    return McpFault(None if as_result else row.standard_code, row.prefix + error.message, facts_of(error))
+
+
+def a2a_fault(error: RetinueError) -> A2aFault:
+    """A JSON-RPC error or the final state of a task at an A2A door."""
+    if isinstance(error, e.RemoteFaultError):
+        if error.code in _RELAYED_CODES:
+            return A2aFault(error.code, None, error.message, error.fault_data)
+        return A2aFault(None, "failed", error.message, error.fault_data)
+    row = row_of(type(error))
+    message = row.prefix + error.message
+    if row.a2a == "error":
+        return A2aFault(row.standard_code, None, message, facts_of(error))
+    return A2aFault(None, row.a2a, message, facts_of(error))
+
+
+def performative_fault(error: RetinueError) -> PerformativeFault:
+    """The performative of seed 000 that says so, with reason code and text."""
+    row = row_of(type(error))
+    kind = error.remote_type if isinstance(error, e.RemoteFaultError) else error.type
+    return PerformativeFault(row.performative, row.reason_code or kind, error.message)
+
+
+def exit_code(error: RetinueError) -> int:
+    """How the command line ends: 1 failed · 2 request · 3 not found · 4 access · 5 refused · 6 too late
+    · 7 unreachable · 8 this machine · 130 given up."""
+    return row_of(type(error)).exit_code
+
+
+def on_error_class(error: RetinueError) -> OnErrorClass:
+    """The class that a workflow's ``on_error`` matches; another agent's error is what it says it is."""
+    if not isinstance(error, e.RemoteFaultError):
+        return error.kind.on_error
+    named = _classes_by_type().get(error.remote_type) if error.remote_type != error.type else None
+    if named is not None:
+        return named
+    if error.code in (PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMETERS):
+        return "request"
+    # Agents written from seed 001 tell bad parameters by the message alone (SPEC 2, doubt 2).
+    if error.code == INTERNAL_ERROR and error.message.startswith(_PARAMETERS[1]):
+        return "request"
+    return "refused" if error.code == UNKNOWN_METHOD or error.code in _RELAYED_CODES else "failed"
+
+
+def list_error_classes() -> tuple[type[RetinueError], ...]:
+    """Every class of the tree, the root first."""
+    return tuple(_walk(RetinueError))
+
+
+def _walk(kind: type[RetinueError]) -> Iterator[type[RetinueError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _walk(child)
+
+
+@cache
+def _classes_by_type() -> dict[str, OnErrorClass]:
+    return {kind.type: kind.kind.on_error for kind in reversed(list_error_classes())}

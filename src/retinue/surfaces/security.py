@@ -1,0 +1,335 @@
+"""What stands before every door: Host, Origin, media type, size and token checks, as pure ASGI.
+
+DESIGN 7. The danger is a web page in the user's browser: it can reach a loopback port, so a request
+is taken only when its Host is ours (DNS rebinding), its Origin is ours (cross-site requests) and its
+body has a media type that no page sends without asking (plain forms). Refusals speak the form of the
+door, JSON-RPC at ``/execute`` and ``{"detail": …}`` elsewhere, under their own HTTP status.
+BaseHTTPMiddleware was not used: it runs the request in another task and buffers what streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import cast
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retinue.core.call import ANONYMOUS, Principal
+from retinue.core.errors import (
+    InvalidSettingError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    RetinueError,
+    TooLargeError,
+    UnsupportedMediaTypeError,
+)
+from retinue.protocols.jsonrpc import render_error
+from retinue.surfaces.faults import execute_fault, rest_fault
+
+Headers = Mapping[bytes, bytes]
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+LOCAL_TOKEN = Principal("local", "token", frozenset({"exposed", "mesh", "runs_code"}))
+"""Whoever sends the state's ``keys/local.token``: the command line, children, a connected client."""
+
+_VISITOR = "retinue.visitor"
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_SMALL_BODY_BYTES = 64 * 1024
+_LINGER_BYTES = 64 * 1024 * 1024
+_LINGER_S = 5.0
+_MAX_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DoorSettings:
+    """Who is let in.
+
+    ``host`` is the address bound to; ``hosts`` are further names under which clients reach it, and
+    ``origins`` web pages that may (``scheme://host[:port]``). ``any_media_type`` are path prefixes
+    that read media types of their own. Without ``anonymous`` everything but ``/health`` wants a token.
+    """
+
+    host: str = "127.0.0.1"
+    hosts: Collection[str] = ()
+    origins: Collection[str] = ()
+    max_body_bytes: int = MAX_BODY_BYTES
+    any_media_type: tuple[str, ...] = ("/v2/", "/hooks/registry")
+    anonymous: bool = True
+
+
+class Tokens:
+    """The bearer tokens of this process, kept as SHA-256 only."""
+
+    def __init__(self, tokens: Mapping[str, Principal] | None = None) -> None:
+        self._known = [(sha256(token.encode()).digest(), who) for token, who in (tokens or {}).items()]
+
+    def find(self, token: bytes) -> Principal | None:
+        """Who sends this token; every known one is compared, so that time tells nothing."""
+        given = sha256(token).digest()
+        found = None
+        for digest, principal in self._known:
+            if hmac.compare_digest(digest, given):
+                found = principal
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """What the checks learnt of one request: who it is, and its headers by lower-case name."""
+
+    principal: Principal
+    headers: Headers
+
+
+def visitor_of(scope: Scope) -> Visitor:
+    """What ``Doorkeeper`` learnt of this request; raises LookupError when none stood before the door."""
+    visitor = scope.get("state", {}).get(_VISITOR)
+    if visitor is None:
+        raise LookupError("no Doorkeeper stands before this door")
+    return cast(Visitor, visitor)
+
+
+def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
+    """Refuse to open a door to the network without a lock (InvalidSettingError)."""
+    if not (_is_loopback(host) or has_auth or insecure_ok):
+        raise InvalidSettingError(
+            "host",
+            f"{host or 'every address'} is open to other machines, and nobody would be asked for a token",
+            remedy="bind 127.0.0.1, ask for a token, or accept it with --insecure-bind",
+        )
+
+
+class Doorkeeper:
+    """ASGI middleware that lets a request through to ``app`` or answers it with the reason why not."""
+
+    def __init__(
+        self, app: ASGIApp, settings: DoorSettings | None = None, tokens: Tokens | None = None
+    ) -> None:
+        self._app = app
+        self._settings = settings or DoorSettings()
+        self._tokens = tokens or Tokens()
+        self._hosts = {_fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
+        # Whoever names us by address has asked no name server, so nobody can have answered for us.
+        self._any_address = self._settings.host in _ANY_ADDRESS
+        self._origins = {origin.rstrip("/").lower() for origin in self._settings.origins}
+        self._known_hosts: set[bytes | None] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # No door speaks WebSocket; without an answer the server turns it down.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._check_place(scope, headers)
+            principal = self.authenticate(headers, scope["path"])
+            self._check_body(scope, headers)
+        except RetinueError as error:
+            await _Refusal(scope, receive, send).answer(error, drain=_may_be_long(headers))
+            return
+        scope.setdefault("state", {})[_VISITOR] = Visitor(principal, headers)
+        if b"transfer-encoding" in headers:
+            await self._pass_counted(scope, receive, send)
+        else:
+            # With a Content-Length the server itself holds the client to it.
+            await self._app(scope, receive, send)
+
+    def authenticate(self, headers: Headers, path: str = "/") -> Principal:
+        """Who sends this request; raises NotAuthenticatedError for an unknown token, or for none at all
+        where one is wanted."""
+        authorization = headers.get(b"authorization")
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            found = self._tokens.find(authorization[7:].strip())
+            if found is None:
+                raise NotAuthenticatedError(
+                    "this token is not known here",
+                    remedy="send the token in keys/local.token of the state folder",
+                )
+            return found
+        if self._settings.anonymous or path == "/health":
+            return ANONYMOUS
+        raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
+
+    def _check_place(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get(b"host")
+        if host not in self._known_hosts:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_own_origin(origin, host):
+            raise NotAllowedError(
+                "this web page may not ask here", remedy="add its origin to the allowed origins of the hub"
+            )
+        if headers.get(b"sec-fetch-site") == b"cross-site" and not (
+            origin is not None or _is_navigation(scope, headers)
+        ):
+            raise NotAllowedError("a page of another site may not ask here")
+
+    def _check_host(self, host: bytes | None) -> None:
+        name = _host_name(host)
+        if not name or not (self._is_own_host(name) or (self._any_address and _is_address(name))):
+            raise NotAllowedError(
+                f"the Host header {name or '(none)'!r} is not one of this server's names",
+                remedy="add it to the allowed hosts, or use the address that was printed at the start",
+            )
+        if len(self._known_hosts) < _MAX_REMEMBERED:
+            self._known_hosts.add(host)
+
+    def _is_own_host(self, name: str) -> bool:
+        return name in self._hosts or _is_loopback(name)
+
+    def _is_own_origin(self, origin: bytes, host: bytes | None) -> bool:
+        text = origin.decode("latin-1").lower()
+        if text in self._origins:
+            return True
+        try:
+            parts = urlsplit(text)
+            name = parts.hostname or ""
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https"):
+            return False
+        return (
+            self._is_own_host(name) or text == f"{parts.scheme}://{(host or b'').decode('latin-1').lower()}"
+        )
+
+    def _check_body(self, scope: Scope, headers: Headers) -> None:
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or int(length) > self._settings.max_body_bytes):
+            raise self._too_large()
+        if scope["method"] not in _WITH_BODY or scope["path"].startswith(self._settings.any_media_type):
+            return
+        media_type = headers.get(b"content-type")
+        if media_type == b"application/json":
+            return
+        if media_type is None:
+            if b"origin" not in headers and b"sec-fetch-site" not in headers:
+                return
+            found = "no media type"
+        else:
+            found = media_type.partition(b";")[0].strip().lower().decode("latin-1")
+            if found == "application/json" or (found.startswith("application/") and found.endswith("+json")):
+                return
+        raise UnsupportedMediaTypeError(
+            f"this door reads application/json, not {found}", remedy="send content-type: application/json"
+        )
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError("the body", self._settings.max_body_bytes)
+
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a body of unknown length through, and cut it off where it passes the cap."""
+        refusal = _Refusal(scope, receive, send)
+        left = self._settings.max_body_bytes
+
+        async def receive_counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0 and not refusal.given:
+                await refusal.answer(self._too_large(), drain=message.get("more_body", False))
+            return {"type": "http.disconnect"} if refusal.given else message
+
+        try:
+            await self._app(scope, receive_counted, refusal.send_unless_given)
+        except Exception:
+            # Whatever the door made of a body that ended early, its caller has been answered.
+            if not refusal.given:
+                raise
+
+
+class _Refusal:
+    """One answer in place of the door's, given before the client has ended sending if need be."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._started = False
+        self.given = False
+
+    async def send_unless_given(self, message: Message) -> None:
+        if not self.given:
+            self._started = True
+            await self._send(message)
+
+    async def answer(self, error: RetinueError, *, drain: bool) -> None:
+        """Send the answer; with ``drain`` go on reading for a while, so that a client which reads only
+        after it has sent everything finds the answer and not a reset connection."""
+        self.given = True
+        if self._started:
+            return
+        fault = rest_fault(error)
+        if self._scope["path"].endswith("/execute"):
+            body = render_error(None, *execute_fault(error))
+        else:
+            body = orjson.dumps(fault.body)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(name.encode(), value.encode()) for name, value in fault.headers.items()]
+        if drain:
+            headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": fault.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": drain})
+        if drain:
+            await self._linger()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _linger(self) -> None:
+        left = _LINGER_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    if message["type"] != "http.request" or not message.get("more_body", False):
+                        return
+
+
+def _may_be_long(headers: Headers) -> bool:
+    length = headers.get(b"content-length", b"0")
+    return b"transfer-encoding" in headers or not length.isdigit() or int(length) > _SMALL_BODY_BYTES
+
+
+def _is_navigation(scope: Scope, headers: Headers) -> bool:
+    """Somebody followed a link to us: harmless, because no GET of ours changes anything."""
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and headers.get(b"sec-fetch-mode") == b"navigate"
+        and headers.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _fold(host: str) -> str:
+    return _host_name(host.encode("latin-1", "replace")) or host
+
+
+def _host_name(host: bytes | None) -> str:
+    """The name or address of a Host header, lower case, without port and brackets; "" when unusable."""
+    text = (host or b"").decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    if text.count(":") > 1:
+        return text if _is_address(text) else ""
+    return text.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(name: str) -> bool:
+    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)

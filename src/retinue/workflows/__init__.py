@@ -1,0 +1,1 @@
+"""Durable orchestration; knows calls, not wires."""

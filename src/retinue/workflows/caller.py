@@ -1,0 +1,61 @@
+"""The port through which steps call out: choose an agent for a skill, call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from retinue.core.call import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The agent that a step will call, as it is recorded in the run; schemas are JSON Schemas."""
+
+    agent: str
+    version: str | None = None
+    url: str | None = None
+    input_schema: Mapping[str, Any] | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Choice:
+        return cls(**value)
+
+
+class Caller(Protocol):
+    """What a step asks for; implemented over the one dispatch path."""
+
+    async def choose(
+        self,
+        skill: str,
+        agent: str | None = None,
+        version_range: str | None = None,
+        scopes: frozenset[str] = frozenset(),
+    ) -> Choice:
+        """The agent to call, seen with ``scopes``: this one when ``agent`` is named.
+
+        Raises SkillNotOfferedError, UnknownAgentError, VersionConflictError, and whatever keeps
+        the directory from answering.
+        """
+
+    async def call(
+        self,
+        choice: Choice,
+        skill: str,
+        arguments: Any,
+        *,
+        run_id: str,
+        path: str,
+        idempotency_key: str,
+        timeout_s: float,
+        trace: Mapping[str, Any] | None,
+    ) -> Outcome:
+        """Call the chosen agent and no other; a failure is an outcome with ``error`` set.
+
+        A cancelled call is cut off. ``trace`` is what the run was started with, unchanged.
+        """

@@ -1,0 +1,64 @@
+"""Chaining without ``with`` (SPEC 7, seed 001): what the next skill is sent.
+
+Exactly the properties that its input schema declares, out of the nearest output; the whole output
+only if the schema declares none or allows others explicitly. A required one that is missing is
+looked up in earlier outputs, nearest first, then in the workflow's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.core.errors import InvalidParametersError, Problem
+from retinue.workflows.scope import Scope
+
+
+def chain_arguments(step_id: str, skill: str, schema: Mapping[str, Any] | None, scope: Scope) -> Any:
+    """The arguments of a step that has no ``with``.
+
+    Raises InvalidParametersError that names the step, the field and where it was looked for.
+    """
+    declared = _resolve_root(schema or {})
+    properties = declared.get("properties")
+    nearest = scope.find_nearest() if scope.outputs else scope.input
+    takes_all = not properties or declared.get("additionalProperties") not in (None, False)
+    required = [name for name in declared.get("required", ()) if isinstance(name, str)]
+    if not isinstance(nearest, Mapping):
+        if takes_all and not required and not properties:
+            return nearest
+        arguments: dict[str, Any] = {}
+    elif takes_all:
+        arguments = dict(nearest)
+    else:
+        arguments = {name: value for name, value in nearest.items() if name in (properties or {})}
+    for name in required:
+        if name not in arguments:
+            arguments[name] = _look_up(name, step_id, skill, scope)
+    return arguments
+
+
+def _look_up(name: str, step_id: str, skill: str, scope: Scope) -> Any:
+    for _, output in reversed(scope.outputs):
+        if isinstance(output, Mapping) and name in output:
+            return output[name]
+    if isinstance(scope.input, Mapping) and name in scope.input:
+        return scope.input[name]
+    steps = ", ".join(earlier for earlier, _ in reversed(scope.outputs))
+    looked = (f"the outputs of {steps} or " if steps else "") + "the workflow's input"
+    error = InvalidParametersError(
+        [Problem(name, f"step {step_id}: {skill} needs {name!r}, which is not in {looked}")]
+    )
+    error.remedy = f"give it: with: {{{name}: …}}"
+    raise error
+
+
+def _resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that the root points to, for schemas which keep all of theirs under ``$defs``."""
+    pointer = schema.get("$ref")
+    if not isinstance(pointer, str) or not pointer.startswith("#/"):
+        return schema
+    found: Any = schema
+    for part in pointer[2:].split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else schema

@@ -1,0 +1,105 @@
+"""Steps call out over the one dispatch path: the Caller of every process that runs workflows.
+
+What a run was started with travels in the run itself (`render_origin`), so that a resumed run calls
+with the same trace and the same rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext
+from retinue.core.errors import GuardError
+from retinue.mesh.channel import NullChannel
+from retinue.mesh.dispatch import Calls, Lookup
+from retinue.mesh.guards import Passage, TraceGuard
+from retinue.mesh.routing import order_candidates
+from retinue.workflows.caller import Choice
+
+_CHANNEL = NullChannel()
+
+
+def render_origin(trace: TraceContext, caller: str, rights: frozenset[str]) -> dict[str, Any]:
+    """Who started a run, from where in a chain of calls, and with which rights; JSON values."""
+    return {
+        "caller": caller,
+        "rights": sorted(rights),
+        "id": trace.id,
+        "depth": trace.depth,
+        "path": [[hop.agent, hop.skill] for hop in trace.path],
+        "calls_left": trace.calls_left,
+    }
+
+
+class DispatchCaller:
+    """Chooses through the directory and calls through the dispatcher, one hop below the run's origin."""
+
+    def __init__(self, calls: Calls, lookup: Lookup, guard: TraceGuard, *, agent: str) -> None:
+        self._calls = calls
+        self._lookup = lookup
+        self._guard = guard
+        self._agent = agent
+
+    async def choose(
+        self,
+        skill: str,
+        agent: str | None = None,
+        version_range: str | None = None,
+        scopes: frozenset[str] = frozenset(),
+    ) -> Choice:
+        found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
+        listing = order_candidates(found)[0]
+        offer = listing.record.find_skill(skill)
+        return Choice(
+            agent=listing.record.name,
+            version=listing.record.version,
+            url=listing.record.url,
+            input_schema=None if offer is None else offer.input_schema,
+            output_schema=None if offer is None else offer.output_schema,
+        )
+
+    async def call(
+        self,
+        choice: Choice,
+        skill: str,
+        arguments: Any,
+        *,
+        run_id: str,
+        path: str,
+        idempotency_key: str,
+        timeout_s: float,
+        trace: Mapping[str, Any] | None,
+    ) -> Outcome:
+        origin = trace or {}
+        passage = Passage(self._guard, _trace_of(origin), Hop(self._agent, f"run {run_id}"))
+        try:
+            with passage.outgoing(timeout_s) as outgoing:
+                call = Call(
+                    id=idempotency_key,
+                    skill=skill,
+                    arguments=arguments,
+                    principal=Principal(
+                        str(origin.get("caller", "run")), "run", frozenset(origin.get("rights", ()))
+                    ),
+                    door="workflow",
+                    trace=outgoing,
+                    agent=choice.agent,
+                    deadline=asyncio.get_running_loop().time() + timeout_s,
+                    idempotency_key=idempotency_key,
+                    run_step=f"{run_id}/{path}",
+                )
+                return await self._calls.dispatch(call, _CHANNEL)
+        except GuardError as error:
+            return Outcome(idempotency_key, skill, "refused", agent=choice.agent, error=error)
+
+
+def _trace_of(origin: Mapping[str, Any]) -> TraceContext:
+    return TraceContext(
+        id=str(origin.get("id", "")),
+        depth=int(origin.get("depth", 0)),
+        path=tuple(Hop(agent, skill) for agent, skill in origin.get("path", ())),
+        calls_left=origin.get("calls_left"),
+        trusted=True,
+    )

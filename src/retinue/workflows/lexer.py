@@ -1,0 +1,144 @@
+"""The words of a CEL expression, as far as a loader must know them before the engine does.
+
+CEL offers its syntax tree only as protobuf bytes. What is needed here is less: where strings and
+brackets end (to find the ``}}`` of a template), which steps an expression reads (to check them when
+a definition is loaded), and how far it could multiply its data (to refuse it when it is loaded).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["space", "text", "name", "number", "mark"]
+
+ROOTS = ("input", "steps", "loop")
+"""The variables that an expression may read."""
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+|//[^\n]*)
+  | (?P<text>
+        [bB]?[rR][bB]?(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
+      | [bB]?(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    )
+  | (?P<name>[A-Za-z_][A-Za-z0-9_]*|`[^`\n]*`)
+  | (?P<number>[0-9][0-9A-Za-z]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?[uU]?)
+  | (?P<mark>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
+_OPENING = frozenset("([{")
+_CLOSING = frozenset(")]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word; ``start`` is its offset in the source."""
+
+    kind: Kind
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What an expression reads: ``root`` and the keys that follow it literally.
+
+    ``steps.plan.output["a"]`` is ``Reference("steps", ("plan", "output", "a"))``.
+    """
+
+    root: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the loader knows of an expression.
+
+    ``growth`` bounds how many times over the result can hold the data; ``path`` is set when the
+    whole expression is one reference and needs no engine.
+    """
+
+    references: tuple[Reference, ...]
+    macros: int
+    joins: int
+    growth: float
+    path: Reference | None
+
+
+def iterate_tokens(source: str, start: int = 0) -> Iterator[Token]:
+    """The words from ``start`` on; never fails, since every character is at least a mark."""
+    for match in _TOKEN.finditer(source, start):
+        kind: Kind = match.lastgroup  # type: ignore[assignment]  # the groups are the kinds
+        yield Token(kind, match.group(), match.start())
+
+
+def find_template_end(text: str, start: int) -> int | None:
+    """The offset of the ``}}`` that ends the template whose expression begins at ``start``."""
+    depth = 0
+    for token in iterate_tokens(text, start):
+        if token.kind != "mark":
+            continue
+        if token.text in _OPENING:
+            depth += 1
+        elif token.text in _CLOSING:
+            if depth == 0:
+                return token.start if text.startswith("}}", token.start) else None
+            depth -= 1
+    return None
+
+
+def read_shape(source: str) -> Shape:
+    """What an expression reads, and how far it could multiply it.
+
+    Only a macro binds a variable, so an expression with C macros and T joining marks (``+`` and
+    commas beyond the macros' own) repeats a value at most ((T / (C + 1)) + 1) ** (C + 1) times.
+    """
+    words = [token for token in iterate_tokens(source) if token.kind != "space"]
+    references: list[Reference] = []
+    macros = joins = commas = 0
+    whole: Reference | None = None
+    for index, token in enumerate(words):
+        before = words[index - 1].text if index else ""
+        after = words[index + 1].text if index + 1 < len(words) else ""
+        if token.kind == "mark":
+            joins += token.text == "+"
+            commas += token.text == ","
+        elif token.kind == "name" and before == "." and after == "(" and token.text in _MACROS:
+            macros += 1
+        elif token.kind == "name" and token.text in ROOTS and before != ".":
+            reference, end = _read_reference(words, index)
+            references.append(reference)
+            if index == 0 and end == len(words):
+                whole = reference
+    multiplying = joins + max(0, commas - macros)
+    growth = (multiplying / (macros + 1) + 1) ** (macros + 1)
+    return Shape(tuple(references), macros, joins, growth, whole)
+
+
+def _read_reference(words: list[Token], index: int) -> tuple[Reference, int]:
+    """The reference that begins at ``index``, and the index of the word after it."""
+    root = words[index].text
+    keys: list[str] = []
+    at = index + 1
+    while at + 1 < len(words):
+        mark, key = words[at], words[at + 1]
+        after = words[at + 2].text if at + 2 < len(words) else ""
+        if mark.text == "." and key.kind == "name" and after != "(":
+            keys.append(key.text.strip("`"))
+            at += 2
+        elif mark.text == "[" and key.kind == "text" and after == "]" and _is_plain(key.text):
+            keys.append(key.text[1:-1])
+            at += 3
+        else:
+            break
+    return Reference(root, tuple(keys)), at
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a string literal means what stands between its quotes."""
+    return text[0] in "\"'" and "\\" not in text and not text.startswith(('"""', "'''"))

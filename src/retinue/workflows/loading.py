@@ -1,0 +1,48 @@
+"""Definitions from texts, inline objects and the package's own folder; each checked when loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from retinue.core.errors import UnknownWorkflowError
+from retinue.workflows.checks import check_document, suggest
+from retinue.workflows.definition import Definition
+from retinue.workflows.documents import Document, document_of, read_text
+from retinue.workflows.spellings import is_seed_001, read_seed_001
+
+INLINE = "definition"
+
+
+def load_definition(text: str | Mapping[str, Any], *, source: str = INLINE) -> Definition:
+    """The definition of a YAML or JSON text, or of an inline object, in any known spelling.
+
+    ``source`` names the text in errors (a file name). Raises DefinitionError with source, line
+    and remedy.
+    """
+    document = read_text(text, source) if isinstance(text, str) else document_of(dict(text), source)
+    return check_document(_to_canonical(document))
+
+
+@cache
+def load_builtin(name: str) -> Definition:
+    """The built-in workflow of this name; raises UnknownWorkflowError."""
+    for file in resources.files("retinue.workflows").joinpath("builtin").iterdir():
+        if file.name == f"{name}.yaml":
+            return load_definition(file.read_text(encoding="utf-8"), source=file.name)
+    near = suggest(name, list_builtins())
+    raise UnknownWorkflowError(name, near=[near] if near else ())
+
+
+def list_builtins() -> tuple[str, ...]:
+    """The names of the built-in workflows, sorted."""
+    folder = resources.files("retinue.workflows").joinpath("builtin")
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")))
+
+
+def _to_canonical(document: Document) -> Document:
+    return read_seed_001(document) if is_seed_001(document.value) else document

@@ -1,0 +1,210 @@
+"""The inside of an in-memory run: durable calls with their rules, journal and replay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import (
+    CallCancelledError,
+    CallTimedOutError,
+    ExecutionFailedError,
+    RetinueError,
+)
+from retinue.workflows.memory_state import Entry, Run, Services, Turn
+from retinue.workflows.runs import (
+    Child,
+    ChildOutcome,
+    DurableRuleError,
+    Effect,
+    Fault,
+    RunRequest,
+    StepOutcome,
+    WaitMode,
+    copy_json,
+    encode_json,
+)
+
+
+class MemoryContext:
+    """A RunContext. ``broken_rule`` is set once a rule was broken, and fails the run."""
+
+    def __init__(self, run: Run, services: Services) -> None:
+        self._run = run
+        self._services = services
+        self._turn = Turn()
+        self._task = asyncio.current_task()
+        self._given_up: set[str] = set()
+        self.broken_rule: DurableRuleError | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self._run.record.id
+
+    async def step(
+        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        with self._take_turn(path):
+            recorded = self._replay("step", path)
+            if recorded is not None:
+                return StepOutcome.from_json(recorded)
+            facts = dict(facts or {})
+            self._emit("step_started", path, facts)
+            began = time.perf_counter()
+            outcome = await self._run_effect(path, effect, timeout_s)
+            self._record("step", path, outcome.to_json())
+            finished = facts | {"duration_ms": round((time.perf_counter() - began) * 1000, 3)}
+            if outcome.fault is not None:
+                finished["error"] = outcome.fault.to_json()
+            self._emit("step_finished", path, finished)
+            return outcome
+
+    async def child(self, path: str, request: RunRequest) -> Child:
+        with self._take_turn(path):
+            recorded = self._replay("child", path)
+            if recorded is not None:
+                return Child(recorded["run_id"], path)
+            child_id = f"{self.run_id}/{path}"
+            request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            self._services.start(request, child_id, self._run)
+            self._record("child", path, {"run_id": child_id})
+            return Child(child_id, path)
+
+    async def wait(
+        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        with self._take_turn(path):
+            recorded = self._replay("wait", path)
+            if recorded is None:
+                runs = [self._services.find(child.run_id) for child in children]
+                for run in runs:
+                    if run.record.id not in self._given_up:
+                        self._services.resume(run)
+                ended = await (_wait_first(runs) if mode == "first" else _wait_all(runs))
+                recorded = [
+                    {"run_id": run.record.id, "status": run.record.status}
+                    | StepOutcome(run.record.value, run.record.fault).to_json()
+                    for run in ended
+                ]
+                self._record("wait", path, recorded)
+            by_id = {child.run_id: child for child in children}
+            return tuple(_read_child_outcome(by_id, item) for item in recorded)
+
+    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+        with self._take_turn(path):
+            self._given_up.update(child.run_id for child in children)
+            if self._replay("cancel", path) is None:
+                for child in children:
+                    await self._services.stop(self._services.find(child.run_id))
+                self._record("cancel", path, True)
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        with self._take_turn(path):
+            if self._replay("sleep", path) is None:
+                await self._services.sleep(seconds)
+                self._record("sleep", path, True)
+
+    async def receive(self, path: str, topic: str, timeout_s: float) -> StepOutcome:
+        with self._take_turn(path):
+            recorded = self._replay("receive", path)
+            if recorded is not None:
+                return StepOutcome.from_json(recorded)
+
+            async def take() -> Any:
+                return await self._run.take_signal(topic)
+
+            outcome = await self._run_effect(path, take, timeout_s)
+            self._record("receive", path, outcome.to_json())
+            return outcome
+
+    async def _run_effect(
+        self, path: str, effect: Callable[[], Awaitable[Any]], timeout_s: float
+    ) -> StepOutcome:
+        """The outcome of an effect. Only the end of the run itself gets through as an exception."""
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                value = await effect()
+            return StepOutcome(copy_json(value, f"step {path}"))
+        except asyncio.CancelledError:
+            if self._task is not None and self._task.cancelling():
+                raise
+            return StepOutcome(fault=Fault.from_error(CallCancelledError(f"step {path}")))
+        except RetinueError as error:
+            return StepOutcome(fault=Fault.from_error(error))
+        except Exception as error:  # noqa: BLE001  # a step never raises: whatever its effect does is data
+            if limit.expired():
+                late = CallTimedOutError(
+                    f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
+                )
+                return StepOutcome(fault=Fault.from_error(late))
+            return StepOutcome(fault=Fault.from_error(ExecutionFailedError.from_exception(error)))
+
+    @contextmanager
+    def _take_turn(self, path: str) -> Iterator[None]:
+        """Hold the one thread of durable calls, and check the rules before it is entered."""
+        if asyncio.current_task() is not self._task:
+            raise self._break(
+                f"durable call {path!r} comes from a task other than the body's: use child runs"
+            )
+        if self._turn.path is not None:
+            raise self._break(f"durable call {path!r} while {self._turn.path!r} is in flight: use child runs")
+        if path in self._turn.used:
+            raise self._break(f"path {path!r} is used twice in run {self.run_id}")
+        self._turn.used.add(path)
+        self._turn.path = path
+        try:
+            yield
+        finally:
+            self._turn.path = None
+
+    def _replay(self, kind: str, path: str) -> Any:
+        """The recorded outcome of this call when the run was here before, else None."""
+        if self._turn.position >= len(self._run.journal):
+            return None
+        entry = self._run.journal[self._turn.position]
+        if (entry.kind, entry.path) != (kind, path):
+            raise self._break(
+                f"on replay the body asks for {kind} {path!r} where {entry.kind} {entry.path!r} was recorded"
+            )
+        self._turn.position += 1
+        return orjson.loads(entry.outcome)
+
+    def _record(self, kind: str, path: str, outcome: Any) -> None:
+        self._run.journal.append(Entry(kind, path, encode_json(outcome, f"step {path}")))
+        self._turn.position = len(self._run.journal)
+
+    def _emit(self, kind: Any, path: str, facts: Mapping[str, Any]) -> None:
+        self._run.emit(kind, path, self._services.clock(), facts)
+
+    def _break(self, problem: str) -> DurableRuleError:
+        error = DurableRuleError(problem)
+        self.broken_rule = self.broken_rule or error
+        return error
+
+
+async def _wait_all(runs: Sequence[Run]) -> list[Run]:
+    for run in runs:
+        await run.ended.wait()
+    return list(runs)
+
+
+async def _wait_first(runs: Sequence[Run]) -> list[Run]:
+    waiters = [asyncio.create_task(run.ended.wait()) for run in runs]
+    try:
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        return [next(run for run, waiter in zip(runs, waiters, strict=True) if waiter.done())]
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.gather(*waiters, return_exceptions=True)
+
+
+def _read_child_outcome(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
+    outcome = StepOutcome.from_json(item)
+    return ChildOutcome(children[item["run_id"]], item["status"], outcome.value, outcome.fault)

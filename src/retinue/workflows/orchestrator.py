@@ -1,0 +1,64 @@
+"""Definitions and runs together: check the input, start the run, wait for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.core.errors import InvalidParametersError
+from retinue.mesh.schema import compile_schema
+from retinue.workflows.definition import Definition
+from retinue.workflows.runs import RunRecord, RunRequest, Runs
+
+MESH_SCOPES = frozenset({"exposed", "mesh"})
+"""What stored workflows see (DESIGN 2, visibility); an inline one has its sender's view."""
+
+
+class Orchestrator:
+    """Starts definitions as runs; everything else about a run is asked of ``runs``."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+
+    async def start(
+        self,
+        definition: Definition,
+        workflow_input: Any,
+        *,
+        run_id: str | None = None,
+        scopes: frozenset[str] = MESH_SCOPES,
+        trace: Mapping[str, Any] | None = None,
+    ) -> RunRecord:
+        """Start a run and come back at once.
+
+        ``run_id`` is an idempotency key, made up when absent; ``trace`` is handed to the Caller as
+        it is. Raises InvalidParametersError where the input breaks the definition's schema,
+        RunConflictError for a used id with another definition or input.
+        """
+        if definition.input is not None:
+            problems = compile_schema(definition.input, f"the input of {definition.name}").problems(
+                workflow_input
+            )
+            if problems:
+                raise InvalidParametersError(problems)
+        request = RunRequest(
+            name=definition.name,
+            definition=definition.to_json(),
+            input=workflow_input,
+            ambient={"scopes": sorted(scopes), "trace": None if trace is None else dict(trace)},
+        )
+        return await self.runs.start(request, run_id=run_id or uuid.uuid4().hex)
+
+    async def run(
+        self,
+        definition: Definition,
+        workflow_input: Any,
+        *,
+        run_id: str | None = None,
+        scopes: frozenset[str] = MESH_SCOPES,
+        trace: Mapping[str, Any] | None = None,
+    ) -> RunRecord:
+        """Start a run and wait for its end; ``record.get()`` is its value. Raises as `start`."""
+        record = await self.start(definition, workflow_input, run_id=run_id, scopes=scopes, trace=trace)
+        return await self.runs.finish(record.id)

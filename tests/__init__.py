@@ -1,0 +1,1 @@
+"""The tests of Retinue; they mirror src/retinue."""

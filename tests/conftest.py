@@ -1,0 +1,41 @@
+"""What every test starts from: its own state folder, and nothing of the machine's Retinue settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+LEAKING_PREFIXES = ("RETINUE_", "KOI_MCP_", "OTEL_")
+MODEL_KEYS = ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+
+# The machine is shared and slow at times: a deadline would measure it, not the code. A failure that
+# Hypothesis found in CI must be found again by the next run, hence the fixed seed there.
+hypothesis.settings.register_profile("retinue", deadline=None, database=None)
+hypothesis.settings.register_profile("ci", deadline=None, database=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "retinue")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave the long tests to ``make soak`` unless a mark was asked for."""
+    config.option.markexpr = config.option.markexpr or "not soak"
+
+
+@pytest.fixture(autouse=True)
+def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of this test alone, for this process and the ones it starts; not created yet."""
+    for name in list(os.environ):
+        if name.startswith(LEAKING_PREFIXES):
+            monkeypatch.delenv(name)
+    for name in (*MODEL_KEYS, *PROXIES):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "retinue-home"
+    monkeypatch.setenv("RETINUE_HOME", str(home))
+    # Programs that wrap at the terminal's width print the same everywhere.
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    return home

@@ -1,0 +1,218 @@
+"""The ids of the specification, each with one line of text, and the tag that ties a test to one.
+
+``issue`` = nothing proves this id yet, and that issue brings it. ``rest`` = tests prove a part of it,
+and that issue brings the remainder. Neither = proven. ``tests/test_requirements.py`` holds both sides
+to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+JOB = 3
+REGISTRIES = 4
+MCP = 5
+WORKFLOWS = 6
+MESSAGES = "messages (seed 000)"
+ORCHESTRATION = "orchestration tools (seed 002)"
+KOI = "KOI (seed 003)"
+FUTURES = "futures of the messages (seed 000)"
+
+
+def requirement(spec_id: str) -> pytest.MarkDecorator:
+    """Tag a test with the id of the requirement that it proves."""
+    return pytest.mark.requirement(spec_id)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One row of the specification; issues by number, or by name while they have none."""
+
+    text: str
+    issue: int | str | None = None
+    rest: int | str | None = None
+
+
+REQUIREMENTS: dict[str, Requirement] = {
+    # Seed 000: capability discovery by performatives
+    "W-01": Requirement(
+        "a codon is a named pattern of performatives; the first is query and inform", MESSAGES
+    ),
+    "W-02": Requirement("performative QUERY_CAPABILITIES", MESSAGES),
+    "W-03": Requirement("query_type is summary, specific or action_details", MESSAGES),
+    "W-04": Requirement("query_parameters is an optional object", MESSAGES),
+    "W-05": Requirement("specific: query_parameters.capabilities is a list of strings", MESSAGES),
+    "W-06": Requirement("specific: match_type is all or any", MESSAGES),
+    "W-07": Requirement("action_details: query_parameters.action_name", MESSAGES),
+    "W-08": Requirement("the query carries the ontology agent/capability_query", MESSAGES),
+    "W-09": Requirement("performative INFORM_CAPABILITIES", MESSAGES),
+    "W-10": Requirement("the reply carries in_reply_to = the query's message_id", MESSAGES),
+    "W-11": Requirement("summary reply: topics, and actions with name and description", MESSAGES),
+    "W-12": Requirement("specific reply: match_result and matched_capabilities, flat", MESSAGES),
+    "W-13": Requirement("action_details reply: the whole specification of one action", MESSAGES),
+    "W-14": Requirement("the reply carries the ontology agent/capability_information", MESSAGES),
+    "W-15": Requirement("fields message_id, performative, payload, in_reply_to", MESSAGES),
+    "W-16": Requirement("the summary comes from the agent's topics and actions", MESSAGES),
+    "W-17": Requirement(
+        "capabilities match whatever their case and separators; the asker's spelling returns", MESSAGES
+    ),
+    "W-18": Requirement("several agents are asked at once and the best for a task is chosen", MESSAGES),
+    "W-19": Requirement("Eddy to Jules and back, with the literal payloads of the seed", MESSAGES),
+    "W-20": Requirement("TASK_REQUEST delegates after discovery", MESSAGES),
+    "W-21": Requirement(
+        "the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input", MESSAGES
+    ),
+    "W-22": Requirement("message log in the MCP_MESSAGE_SENT and MCP_MESSAGE_RECEIVED form", MESSAGES),
+    "W-23": Requirement("an ElizaOS character file, comments and all, becomes an agent", MESSAGES),
+    "W-24": Requirement(
+        "SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus", FUTURES
+    ),
+    "W-25": Requirement(
+        "specific matches topics, skill ids, tags, action names, similes; hidden never match", MESSAGES
+    ),
+    # Seed 001: agent cards in an OCI registry
+    "P-01": Requirement("discover_agent(skill_id) gives the agent's url, found by capability", JOB),
+    "P-02": Requirement("GET /v2/_catalog lists the repositories", JOB),
+    "P-03": Requirement("agents live in repositories agents/<name> under a tag such as v1", JOB),
+    "P-04": Requirement("each card is pulled as an OCI artifact", JOB),
+    "P-05": Requirement("the artifact's content is the file <short>_agent_card.json", JOB),
+    "P-06": Requirement("the card is parsed, its skills matched by id, its url returned", JOB),
+    "P-07": Requirement("POST /execute takes JSON-RPC 2.0 with the skill id as method", JOB),
+    "P-08": Requirement("string ids such as orch are echoed", JOB),
+    "P-09": Requirement("success is jsonrpc, result, id", JOB),
+    "P-10": Requirement("GET /agent-card", JOB),
+    "P-11": Requirement("the agent checks the method against its skills", JOB),
+    "P-12": Requirement("the agent checks params against input_schema", JOB),
+    "P-13": Requirement("output_schema per skill; the caller can check before it sends", JOB),
+    "P-14": Requirement("the execute_skill() hook holds the domain logic", JOB),
+    "P-15": Requirement("a workflow runs, discovers an agent per step, and chains outputs into inputs", JOB),
+    "P-16": Requirement("steps run in sequence or in parallel", JOB),
+    "P-17": Requirement("cards are versioned artifacts; the registry is the source of truth", JOB),
+    "P-18": Requirement("agents are stateless: any replica answers, load can be balanced", REGISTRIES),
+    "P-19": Requirement(
+        "agents are added and replaced at run time without a restart of the orchestrator", JOB
+    ),
+    "P-20": Requirement("card: name, url, version, skills with id, description and both schemas", JOB),
+    "P-21": Requirement("the card's metadata serves tools and generated documents", JOB),
+    "P-22": Requirement("an unknown skill gives -32601 Unknown skill: <id>", JOB),
+    "P-23": Requirement("bad params give -32603 Invalid parameters: and the first problem", JOB),
+    "P-24": Requirement("a failing skill gives -32603 Execution failed: and one line of reason", JOB),
+    "P-25": Requirement("create_plan, generate_code, review_code end in plan, code, review, feedback", JOB),
+    "P-26": Requirement("all communication is structured and loggable: one JSON line per call", JOB),
+    "P-27": Requirement("errors are standard and need no particular language", JOB),
+    "P-28": Requirement(
+        "docs: LLM guide, registry and discovery, orchestration patterns, protocols", REGISTRIES
+    ),
+    "P-29": Requirement("workflows are YAML, run by an engine, and stored in the registry", JOB),
+    "P-30": Requirement(
+        "health, cache and refresh, balancing, semver, federation, mirroring, auth, labels", REGISTRIES
+    ),
+    "P-31": Requirement("saga, map-reduce and choreography patterns; retries", WORKFLOWS),
+    # Seed 002: the orchestration tools
+    "L-01": Requirement("tool orchestrate requires prompt", ORCHESTRATION),
+    "L-02": Requirement("preferences.agent: auto, claude, gemini", ORCHESTRATION),
+    "L-03": Requirement(
+        "preferences.workflow: auto, direct, plan-execute, competitive, iterative", ORCHESTRATION
+    ),
+    "L-04": Requirement("preferences.role: auto, plan, execute, review", ORCHESTRATION),
+    "L-05": Requirement("preferences.cache defaults to true", ORCHESTRATION),
+    "L-06": Requirement("options.timeout in milliseconds", ORCHESTRATION),
+    "L-07": Requirement("options.retries", ORCHESTRATION),
+    "L-08": Requirement("options.parallel", ORCHESTRATION),
+    "L-09": Requirement("tool orchestrate_workflow requires workflow and input", ORCHESTRATION),
+    "L-10": Requirement("workflow is a name or an inline definition", ORCHESTRATION),
+    "L-11": Requirement("context is the initial context", ORCHESTRATION),
+    "L-12": Requirement("overrides.agents and overrides.timeouts per step", ORCHESTRATION),
+    "L-13": Requirement("tool orchestrate_parallel requires prompt", ORCHESTRATION),
+    "L-14": Requirement("agents: empty means every available one", ORCHESTRATION),
+    "L-15": Requirement("mode: race, all, vote, merge", WORKFLOWS),
+    "L-16": Requirement("role for all agents", ORCHESTRATION),
+    "L-17": Requirement("tool list_workflows with filter and detailed", ORCHESTRATION),
+    "L-18": Requirement("list_workflows replies name, description, steps, agents, parallel", ORCHESTRATION),
+    "L-19": Requirement("tool list_agents with role and includeMetrics", ORCHESTRATION),
+    "L-20": Requirement("list_agents replies name, status, capabilities, metrics", ORCHESTRATION),
+    "L-21": Requirement("the example numbers of claude and gemini", ORCHESTRATION),
+    "L-22": Requirement("tool get_capabilities with task and requirements", ORCHESTRATION),
+    "L-23": Requirement("get_capabilities ranks agents with score, reasons, warnings", ORCHESTRATION),
+    "L-24": Requirement(
+        "legacy execute_code is orchestrate with gemini, role execute, workflow direct", ORCHESTRATION
+    ),
+    "L-25": Requirement("legacy execute_task is orchestrate with workflow plan-execute", ORCHESTRATION),
+    "L-26": Requirement("the legacy tools stay listed and working", ORCHESTRATION),
+    "L-27": Requirement("server identity lexical 2.0.0", ORCHESTRATION),
+    "L-28": Requirement("the result is one text block of two-space JSON", ORCHESTRATION),
+    "L-29": Requirement("result metadata: workflow, agents, cached, duration", ORCHESTRATION),
+    "L-30": Requirement("workflow and agent are chosen when none is named", ORCHESTRATION),
+    "L-31": Requirement(
+        "built-in workflows direct, plan-execute, competitive, iterative, code-review", WORKFLOWS
+    ),
+    "L-32": Requirement("custom workflows are a category", WORKFLOWS),
+    "L-33": Requirement("results are cached", ORCHESTRATION),
+    "L-34": Requirement("tests of schemas, each tool, the legacy tools, overhead, usability", ORCHESTRATION),
+    "L-35": Requirement("save and resume, process figures, the step grammar and rule selector", WORKFLOWS),
+    # Seed 003: KOI-MCP
+    "K-01": Requirement("RID orn:agent.personality:<name>/<version> and its class", KOI),
+    "K-02": Requirement("PersonalityTrait with from_value", KOI),
+    "K-03": Requirement("PersonalityProfile with get_trait, update_trait, add_trait", KOI),
+    "K-04": Requirement("traits are simple values or described ones", KOI),
+    "K-05": Requirement("KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN", KOI),
+    "K-06": Requirement("KoiAgentNode and its arguments", KOI),
+    "K-07": Requirement("the agent node provides its personality; identity and cache in .koi/{name}", KOI),
+    "K-08": Requirement("the agent runs a KOI node and an MCP server", KOI),
+    "K-09": Requirement("start handles and broadcasts the own personality once, errors caught", KOI),
+    "K-10": Requirement("update_traits makes a new bundle, handled and broadcast", KOI),
+    "K-11": Requirement("external changes to the own profile are blocked", KOI),
+    "K-12": Requirement("CoordinatorAdapterNode is a FULL node", KOI),
+    "K-13": Requirement("the KOI API under /koi-net on the registry's port", KOI),
+    "K-14": Requirement("a broadcast personality is registered, then every event is processed", KOI),
+    "K-15": Requirement("a personality is visible as soon as its broadcast returns", KOI),
+    "K-16": Requirement("register_personality_handlers(processor, mcp_adapter)", KOI),
+    "K-17": Requirement("RID handler: own-RID guard and normalised NEW and UPDATE", KOI),
+    "K-18": Requirement("bundle handler: validate, register, or stop the chain", KOI),
+    "K-19": Requirement("network handler: subscribed neighbours; all for the own personality", KOI),
+    "K-20": Requirement("MCPAdapter: agents, tools for one and for all", KOI),
+    "K-21": Requirement("registry server: three GETs and their 404s", KOI),
+    "K-22": Requirement("agent server: three GETs, POST /tools/call/{trait}, 404 and 400", KOI),
+    "K-23": Requirement("resource type agent_profile", KOI),
+    "K-24": Requirement("clients discover at the coordinator, then call the agent directly", KOI),
+    "K-25": Requirement("load_config: file, KOI_MCP_CONFIG, single variables", KOI),
+    "K-26": Requirement("the configuration models", KOI),
+    "K-27": Requirement("the three files in configs/", KOI),
+    "K-28": Requirement("subcommands coordinator, agent, demo", KOI),
+    "K-29": Requirement("the demo runs a coordinator and two agents and stops cleanly", KOI),
+    "K-30": Requirement("ports 9000, 8101, 8102 and the seed's names", KOI),
+    "K-31": Requirement("a sequential processor that survives handlers; failed webhooks are sent again", KOI),
+    "K-32": Requirement("the first version trusts its network", KOI),
+    "K-33": Requirement("callable traits are real functions", KOI),
+    "K-34": Requirement("the first broadcast is retried", KOI),
+    "K-35": Requirement("no redundancy between broadcast and pipeline", KOI),
+    "K-36": Requirement("the registry persists", KOI),
+    "K-37": Requirement("endpoints are secured", KOI),
+    "K-38": Requirement("FORGET removes an agent from the adapter", KOI),
+    "K-39": Requirement("many agents: persistence and sharding", KOI),
+    "K-40": Requirement("a general framework of extensions, metrics, auth", KOI),
+    "K-41": Requirement("a late joiner gets the personalities; two agents exchange theirs", KOI),
+    "K-42": Requirement("the bundle of an event without contents is fetched", KOI),
+    "K-43": Requirement("FORGET deletes the cache entry", KOI),
+    "K-44": Requirement("a poll empties what it returned; unsent queues survive a restart", KOI),
+    # Seed 004: inter-agent MCP
+    "S-01": Requirement("every agent can be MCP server and MCP client at once", MCP),
+    "S-02": Requirement("the server exposes tools and resources", MCP),
+    "S-03": Requirement("the client connects to other agents and calls them", MCP),
+    "S-04": Requirement("the seed's initialize reply", MCP),
+    "S-05": Requirement("JSON-RPC 2.0 throughout", MCP),
+    "S-06": Requirement("nothing is exposed by default", MCP),
+    "S-07": Requirement("agent.json mcp.expose_tools", MCP),
+    "S-08": Requirement("agent.json mcp.private_tools", MCP),
+    "S-09": Requirement("tools/call with name, arguments, integer id", MCP),
+    "S-10": Requirement("an inbound call becomes the event EXEC:TOOL_CALL that runs it", MCP),
+    "S-11": Requirement("the result is content of type text", MCP),
+    "S-12": Requirement("tool names with colons", MCP),
+    "S-13": Requirement("every request carries X-OpenStarry-Trace-ID, as header or metadata", MCP),
+    "S-14": Requirement("the depth of a chain is counted; beyond 5 it is refused", MCP),
+    "S-15": Requirement("A to B to C to A is bounded and named", MCP),
+    "S-16": Requirement("MCP is adopted and extended: standard clients work", MCP),
+    "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists", MCP),
+}

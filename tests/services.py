@@ -1,0 +1,80 @@
+"""Real services for tests: a docker-registry process on a port of its own, and skopeo."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 20.0
+_LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
+
+
+def get_program(name: str) -> str:
+    """The path of a program that a test needs; where it is missing CI fails and a laptop skips, loudly."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    message = f"{name} is not installed; run scripts/services"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+@contextmanager
+def docker_registry(folder: Path) -> Iterator[str]:
+    """Run ``docker-registry serve`` with its data in ``folder``; gives its base url."""
+    program = get_program("docker-registry")
+    config = folder / "registry.yml"
+    config.write_text(
+        "version: 0.1\n"
+        "log: {level: info, accesslog: {disabled: true}}\n"
+        "storage:\n"
+        f"  filesystem: {{rootdirectory: '{folder / 'data'}'}}\n"
+        "  delete: {enabled: true}\n"
+        "  maintenance: {uploadpurging: {enabled: false}}\n"
+        "http: {addr: '127.0.0.1:0', secret: local}\n"
+    )
+    process = subprocess.Popen(
+        [program, "serve", str(config)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ.get("PATH", ""), "OTEL_TRACES_EXPORTER": "none"},
+    )
+    settled = threading.Event()
+    tail: deque[str] = deque(maxlen=20)
+    address: list[str] = []
+
+    def read_log() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            tail.append(line)
+            found = _LISTENING.search(line)
+            if found is not None:
+                address.append(found.group(1))
+                settled.set()
+        settled.set()
+
+    reader = threading.Thread(target=read_log, name="docker-registry log", daemon=True)
+    reader.start()
+    try:
+        settled.wait(START_TIMEOUT_S)
+        if not address:
+            raise RuntimeError("docker-registry did not start:\n" + "".join(tail))
+        yield f"http://{address[0]}"
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+        reader.join(timeout=10)
+        assert process.stderr is not None
+        process.stderr.close()

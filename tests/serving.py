@@ -1,0 +1,39 @@
+"""An app on a real socket, for tests: ``async with serve_app(app) as url``."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+
+@asynccontextmanager
+async def serve_app(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve an ASGI app (lifespan included) until the block ends; gives its base url without a slash.
+
+    The server runs in the test's own loop. Its steps are called one by one instead of ``serve()``,
+    which would take over the signal handlers of pytest and answer a stop only at its next tick.
+    A synchronous client must be run by ``asyncio.to_thread``.
+    """
+    # With the protocol left at 0, as ``socket.create_server`` does, asyncio would not set TCP_NODELAY,
+    # and every answer of two segments would wait 40 ms for an acknowledgement.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    try:
+        await server.startup(sockets=[listener])
+    except SystemExit:
+        listener.close()
+        raise RuntimeError("the app under test did not start: its lifespan failed") from None
+    try:
+        await server.on_tick(0)
+        yield f"http://{host}:{listener.getsockname()[1]}"
+    finally:
+        await server.shutdown(sockets=[listener])

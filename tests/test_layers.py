@@ -1,0 +1,62 @@
+"""What import-linter cannot see: sockets, processes and files reached without an import of their own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "retinue"
+OWN_PROCESSES = "inside"
+"""A folder of this name holds scripts that only ever run as confined programs of their own."""
+PURE = ("agents", "workflows", "authoring", "mesh", "protocols", "core")
+FORBIDDEN_CALLS = {
+    "open",
+    "asyncio.create_subprocess_exec",
+    "asyncio.create_subprocess_shell",
+    "asyncio.open_connection",
+    "asyncio.open_unix_connection",
+    "asyncio.start_server",
+    "asyncio.start_unix_server",
+    "os.fork",
+    "os.popen",
+    "os.system",
+    "eval",
+    "exec",
+}
+
+
+def _forbidden_calls(source: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in FORBIDDEN_CALLS:
+            yield name, node.lineno
+
+
+@pytest.mark.parametrize("layer", PURE)
+def test_a_pure_layer_opens_no_file_starts_no_process_and_no_connection(layer: str) -> None:
+    places = [*(PACKAGE / layer).rglob("*.py"), *PACKAGE.glob(f"{layer}.py")]
+    assert places
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        for path in places
+        if OWN_PROCESSES not in path.parts
+        for name, line in _forbidden_calls(path.read_text("utf-8"))
+    ]
+    assert not found
+
+
+def test_every_sub_package_init_holds_a_docstring_only() -> None:
+    wrong = []
+    for path in PACKAGE.glob("*/**/__init__.py"):
+        body = ast.parse(path.read_text("utf-8")).body
+        if len(body) != 1 or not isinstance(body[0], ast.Expr):
+            wrong.append(str(path.relative_to(PACKAGE)))
+    assert not [name for name in wrong if name != "cli/__init__.py"]
+
+
+def test_a_forbidden_call_is_seen_wherever_it_stands() -> None:
+    assert list(_forbidden_calls("async def f():\n    await asyncio.open_connection('h', 1)")) == [
+        ("asyncio.open_connection", 2)
+    ]
