@@ -78,3 +78,10 @@ def docker_registry(folder: Path) -> Iterator[str]:
         reader.join(timeout=10)
         assert process.stderr is not None
         process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def docker_registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One docker-registry for many tests; each works in repositories of its own."""
+    with docker_registry(tmp_path_factory.mktemp("docker-registry")) as url:
+        yield url

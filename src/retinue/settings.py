@@ -13,8 +13,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -99,6 +101,14 @@ class ModelTable(_Table):
     context_window: int | None = None
 
 
+class _Environment(EnvSettingsSource):
+    """The ``RETINUE_*`` variables, less ``RETINUE_HUB``: that is the hub to join, no ``[hub]`` table."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        super().__init__(settings_cls)
+        self.env_vars = {name: value for name, value in self.env_vars.items() if name != "retinue_hub"}
+
+
 class Settings(BaseSettings):
     """Everything that a person may set; nothing below this layer sees it whole."""
 
@@ -127,7 +137,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls)
 
 
 def find_settings_file(start: Path) -> Path | None:
@@ -146,12 +156,14 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         return FromFile(**dict(flags or {}))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(at) for at in first["loc"]) or "settings"
-        found = first.get("input")
         raise InvalidSettingError(
-            f"{file}: {place}" if file else f"RETINUE_{place.upper().replace('.', '__')}",
-            f"{first['msg']}; found {_shape(found)}",
+            _place(first["loc"], file, flags or {}),
+            f"{first['msg']}; found {_shape(first.get('input'))}",
             remedy="see docs/settings.md",
+        ) from error
+    except SettingsError as error:
+        raise InvalidSettingError(
+            "RETINUE_* environment", str(error), remedy="name one field each, such as RETINUE_HUB__PORT=9000"
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="mend the file") from error
@@ -160,6 +172,17 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
 def environment() -> Mapping[str, str]:
     """The environment of this process."""
     return os.environ
+
+
+def _place(location: tuple[int | str, ...], file: Path | None, flags: Mapping[str, Any]) -> str:
+    """Where the wrong value stands; flags win over the environment, and that over the file."""
+    dotted = ".".join(str(at) for at in location) or "settings"
+    variables = ["RETINUE_" + "__".join(map(str, location[:n])).upper() for n in range(1, len(location) + 1)]
+    if location and location[0] in flags:
+        return dotted
+    if variable := next((v for v in variables if v in os.environ and v != "RETINUE_HUB"), None):
+        return variable
+    return f"{file}: {dotted}" if file else dotted
 
 
 def _shape(value: Any) -> str:

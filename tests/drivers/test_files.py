@@ -20,7 +20,7 @@ def test_a_file_is_replaced_and_its_time_changes_each_time(tmp_path: Path) -> No
         times.add(path.stat().st_mtime_ns)
     assert path.read_bytes() == b"19"
     assert len(times) == 20
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_the_mode_is_the_asked_one(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".a.00.tmp").write_bytes(b"half")
     (tmp_path / "b.tmp").write_bytes(b"somebody's own")
     remove_leftovers(tmp_path)
-    assert os.listdir(tmp_path) == ["b.tmp"]
+    assert [p.name for p in tmp_path.iterdir()] == ["b.tmp"]
 
 
 def test_a_folder_that_cannot_be_synced_does_not_undo_the_write(

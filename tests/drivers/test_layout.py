@@ -150,7 +150,7 @@ async def test_no_name_leads_out_of_the_folder_or_into_another_layout(
     ):
         with pytest.raises(InvalidReferenceError):
             await attempt
-    assert not root.exists()
+    assert _files(root) == {}
 
 
 async def test_a_blob_is_asked_by_digest_only(registry: LayoutRegistry) -> None:
@@ -225,7 +225,7 @@ class _FullDisk:
         return self._real(*args, **others)
 
 
-@pytest.mark.parametrize("step", ["open", "write", "fsync", "mkdir", "rename", "replace"])
+@pytest.mark.parametrize("step", ["open", "write", "fsync", "mkdir", "replace"])
 @pytest.mark.parametrize("fresh", [True, False], ids=["new repository", "known repository"])
 async def test_a_full_disk_at_any_step_changes_nothing(
     registry: LayoutRegistry, root: Path, step: str, fresh: bool
@@ -365,17 +365,18 @@ def die(descriptor):
         os._exit(9)
     fsync(descriptor)
 os.fsync = die
-artifact = NewArtifact(b"new", "application/json", "t", "a/b")
+artifact = NewArtifact(b"new" + sys.argv[2].encode(), "application/json", "t", "a/b")
 asyncio.run(LayoutRegistry(Path(sys.argv[1])).push("agents/plan", "v1", artifact))
 """
 
 
 async def test_a_writer_killed_at_any_step_harms_nobody(registry: LayoutRegistry, root: Path) -> None:
     await registry.push("agents/plan", "v1", _card())
-    for step in (1, 3, 5):
+    # The steps: layer, manifest, their folder, index, its folder.
+    for step in range(1, 6):
         code, output = await _run(_DIE_AT, root, str(step))
         assert code == 9, output
-        assert (await registry.pull(PLAN)).content in {_card().content, b"new"}
+        assert (await registry.pull(PLAN)).content == (b"new5" if step == 5 else _card().content)
         assert await registry.push("agents/plan", "v1", _card())
         assert not [name for name in _files(root) if name.endswith(".tmp")]
     assert (await registry.pull(PLAN)).content == _card().content

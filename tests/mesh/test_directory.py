@@ -124,6 +124,18 @@ async def test_an_agent_is_found_by_skill_and_its_url_is_the_card_s_own(clock: C
     assert found.record.url == "http://localhost:8001"
 
 
+@requirement("P-01")
+async def test_discover_agent_gives_the_url_exactly_and_passes_over_cards_without_one(clock: Clock) -> None:
+    nowhere = listing("a")
+    nowhere = replace(nowhere, record=replace(nowhere.record, endpoints=()))
+    directory = await filled(clock, nowhere, listing("plan", url="http://localhost:8001"))
+    assert await directory.discover_agent("create_plan") == "http://localhost:8001"
+    directory.remove(directory.get("plan").id)
+    lonely = directory_of(clock, MemorySource("home", [nowhere]))
+    with pytest.raises(SkillNotOfferedError):
+        await lonely.discover_agent("create_plan")
+
+
 async def test_the_first_in_catalog_order_stands_first_among_live_ones(clock: Clock) -> None:
     directory = await filled(clock, listing("c"), listing("a"), listing("b"))
     assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/a", "agents/b", "agents/c"]
@@ -238,6 +250,17 @@ async def test_of_one_agent_in_two_sources_the_later_published_card_counts(clock
     )
     assert directory.find_by_skill("old_skill", MESH) == ()
     assert len(directory.find_by_skill("new_skill", MESH)) == 1
+
+
+@pytest.mark.parametrize("url", [None, "no url", "http://one.example:port", "http://[::1", "http:///path"])
+async def test_urls_without_an_origin_make_no_two_listings_one_agent(clock: Clock, url: str | None) -> None:
+    endpoints = (Endpoint("execute", url),) if url is not None else ()
+    pair = [listing("x"), listing("x", source="far")]
+    pair = [replace(one, record=replace(one.record, endpoints=endpoints)) for one in pair]
+    directory = await filled(clock, *pair)
+    assert len(directory.list_all()) == 2
+    directory.mark_unreachable(pair[0], "refused")
+    assert [agent.reachable for agent in directory.list_all()] == [False, None]
 
 
 # Replacing
@@ -443,6 +466,28 @@ async def test_a_source_that_says_it_changed_is_read_by_the_very_next_look_up(cl
     assert found.record.url == "http://one.example:8002"
     await directory.resolve_skill("create_plan", MESH)
     assert source.reads == 2
+
+
+async def test_closing_ends_readings_on_their_way(clock: Clock) -> None:
+    class SilentSource(SlowSource):
+        async def read_one(self, key: str) -> Listing | None:
+            self.asked.set()
+            await self.let.wait()
+            return None
+
+    source = SilentSource("home", [listing("x")])
+    source.let.set()
+    directory = directory_of(clock, source)
+    await directory.refresh()
+    source.let.clear()
+    waiting = [asyncio.create_task(directory.refresh()), asyncio.create_task(directory.reread(listing("x")))]
+    await source.asked.wait()
+    await asyncio.sleep(0)
+    await directory.aclose()
+    for task in waiting:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert directory.find("x") is not None
 
 
 # Misses that say why

@@ -37,6 +37,7 @@ SAMPLES: dict[str, Any] = {
     "status": 500,
     "code": -32000,
     "line": 3,
+    "cause": {"type": "timeout", "message": "boom"},
     "candidates": ["a", "b"],
     "offered": ["1.0"],
 }

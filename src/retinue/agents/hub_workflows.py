@@ -121,7 +121,8 @@ async def _next_events(orchestrator: Orchestrator, run: str, after: int, wait_s:
 
 
 def _render_event(event: RunEvent) -> Json:
-    return {"seq": event.seq, "kind": event.kind, "step": event.step, "at": event.at, **event.facts}
+    """``event`` says what happened, the step's own facts (its kind, agent, skill, duration) beside it."""
+    return {"seq": event.seq, "event": event.kind, "step": event.step, "at": event.at, **event.facts}
 
 
 def _render_workflow(stored: Stored, detailed: bool) -> Json:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import structlog
 from starlette.applications import Starlette
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, Probe, Ready, Supervisor, say_ready
 from retinue.apps.mesh import Mesh, open_mesh
-from retinue.apps.serving import Stop, bind, serving, url_of
+from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
 from retinue.core.errors import ChildFailedError, UnknownAgentError
 from retinue.drivers.http import HttpClient
@@ -96,7 +95,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 probe_timeout_s=settings.timeouts.probe_s,
             ).run()
         )
-        stack.push_async_callback(_end, upkeep)
+        stack.push_async_callback(end_task, upkeep)
         say(f"hub at {url} (state {state.root})")
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
         stack.push_async_callback(children.stop)
@@ -110,7 +109,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 say(f"{error.message}")
                 raise
         else:
-            await _end(starting)
+            await end_task(starting)
         if not stop.asked:
             await mesh.directory.ensure_fresh()
             _say_agents(mesh.directory, say)
@@ -189,8 +188,3 @@ def _say_agents(directory: Directory, say: Say) -> None:
         f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients; "
         "expose one with @agent.skill(expose=True)"
     )
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

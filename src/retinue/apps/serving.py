@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -168,3 +169,9 @@ def run_loop(main: Callable[[], Awaitable[int]]) -> int:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(entry())
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a background task and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -7,6 +7,7 @@ addresses are checked after resolution, so a public name that points inwards is 
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import socket
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ KEEP_ALIVE_S: Final = 4.0
 """Below uvicorn's five seconds: a pooled connection is never used while its server is closing it."""
 
 MAX_CONNECTIONS: Final = 1000
+_WHOLE_BODY_BYTES: Final = 1024 * 1024
+"""A larger body goes out in pieces: in one, it would hold the loop up, and aiohttp warns of it."""
 
 
 class TransportError(Exception):
@@ -80,7 +83,7 @@ class HttpClient:
             connector=aiohttp.TCPConnector(
                 limit=MAX_CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
-                resolver=None if self._allow_private else _PublicResolver(),
+                resolver=None if self._allow_private else PublicResolver(),
             ),
             # A compressed answer could grow past its cap while it is unpacked: none is asked for.
             headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
@@ -133,7 +136,7 @@ class HttpClient:
                 method,
                 target,
                 headers=headers,
-                data=body,
+                data=body if body is None or len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as response:
@@ -204,7 +207,7 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-class _PublicResolver(AbstractResolver):
+class PublicResolver(AbstractResolver):
     """Resolves as usual and drops every address that is not public."""
 
     def __init__(self) -> None:

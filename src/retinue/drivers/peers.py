@@ -2,21 +2,27 @@
 
 The body holds exactly the four keys of seed 001 (P-07); trace, idempotency key and token travel as
 headers. A reply's error comes back as the agent sent it: code, message and data.
+
+An agent's url comes from its card, which anybody may have published: the token of this state goes to
+this machine only, or a card in a registry could collect it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from retinue.core.call import Answer, Call, Outcome, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
+    InvalidParametersError,
     InvalidRequestError,
     NotAuthenticatedError,
     ParseError,
+    Problem,
     RemoteFaultError,
     RetinueError,
 )
@@ -47,7 +53,8 @@ class PeerInvoker:
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
         trace = self._guard.forward(passage.trace)
-        value = await execute(self._http, name, url, skill.id, call, trace, self._token)
+        token = self._token if is_loopback(url) else None
+        value = await execute(self._http, name, url, skill.id, call, trace, token)
         return Answer(value=value)
 
 
@@ -68,6 +75,15 @@ class HubCalls:
         except RetinueError as error:
             return Outcome(call.id, call.skill, "failed", agent=call.agent, error=error)
         return Outcome(call.id, call.skill, "done", agent=call.agent, value=value)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the url names this machine by a loopback address or as ``localhost``."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def execute(
@@ -93,11 +109,15 @@ async def execute(
         headers["authorization"] = f"Bearer {token}"
     target = f"{url.rstrip('/')}/execute"
     try:
+        body = render_request(method, call.arguments)
+    except TypeError as error:
+        raise InvalidParametersError([Problem("", f"the arguments are no JSON: {error}")]) from error
+    try:
         reply = await http.request(
             "POST",
             target,
             headers=headers,
-            body=render_request(method, call.arguments),
+            body=body,
             timeout_s=timeout_s,
             what=call.skill,
             layer="caller",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ _PIDS = 2**31
 """No process has this number or one above; 0 and below would mean groups of processes."""
 
 
-def find_state_folder(environ: dict[str, str] | os._Environ[str], start: Path) -> Path:
+def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
     """``RETINUE_HOME``, else the nearest ``.retinue/`` upward of ``start``, else the user's state folder."""
     if given := environ.get("RETINUE_HOME"):
         return Path(given).expanduser().absolute()

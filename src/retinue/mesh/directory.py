@@ -55,6 +55,10 @@ class Change:
     listing: Listing
 
 
+MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
+"""What an agent of the mesh, or a program beside it, may see."""
+
+
 class Directory:
     """The agents that ``sources`` name, first source first, and those given by `upsert`.
 
@@ -149,6 +153,16 @@ class Directory:
         if not found:
             raise self._explain_miss(skill_id, scopes, version_range, agent)
         return found
+
+    async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
+        """The url of the best agent that offers the skill, exactly as its card has it (P-01).
+
+        Raises as `resolve_skill`, and SkillNotOfferedError when no card names a url.
+        """
+        for listing in await self.resolve_skill(skill_id, scopes):
+            if listing.record.url is not None:
+                return listing.record.url
+        raise SkillNotOfferedError(skill_id)
 
     async def refresh(self) -> None:
         """Read every source now; what fails is in `problems`."""

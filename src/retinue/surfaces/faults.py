@@ -196,7 +196,8 @@ def execute_fault(error: RetinueError, *, validation_code: int = INTERNAL_ERROR)
     if isinstance(error, e.RemoteFaultError):
         return error.code, error.message, error.fault_data
     row = row_of(type(error))
-    code = validation_code if row.standard_code == INVALID_PARAMETERS == validation_code else row.code
+    bad_parameters = (row.code, row.standard_code) == (INTERNAL_ERROR, INVALID_PARAMETERS)
+    code = validation_code if bad_parameters else row.code
     return code, row.prefix + error.message, facts_of(error)
 
 

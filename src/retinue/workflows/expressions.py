@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
 
 from retinue.core.errors import ExpressionError
@@ -106,11 +107,24 @@ class Expression:
     def _check_data(self, variables: Mapping[str, Any]) -> None:
         """Refuse data that this expression could make explode; looks only at what it reads."""
         shape = self.shape
+        roots = [_resolve(reference, variables) for reference in shape.references]
+        try:
+            cut = _holds_nul(roots)
+        except TypeError as error:
+            if "64-bit" in str(error):
+                raise self._too_large_integer() from None
+            raise ExpressionError(self.source, f"reads what is no JSON: {error}") from None
+        if cut:
+            # The engine takes texts as C strings, and would cut them there without a word.
+            raise ExpressionError(
+                self.source,
+                "reads a text with a NUL character",
+                remedy="hand it on alone, as in ${{ steps.x.output }}",
+            )
         if not shape.macros and not shape.joins:
             return
-        longest_list = 0
+        longest_list = shape.items
         longest_text = MAX_SOURCE_BYTES
-        roots = (_resolve(reference, variables) for reference in shape.references)
         for seen, value in enumerate(_iterate_values(roots)):
             if seen >= MAX_MACRO_VALUES:
                 raise ExpressionError(
@@ -235,6 +249,8 @@ def _compile(source: str) -> cel.Expression:
     except (RuntimeError, UnicodeEncodeError) as error:
         problem = _strip_code(str(error)).replace(_LOOP_NAME, "loop")
         remedy = "expressions are CEL and read input, steps and loop"
+        if "_?_:_" in problem:
+            remedy = "both sides of ? : need one type; wrap one in dyn(…)"
         raise ExpressionSyntaxError(f"expression {shorten(source)!r}: {problem}", remedy) from None
 
 
@@ -260,13 +276,15 @@ def _strip_code(message: str) -> str:
 def _resolve(reference: Reference, variables: Mapping[str, Any]) -> Any:
     value = variables[reference.root]
     for key in reference.keys:
-        if not isinstance(value, Mapping) or key not in value:
+        if not isinstance(value, Mapping):
             break
+        if key not in value:
+            return None
         value = value[key]
     return value
 
 
-def _iterate_values(roots: Iterator[Any]) -> Iterator[Any]:
+def _iterate_values(roots: Iterable[Any]) -> Iterator[Any]:
     stack = list(roots)
     while stack:
         value = stack.pop()
@@ -275,6 +293,14 @@ def _iterate_values(roots: Iterator[Any]) -> Iterator[Any]:
             stack.extend(value.values())
         elif isinstance(value, list):
             stack.extend(value)
+
+
+def _holds_nul(values: list[Any]) -> bool:
+    # JSON text is searched a hundred times faster than values; a find may be an escaped backslash.
+    if b"\\u0000" not in orjson.dumps(values):
+        return False
+    texts = (value for value in _iterate_values(values) if isinstance(value, (str, Mapping)))
+    return any("\0" in text if isinstance(text, str) else any("\0" in key for key in text) for text in texts)
 
 
 def _name_type(value: Any) -> str:

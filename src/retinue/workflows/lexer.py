@@ -59,13 +59,15 @@ class Reference:
 class Shape:
     """What the loader knows of an expression.
 
-    ``growth`` bounds how many times over the result can hold the data; ``path`` is set when the
-    whole expression is one reference and needs no engine.
+    ``growth`` bounds how many times over the result can hold the data; ``items`` bounds the length
+    of a list that it writes out; ``path`` is set when the whole expression is one reference and
+    needs no engine.
     """
 
     references: tuple[Reference, ...]
     macros: int
     joins: int
+    items: int
     growth: float
     path: Reference | None
 
@@ -117,7 +119,7 @@ def read_shape(source: str) -> Shape:
                 whole = reference
     multiplying = joins + max(0, commas - macros)
     growth = (multiplying / (macros + 1) + 1) ** (macros + 1)
-    return Shape(tuple(references), macros, joins, growth, whole)
+    return Shape(tuple(references), macros, joins, commas + 1, growth, whole)
 
 
 def _read_reference(words: list[Token], index: int) -> tuple[Reference, int]:

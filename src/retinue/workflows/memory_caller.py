@@ -32,9 +32,10 @@ class CallNote:
 
 
 class MemoryCaller:
-    """Offers functions as skills of named agents; the first one reachable in order of offer is chosen.
+    """Offers functions as skills of named agents; the first reachable one in order of offer is chosen.
 
-    Time limits are left to the step. ``calls`` are the calls that arrived, ``looked_up`` the skills asked for, both in order.
+    Time limits are left to the step. ``calls`` are the calls that arrived and ``looked_up`` the
+    skills asked for, both in order.
     """
 
     def __init__(self) -> None:

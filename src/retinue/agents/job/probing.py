@@ -135,17 +135,20 @@ def _prepare(subject: Subject, made: Mapping[str, str]) -> tuple[list[dict[str, 
     requests: list[dict[str, Any]] = []
     untestable: list[Untestable] = []
     reader = TypeReader(made, subject.aliases)
+    samples = _collect_samples(subject.targets)
     ordered = sorted(subject.targets, key=lambda target: not target.builds)
     for target in ordered:
         own_class = target.name.split(".")[0].split(" ")[0]
         params: list[dict[str, Any]] = []
         unknown = ""
-        for index, parameter in enumerate(target.parameters):
-            described = _describe_parameter(reader, target, parameter, index, own_class, made)
+        for parameter in target.parameters:
+            described = _describe_parameter(reader, target, parameter, own_class, made, samples)
             if described is not None:
                 params.append(described)
             elif parameter.required:
                 unknown = f"parameter {parameter.name}: no values can be made for {parameter.annotation}"
+        if unknown and target.is_overload:
+            continue
         if unknown:
             untestable.append(Untestable(target.name, unknown))
             continue
@@ -169,9 +172,9 @@ def _describe_parameter(
     reader: TypeReader,
     target: Target,
     parameter: Parameter,
-    index: int,
     own_class: str,
     made: Mapping[str, str],
+    samples: Mapping[str, Sequence[Any]],
 ) -> dict[str, Any] | None:
     """A parameter with its candidate strategies; None when it has none and can be left out or not at all."""
     untyped = parameter.annotation is None
@@ -181,7 +184,7 @@ def _describe_parameter(
         return None
     if not candidates:
         return None
-    candidates = _add_flavours(candidates, target, index)
+    candidates = _add_flavours(candidates, target, parameter.name, samples)
     if "sorted" in target.doc and candidates[0].startswith("st.lists("):
         candidates = [f"{candidate}.map(sorted)" for candidate in candidates if candidate.startswith("st.lists(")]
     always = parameter.required and any(kind in candidates[0] for kind in (".text(", ".binary(", ".integers("))
@@ -203,19 +206,29 @@ def _describe_parameter(
     }
 
 
-def _add_flavours(candidates: list[str], target: Target, index: int) -> list[str]:
+def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
+    """What the documented examples pass for a parameter, by its name, over the whole module."""
+    samples: dict[str, list[Any]] = {}
+    for target in targets:
+        named = target.parameters[target.operands :]
+        for example in target.examples:
+            for parameter, source in zip(named, example, strict=False):
+                if _is_literal(source):
+                    samples.setdefault(parameter.name, []).append(ast.literal_eval(source))
+    return samples
+
+
+def _add_flavours(
+    candidates: list[str], target: Target, parameter: str, samples: Mapping[str, Sequence[Any]]
+) -> list[str]:
     """For a text: also the words of the function's docstring and code, and whole arguments of its examples."""
     is_text, is_bytes = candidates[0].startswith("st.text("), candidates[0].startswith("st.binary(")
     if not (is_text or is_bytes):
         return candidates
-    samples = []
-    position = index - target.operands
-    for example in target.examples:
-        if 0 <= position < len(example) and _is_literal(example[position]):
-            value = ast.literal_eval(example[position])
-            if isinstance(value, str if is_text else bytes):
-                samples.append(value if isinstance(value, str) else value.decode("latin-1"))
-    flavours = list_text_flavours(target.words, list(dict.fromkeys(samples)), binary=is_bytes)
+    kind = str if is_text else bytes
+    found = [value for value in samples.get(parameter, ()) if isinstance(value, kind)]
+    texts = [value if isinstance(value, str) else value.decode("latin-1") for value in found]
+    flavours = list_text_flavours(target.words, texts[:12], binary=is_bytes)
     return [candidates[0], *flavours, *candidates[1:]]
 
 

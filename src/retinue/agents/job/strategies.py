@@ -8,6 +8,7 @@ its unbounded numbers make tests that fail for reasons that nobody wants to read
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 MAX_CANDIDATES = 6
@@ -28,6 +29,7 @@ _TEXT = (
     'st.from_regex(r"[a-z]{1,8}([ _-][A-Za-z0-9]{1,8}){0,4}", fullmatch=True)',
     'st.from_regex(r"[0-9]{1,3}(\\.[0-9]{1,2}){0,2}", fullmatch=True)',
     'st.text(alphabet=" \\n\\tab.-", max_size=40)',
+    'st.from_regex(r\'\\{"[a-z]{1,3}": [0-9]{1,3}\\}|\\["[a-z]", -?[0-9](\\.[0-9])?\\]|null|true\', fullmatch=True)',
 )
 PLAIN_DATA = (
     "st.recursive(\n"
@@ -69,8 +71,8 @@ _ATOMS: Mapping[str, Sequence[str]] = {
     "Incomplete": _ANYTHING,
     "Unused": _ANYTHING,
     "Hashable": (_INTEGERS[0], _TEXT[0]),
-    "SupportsRichComparison": (_INTEGERS[0], _TEXT[0]),
-    "SupportsRichComparisonT": (_INTEGERS[0], _TEXT[0]),
+    "SupportsRichComparison": _INTEGERS,
+    "SupportsRichComparisonT": _INTEGERS,
     "Decimal": ("st.decimals(min_value=-10**6, max_value=10**6, places=3)",),
     "Fraction": ("st.fractions(min_value=-1000, max_value=1000, max_denominator=100)",),
     "date": ("st.dates()",),
@@ -81,7 +83,7 @@ _ATOMS: Mapping[str, Sequence[str]] = {
     "UUID": ("st.uuids()",),
     "Path": ("st.from_regex(r'[a-z]{1,8}(/[a-z]{1,8}){0,2}', fullmatch=True).map(pathlib.Path)",),
     "PurePath": ("st.from_regex(r'[a-z]{1,8}(/[a-z]{1,8}){0,2}', fullmatch=True).map(pathlib.PurePath)",),
-    "TextIO": (f"st.builds(io.StringIO, {_TEXT[0]})",),
+    "TextIO": (f"st.builds(io.StringIO, {_TEXT[0]})", f"st.builds(io.StringIO, {_TEXT[4]})"),
     "BinaryIO": ("st.builds(io.BytesIO, st.binary(max_size=40))",),
     "range": ("st.builds(range, st.integers(min_value=0, max_value=20))",),
     "slice": ("st.slices(8)",),
@@ -203,8 +205,9 @@ class TypeReader:
         if head in _TRANSPARENT:
             return self._read(parts[0], own, depth + 1)
         if head in _STREAMS:
-            is_bytes = any("bytes" in ast.unparse(part) for part in parts)
-            return _ATOMS["BinaryIO" if is_bytes else "TextIO"]
+            if all("bytes" in ast.unparse(part) for part in parts):
+                return _ATOMS["BinaryIO"]
+            return _ATOMS["TextIO"]
         inner = [self._read(part, own, depth + 1) for part in parts]
         if head in ("tuple", "Tuple"):
             return _make_tuples(parts, inner)
@@ -255,6 +258,8 @@ def _make_tuples(parts: Sequence[ast.expr], inner: Sequence[Sequence[str]]) -> S
 def _make_lists(element: Sequence[str]) -> Sequence[str]:
     """Lists of the broadest element, then of one length (for functions that want two of a length)."""
     made = [f"st.lists({element[0]}, max_size=8)", f"st.lists({element[0]}, min_size=4, max_size=4)"]
+    if " | " in element[0]:
+        made.append(f"st.lists({element[1]}, min_size=4, max_size=4)")
     for narrower in element[1:]:
         made.append(f"st.lists({narrower}, min_size=1, max_size=8)")
     return made
@@ -273,10 +278,22 @@ def list_text_flavours(words: Collection[str], samples: Collection[str], *, bina
         return repr(text.encode("utf-8", "replace")) if binary else repr(text)
 
     listed = ", ".join(show(piece) for piece in pieces)
+    likes = list(dict.fromkeys(_generalise(sample) for sample in samples if len(sample) <= 60))[:6]
     empty = "b''" if binary else "''"
     flavours = [f"st.lists(st.sampled_from([{listed}]), max_size=5).map({empty}.join)"]
     if not binary:
         flavours.append(f'st.lists(st.sampled_from([{listed}]), max_size=5).map(" ".join)')
+        if likes:
+            flavours.insert(0, f"st.from_regex({'|'.join(likes)!r}, fullmatch=True)")
     if samples:
         flavours.insert(0, f"st.sampled_from([{', '.join(show(sample) for sample in samples)}])")
     return flavours
+
+
+def _generalise(sample: str) -> str:
+    """A pattern for texts like the sample: other numbers in it, or other letters if it has no number."""
+    pattern = re.escape(sample).replace(r"\ ", " ").replace(r"\-", "-")
+    if any(letter.isdigit() for letter in sample):
+        return re.sub(r"[0-9]+", "[0-9]{1,2}", pattern)
+    pattern = re.sub(r"(?<!\\)[a-z]+", "[a-z]{1,6}", pattern)
+    return re.sub(r"(?<!\[)(?<!\\)[A-Z]+(?!-)", "[A-Z]{1,2}", pattern)

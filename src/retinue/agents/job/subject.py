@@ -45,6 +45,11 @@ class Target:
     """The name of the class, when this target is its constructor."""
     is_async: bool = False
 
+    @property
+    def is_overload(self) -> bool:
+        """Whether this is a further signature of a target that is tested anyway."""
+        return self.name.endswith(")")
+
 
 @dataclass(frozen=True, slots=True)
 class Untestable:

@@ -44,8 +44,15 @@ UNARY = {
     "__int__": "int({0})",
     "__float__": "float({0})",
     "__round__": "round({0})",
-    "__iter__": "list({0})",
+    "__iter__": "list(itertools.islice({0}, 50))",
 }
+_IMPLIED = {
+    "__truediv__": ("ZeroDivisionError",),
+    "__floordiv__": ("ZeroDivisionError",),
+    "__mod__": ("ZeroDivisionError",),
+    "__pow__": ("ZeroDivisionError", "OverflowError"),
+}
+"""What an operator raises by its nature."""
 _NO_VALUE = frozenset({"NoReturn", "Never"})
 
 
@@ -149,7 +156,10 @@ def _list_class_targets(
             builds=name if number == 0 else "",
         )
     for method in [*methods, *(m for m in stubbed if m not in methods and m in BINARY)]:
-        yield from _list_method_targets(module, name, method, methods.get(method), stubbed.get(method), own_errors)
+        errors = (*own_errors, *_IMPLIED.get(method, ()))
+        if method == "__iter__":
+            errors += tuple(methods.get("__next__", {}).get("raises", ()))
+        yield from _list_method_targets(module, name, method, methods.get(method), stubbed.get(method), errors, described["bases"])
 
 
 def _list_method_targets(
@@ -159,6 +169,7 @@ def _list_method_targets(
     source: Mapping[str, Any] | None,
     stub: Sequence[Mapping[str, Any]] | None,
     own_errors: tuple[str, ...],
+    bases: Sequence[str] = (),
 ) -> Iterator[Target]:
     signatures = stub or ([source] if source else [])
     if not signatures:
@@ -171,7 +182,7 @@ def _list_method_targets(
         given = signature["parameters"][1:2]
         template = f"{{0}} {BINARY[method]} {{1}}" if method != "__contains__" else "{1} in {0}"
         other = dict(given[0]) if given else {"annotation": None}
-        is_object = other["annotation"] in (None, "object")
+        is_object = other["annotation"] in (None, "object", *bases)
         other |= {"name": "other", "kind": "positional", "default": None}
         other["annotation"] = class_name if is_object and method != "__contains__" else other["annotation"]
         operands = (own, *read_parameters([other]))

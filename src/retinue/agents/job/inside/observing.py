@@ -8,6 +8,7 @@ import sys
 
 KINDS = ("ok", "documented", "surprise", "slow", "refused")
 HOLDS_AFTER = 60
+SAME_RESULT_CAP = 4
 
 
 class Watcher:
@@ -62,8 +63,11 @@ def describe_outcome(case):
     return frozenset(features)
 
 
-def pick(cases, count):
-    """Cases that together show most: first those that add a feature (short ones first), then a spread."""
+def pick(cases, count, by_result=True):
+    """Cases that together show most: first those that add a feature (simple ones first), then a spread.
+
+    ``by_result``: the spread is over different results, at most a few of each.
+    """
     ordered = sorted(cases, key=simplicity)
     picked, reached = [], set()
     for case in ordered:
@@ -72,18 +76,15 @@ def pick(cases, count):
             reached |= case.features
         if len(picked) >= count:
             return picked
-    told = {repr(case.result)[:300] for case in picked}
+    told = {}
     rest = []
     for case in ordered:
-        shown = repr(case.result)[:300]
-        if case.kind == "ok" and shown not in told:
-            told.add(shown)
-            rest.append(case)
-    room = count - len(picked)
-    if room > 0 and rest:
-        step = max(1, len(rest) // room)
-        picked += rest[::step][:room]
-    return picked
+        shown = repr(case.result)[:300] if by_result else str(case.sources)
+        told[shown] = told.get(shown, 0) + 1
+        if case.kind == "ok" and case not in picked and told[shown] <= SAME_RESULT_CAP:
+            rest.append((told[shown], case))
+    rest = [case for _number, case in sorted(rest, key=lambda pair: pair[0])]
+    return picked + rest[: max(0, count - len(picked))]
 
 
 def simplicity(case):
@@ -118,61 +119,62 @@ def is_inexact(value):
 
 def list_invariants(good, names):
     """Plain statements about arguments and result that held in every call; at most two."""
-    if len(good) < HOLDS_AFTER or any(case.values is None for case in good):
+    if len(good) < HOLDS_AFTER:
         return []
     results = [case.result for case in good]
     if len({repr(result) for result in results}) < 5:
         return []
-    found = []
-    for source in propose(good[0].values, results):
+    found = {}
+    for about, source in propose(good[0].values, results):
+        if about in found:
+            continue
         try:
             check = eval("lambda result, " + ", ".join(good[0].values) + ": " + source, dict(names))  # noqa: S307
             if all(check(case.result, **case.values) for case in good):
-                found.append(source)
+                found[about] = source
         except Exception:  # noqa: BLE001, S112  (a statement that cannot be evaluated does not hold)
             continue
-        if len(found) == 2:
-            break
-    return found
+    return list(found.values())[:2]
 
 
 def propose(values, results):
-    """Statements worth trying for these types, the more telling first."""
-    first = results[0]
+    """(subject, statement) worth trying for these types; of one subject the first that holds is enough."""
     kinds = {type(result) for result in results}
     sized = [name for name, value in values.items() if isinstance(value, (str, bytes, list, tuple))]
     numbers = [n for n, v in values.items() if isinstance(v, int) and not isinstance(v, bool)]
     if kinds == {str}:
         for name in sized:
-            yield "len(result) == len(" + name + ")"
-            yield "len(result) <= len(" + name + ")"
-            yield name + " in result"
-            yield "result in " + name
+            yield "length", "len(result) == len(" + name + ")"
+            yield "length", "len(result) <= len(" + name + ")"
+            yield "content", name + " in result"
+            yield "content", "result in " + name
         for name in numbers:
-            yield "len(result) <= " + name
-        yield "result == result.lower()"
-        yield "result.isascii()"
-        yield "result == result.strip()"
-    elif kinds <= {int, float} and not kinds <= {bool}:
-        yield "0 <= result <= 1"
+            yield "length", "len(result) <= " + name
+        yield "case", "result == result.lower()"
+        yield "characters", "result.isascii()"
+    elif kinds <= {int, float}:
         if kinds == {int}:
             for name in sized:
-                yield "0 <= result <= len(" + name + ")"
-        if float in kinds or int in kinds:
-            for name in sized:
-                yield "min(" + name + ") - 1e-6 <= result <= max(" + name + ") + 1e-6"
-        yield "result >= 0"
-    elif kinds == {list} or kinds == {tuple}:
-        if all(isinstance(part, (int, float)) for result in results for part in result):
-            yield "all(0 <= part <= 1 for part in result)"
-        if all(isinstance(part, str) for result in results for part in result):
-            for name in numbers:
-                yield "all(len(part) <= " + name + " for part in result)"
+                yield "range", "0 <= result <= len(" + name + ")"
+        yield "range", "0 <= result <= 1"
         for name in sized:
-            yield "len(result) == len(" + name + ")"
-            yield "len(result) <= len(" + name + ")"
-        if kinds == {list} and sum(len(set(map(repr, result))) > 2 for result in results) > 10:
-            yield "result == sorted(result)"
-    elif isinstance(first, (set, frozenset)):
+            yield "range", "min(" + name + ") - 1e-6 <= result <= max(" + name + ") + 1e-6"
+        yield "range", "result >= 0"
+    elif kinds in ({list}, {tuple}):
+        yield from propose_for_sequences(kinds, sized, numbers, results)
+    elif kinds in ({set}, {frozenset}):
         for name in sized:
-            yield "len(result) <= len(" + name + ")"
+            yield "length", "len(result) <= len(" + name + ")"
+
+
+def propose_for_sequences(kinds, sized, numbers, results):
+    if all(isinstance(part, (int, float)) for result in results for part in result):
+        yield "range", "all(0 <= part <= 1 for part in result)"
+    if all(isinstance(part, str) for result in results for part in result):
+        for name in numbers:
+            yield "range", "all(len(part) <= " + name + " for part in result)"
+    for name in sized:
+        yield "length", "len(result) == len(" + name + ")"
+        yield "length", "len(result) <= len(" + name + ")"
+    if kinds == {list} and sum(len(set(map(repr, result))) > 2 for result in results) > 10:
+        yield "order", "result == sorted(result)"

@@ -32,7 +32,8 @@ from hypothesis.errors import HypothesisException
 FIT_DRAWS = 20
 FINAL_DRAWS = 160
 CALL_LIMIT_S = 1.0
-SLOW_S = 0.25
+SLOW_S = 0.5
+GOOD_SCORE = 0.6
 ITERATOR_CAP = 50
 
 
@@ -169,7 +170,7 @@ class Probe:
         started = time.monotonic()
         case.result, case.error, arcs = self.call(function, values)
         took = time.monotonic() - started
-        if isinstance(case.error, TooSlow) or (case.error is None and took > SLOW_S * 2):
+        if isinstance(case.error, TooSlow) or (case.error is None and took > SLOW_S):
             case.kind = "slow"
         elif isinstance(case.error, Refused):
             case.kind = "refused"
@@ -187,21 +188,21 @@ class Probe:
         """Choose a strategy for each parameter: (chosen sources, cases seen on the way)."""
         chosen = {param["name"]: param["candidates"][0] for param in target["params"]}
         cases = []
-        untyped = [p for p in target["params"] if p["untyped"] and len(p["candidates"]) > 1]
-        if len(untyped) > 1:
-            # Parameters of which nothing is known mostly want the same kind of thing.
-            best = max(
-                untyped[0]["candidates"],
-                key=lambda c: self.score(self.sample(target, function, chosen, dict.fromkeys(names(untyped), c))),
-            )
-            chosen.update(dict.fromkeys(names(untyped), best))
+        alike = [p for p in target["params"] if p["default"] is None and len(p["candidates"]) > 1]
+        alike = [p for p in alike if p["candidates"] == alike[0]["candidates"]]
+        if len(alike) > 1 and self.score(self.sample(target, function, chosen, {})) < GOOD_SCORE:
+            # Parameters of one type mostly want the same kind of value: two lists of one length, say.
+            shared = alike[0]["candidates"]
+            tried = [self.sample(target, function, chosen, dict.fromkeys(names(alike), c)) for c in shared]
+            best = max(range(len(shared)), key=lambda index: self.score(tried[index]))
+            chosen.update(dict.fromkeys(names(alike), shared[best]))
         started = time.monotonic()
         for param in target["params"]:
             if len(param["candidates"]) == 1 or time.monotonic() - started > target["budget_s"]:
                 continue
             current = self.sample(target, function, chosen, {})
             cases += current
-            if not param["always"] and self.score(current) >= 0.6:
+            if not param["always"] and self.score(current) >= GOOD_SCORE:
                 continue
             seen = [(chosen[param["name"]], current)]
             for candidate in param["candidates"]:
@@ -223,7 +224,8 @@ class Probe:
         if not cases:
             return -1.0
         worth = {"ok": 1.0, "documented": 0.1, "surprise": 0.0, "slow": -3.0, "refused": -1.0}
-        return sum(worth[case.kind] for case in cases) / len(cases)
+        # A strategy of two or three values tells little, however well it goes.
+        return sum(worth[case.kind] for case in cases) / max(len(cases), 8)
 
     def unite(self, seen, param):
         """The best candidate, and others that lead to branches which it does not reach."""
@@ -238,7 +240,7 @@ class Probe:
             return picked[0][0]
         reached = set().union(*(case.features for case in picked[0][1]), frozenset())
         for _ in range(2):
-            rest = [entry for entry in usable if entry not in picked and self.score(entry[1]) > -0.5]
+            rest = [e for e in usable if e not in picked and not any(c.kind == "surprise" for c in e[1])]
             if not rest:
                 break
             gains = [(len(set().union(*(c.features for c in entry[1])) - reached), entry) for entry in rest]
@@ -291,11 +293,12 @@ class Probe:
         if not good:
             return
         source = None
-        if len(good) == len(cases):
+        safe = chosen if len(good) == len(cases) else self.find_safe(target)
+        if safe is not None:
             arguments = []
             for param in target["params"]:
                 keyword = "" if param["kind"] != "keyword" else param["given_name"] + "="
-                arguments.append(keyword + chosen[param["name"]])
+                arguments.append(keyword + safe[param["name"]])
             source = "st.builds(" + ", ".join([class_source, *arguments]) + ")"
         else:
             kept = observing.pick(good, 16)
@@ -317,6 +320,20 @@ class Probe:
         if source:
             target["instances"] = source
             self.names[target["strategy_name"]] = self.compile_strategy(source)
+
+    def find_safe(self, target):
+        """The first combination of candidates with which the constructor never refuses."""
+        function = self.compile_call(target)
+        combinations = itertools.product(*(param["candidates"] for param in target["params"]))
+        for combination in itertools.islice(combinations, 24):
+            chosen = dict(zip(names(target["params"]), combination))  # noqa: B905
+            cases = self.sample(target, function, chosen, {})
+            if len(cases) < FIT_DRAWS // 2 or any(case.kind != "ok" for case in cases):
+                continue
+            more = [self.run_case(target, function, values) for values in self.draw(chosen, FINAL_DRAWS)]
+            if all(case.kind == "ok" for case in more):
+                return chosen
+        return None
 
     def describe(self, target, function, chosen, cases, final):
         good = [case for case in final if case.kind == "ok"]
@@ -348,7 +365,10 @@ class Probe:
             pool = [case for case in cases + final if case.kind in ("ok", "documented")]
             found["pins"] = self.write_pins(target, found, pool)
             found["holds"] = observing.list_invariants(good, self.names) if not found["changes"] else []
-        found["relations"] = [r for r in target["relations"] if self.relation_holds(r, good, found)]
+        for relation in target["relations"]:
+            known = [held["name"] for held in found["relations"]]
+            if relation["name"] not in known and self.relation_holds(relation, good, found):
+                found["relations"].append(relation)
         return found
 
     def list_errors(self, target, cases, kind):
@@ -393,17 +413,14 @@ class Probe:
         """Whether the same arguments give the same result, and stay as they are."""
         changed = set()
         for case in good[:60]:
-            before = copy_values(case.values)
-            again = copy_values(case.values)
-            if before is None or again is None:
-                found["comparable"] = False
-                return
+            before, again = copy_values(case.values), copy_values(case.values)
             result, error, _features = self.call(function, again, watched=False)
             if error is not None or not observing.same(result, case.result):
-                if observing.is_plain(case.result):
-                    found["stable"] = False
+                found["stable"] = found["stable"] and not observing.is_plain(case.result)
                 found["comparable"] = False
-            elif not observing.equal(result, case.result):
+                continue
+            twice, error, _features = self.call(function, again, watched=False)
+            if error is not None or not observing.equal(twice, result):
                 found["comparable"] = False
             for name, value in again.items():
                 if isinstance(value, (list, dict, set, bytearray)) and not observing.same(value, before[name]):
@@ -415,12 +432,12 @@ class Probe:
     def write_pins(self, target, found, pool):
         """Assertions on recorded results, each tried out before it is handed on."""
         pins = []
-        written = [case for case in pool if case.values is not None and None not in case.sources.values()]
+        written = [case for case in pool if None not in case.sources.values()]
         if target["template"].startswith("hash("):
             return []  # differs from process to process
         refusals = 0
         seen = set()
-        for case in observing.pick(written, 40):
+        for case in observing.pick(written, 40, by_result=not found["changes"]):
             call = write_call(target, case.sources, True)
             if call is None or call in seen or len(call) > 240:
                 continue
@@ -442,6 +459,8 @@ class Probe:
         if found["changes"]:
             return self.write_changes(target, found, case)
         expected = write_value(case.result, self.made)
+        if not target["template"].endswith(")"):
+            call = "(" + call + ")"  # an operator or an attribute: comparisons would chain
         if expected in ("None", "True", "False"):
             return ["assert " + call + " is " + expected]
         if expected is not None:
@@ -502,20 +521,14 @@ class Probe:
         """Whether a property held for every call that ended well, and for enough of them to say so."""
         if found["changes"]:
             return False
-        variables = ["result", *good[0].values] if good[0].values is not None else []
-        if not variables:
-            return False
+        variables = ["result", *good[0].values]
         try:
             check = eval("lambda " + ", ".join(variables) + ": " + relation["predicate"], self.names)  # noqa: S307
         except SyntaxError:
             return False
         told = set()
         for case in good:
-            if case.values is None:
-                continue
             values = copy_values(case.values)
-            if values is None:
-                continue
             verdict, error, _features = self.call(check, {"result": case.result, **values}, watched=False)
             if error is not None or not verdict:
                 return False
@@ -524,10 +537,14 @@ class Probe:
 
 
 def copy_values(values):
-    try:
-        return copy.deepcopy(values)
-    except Exception:  # noqa: BLE001  (a value of the code under probe may refuse in any way)
-        return None
+    """Copies of the arguments; what cannot be copied is handed on as it is."""
+    copied = {}
+    for name, value in values.items():
+        try:
+            copied[name] = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001  (a value of the code under probe may refuse in any way)
+            copied[name] = value
+    return copied
 
 
 def names(params):

@@ -1,0 +1,1 @@
+"""Hot paths measured as ratios against peers, in one run (`make bench`)."""

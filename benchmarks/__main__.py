@@ -1,0 +1,29 @@
+"""``python -m benchmarks [NAME …]``: run the benchmarks and print a table; a missed target exits with 1."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import dispatch, lookup, startup
+
+BENCHMARKS = {"dispatch": dispatch.measure, "lookup": lookup.measure, "startup": startup.measure}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    missed = 0
+    for name in names or BENCHMARKS:
+        print(f"\n{name}", flush=True)
+        for figure in BENCHMARKS[name]():
+            goal = "" if figure.target is None else f"  target ≤ {figure.target:g} {figure.unit}"
+            verdict = "" if figure.target is None else ("  met" if figure.is_met else "  MISSED")
+            print(f"  {figure.name:<52} {figure.value:9.2f} {figure.unit}{goal}{verdict}", flush=True)
+            missed += not figure.is_met
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

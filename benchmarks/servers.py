@@ -1,0 +1,63 @@
+"""The two servers that the dispatch path is measured with: a bare echo, and an agent."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from retinue.apps.agent import agent_app
+from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher
+from retinue.drivers.state import State
+from retinue.settings import load_settings
+
+
+def bare_app() -> ASGIApp:
+    """What the web framework alone costs: read JSON, write JSON."""
+
+    async def echo(request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        reply = {"jsonrpc": "2.0", "result": asked["params"], "id": asked["id"]}
+        return Response(orjson.dumps(reply), media_type="application/json")
+
+    return Starlette(routes=[Route("/execute", echo, methods=["POST"])])
+
+
+def retinue_app(home: Path) -> ASGIApp:
+    """The same echo as a skill, with both schemas, behind every check of an agent's door."""
+    agent = Agent("echo-agent", version="1.0.0")
+
+    @agent.skill
+    async def echo(text: str, count: int) -> dict[str, str | int]:
+        """Gives back what it was given."""
+        return {"text": text, "count": count}
+
+    dispatcher = local_dispatcher(agent)
+    return agent_app(
+        agent, dispatcher, load_settings(), State(home), host="127.0.0.1", url="http://127.0.0.1"
+    )
+
+
+async def main(kind: str) -> int:
+    listener = bind("127.0.0.1", 0)
+    stop = Stop()
+    stop.on_signals()
+    with tempfile.TemporaryDirectory() as home:
+        app = bare_app() if kind == "bare" else retinue_app(Path(home))
+        async with serving(app, listener, stop):
+            print(url_of(listener), flush=True)
+            await stop.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_loop(lambda: main(sys.argv[1])))

@@ -1,0 +1,172 @@
+"""Run one test file with pytest and record each test, with the coverage of the module under test.
+
+Run as ``python -I -B run_tests.py REQUEST RESULTS`` (two files) in a limited subprocess. Results are JSON lines,
+a ``start`` before each test, so that a test which kills or hangs the process is known.
+"""
+
+import ast
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import loading
+import pytest
+from guard import Guard, Refused
+
+
+class TestTooSlow(BaseException):
+    """A test passed its time."""
+
+
+def ring(_number, _frame):
+    raise TestTooSlow
+
+
+class Recorder:
+    """A pytest plugin that writes what happens."""
+
+    def __init__(self, tell, request, guard):
+        self.tell = tell
+        self.request = request
+        self.guard = guard
+
+    def pytest_collection_modifyitems(self, items):
+        skipped = set(self.request["skip"])
+        items[:] = [item for item in items if item.name not in skipped]
+        self.tell({"event": "collected", "tests": [item.name for item in items]})
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.tell({"event": "uncollectable", "why": str(report.longreprtext)[-1500:]})
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        self.tell({"event": "start", "test": item.name})
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, self.request["test_limit_s"])
+        self.guard.raised = True
+        started = time.monotonic()
+        result = {"event": "end", "test": item.name, "outcome": "passed"}
+        try:
+            return (yield)
+        except TestTooSlow:
+            result.update(outcome="slow")
+            raise RuntimeError("slow") from None
+        except Refused as error:
+            result.update(outcome="refused", message=str(error))
+            raise RuntimeError("refused") from None
+        except pytest.skip.Exception:
+            result.update(outcome="skipped")
+            raise
+        except BaseException as error:
+            result.update(self.describe_failure(error))
+            raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.guard.raised = False
+            result["duration_s"] = round(time.monotonic() - started, 3)
+            self.tell(result)
+
+    def describe_failure(self, error):
+        """What failed and where: the exception, the statement of the test, Hypothesis's example."""
+        inner = error
+        while isinstance(inner, BaseExceptionGroup) and inner.exceptions:
+            inner = inner.exceptions[0]
+        notes = [*getattr(error, "__notes__", ()), *getattr(inner, "__notes__", ())]
+        example = next((note for note in notes if "alsifying example" in note), "")
+        line = 0
+        for frame, number in traceback.walk_tb(inner.__traceback__):
+            if os.path.basename(frame.f_code.co_filename) == self.request["file"]:
+                line = number
+        module = type(inner).__module__
+        name = type(inner).__name__ if module == "builtins" else module + "." + type(inner).__name__
+        return {
+            "outcome": "failed",
+            "exception": name,
+            "message": str(inner).strip()[:600],
+            "example": example.split(":", 1)[-1].strip()[:1200],
+            "statement": self.find_statement(line),
+            "line": line,
+        }
+
+    def find_statement(self, line):
+        """The whole statement around a line of the test file."""
+        with open(self.request["file"], encoding="utf-8") as file:
+            source = file.read()
+        best = None
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                if best is None or node.lineno >= best.lineno:
+                    best = node
+        return ast.unparse(best) if best is not None else ""
+
+
+def measure(request, cover):
+    """How many statements in the bodies of the module's functions ran."""
+    if cover is None or not request["source"]:
+        return None
+    cover.stop()
+    _name, _statements, _excluded, missing, _formatted = cover.analysis2(request["source"])
+    with open(request["source"], "rb") as file:
+        tree = ast.parse(file.read())
+    inside = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.stmt) and inner is not node and not is_text(inner):
+                    inside.add(inner.lineno)
+    counted = inside & set(_statements)
+    ran = counted - set(missing)
+    return {"event": "coverage", "statements": len(counted), "ran": len(ran), "missing": sorted(counted - ran)}
+
+
+def is_text(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def start_coverage(request):
+    try:
+        import coverage
+    except ImportError:
+        return None
+    if not request["source"]:
+        return None
+    cover = coverage.Coverage(data_file=None, include=[request["source"]], config_file=False)
+    cover.start()
+    return cover
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        request = json.load(file)
+    with open(sys.argv[2], "a", encoding="utf-8") as results:
+
+        def tell(found):
+            results.write(json.dumps(found) + "\n")
+            results.flush()
+
+        sys.path += [entry for entry in request["appended"] if entry not in sys.path]
+        guard = Guard(os.getcwd())
+        cover = start_coverage(request)
+        if request["module"]:
+            try:
+                loading.load(request["module"], request["root"], request["source"])
+            except BaseException as error:  # noqa: BLE001  (importing runs the module's own code)
+                tell({"event": "unloadable", "why": type(error).__name__ + ": " + str(error)[:300]})
+                return
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--noconftest", "-c", os.devnull]
+        options += ["--rootdir", ".", "-W", "ignore", "--tb=short", request["file"]]
+        code = pytest.main(options, plugins=[Recorder(tell, request, guard)])
+        found = measure(request, cover)
+        if found:
+            tell(found)
+        tell({"event": "finished", "code": int(code)})
+
+
+if __name__ == "__main__":
+    main()

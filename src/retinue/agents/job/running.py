@@ -1,0 +1,137 @@
+"""Drives ``inside/run_tests.py``: runs a test file under limits and reads what became of each test."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from retinue.agents.job.inspection import describe_end
+from retinue.core.errors import ExecutionFailedError
+from retinue.drivers.commands import Limits, run_command
+
+LIMITS = Limits(wall_s=120, cpu_s=120, memory_bytes=1536 * 1024**2, processes=8)
+TEST_LIMIT_S = 10.0
+_RESTARTS = 4
+
+Result = Literal["passed", "failed", "slow", "refused", "skipped", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """What became of one test; the texts are empty unless it failed."""
+
+    __test__ = False
+
+    name: str
+    outcome: Result
+    duration_s: float = 0.0
+    exception: str = ""
+    message: str = ""
+    example: str = ""
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """A run of a test file: results, the share of the module's function bodies that ran, what went wrong."""
+
+    __test__ = False
+
+    results: tuple[TestResult, ...]
+    coverage_percent: float | None = None
+    missing_lines: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the module under test comes from: as in the notes of the test file; empty texts when unknown."""
+
+    module: str = ""
+    root: str = ""
+    source: str = ""
+    python: str = ""
+    appended: tuple[str, ...] = ()
+
+
+async def run_tests(code: str, file_name: str, place: Place, limits: Limits = LIMITS) -> TestRun:
+    """Run the tests in a fresh folder; a test that kills the process is named and the others run again."""
+    results: list[TestResult] = []
+    skip: list[str] = []
+    coverage: Mapping[str, Any] = {}
+    for _ in range(_RESTARTS):
+        events, ended = await _run_once(code, file_name, place, skip, limits)
+        started = ""
+        for event in events:
+            if event["event"] in ("unloadable", "uncollectable"):
+                return TestRun((), problem=event["why"])
+            if event["event"] == "start":
+                started = event["test"]
+            elif event["event"] == "end":
+                started = ""
+                results.append(_read_result(event))
+            elif event["event"] == "coverage":
+                coverage = event
+        skip = [result.name for result in results]
+        if started:
+            results.append(TestResult(started, "killed", message=ended))
+            skip.append(started)
+        elif not any(event["event"] == "finished" for event in events):
+            raise ExecutionFailedError(f"the tests could not be run: {ended}")
+        else:
+            break
+    percent = 100 * coverage["ran"] / coverage["statements"] if coverage.get("statements") else None
+    return TestRun(tuple(results), percent, tuple(coverage.get("missing", ())))
+
+
+def _read_result(event: Mapping[str, Any]) -> TestResult:
+    return TestResult(
+        name=event["test"],
+        outcome=event["outcome"],
+        duration_s=event["duration_s"],
+        exception=event.get("exception", ""),
+        message=event.get("message", ""),
+        example=event.get("example", ""),
+        statement=event.get("statement", ""),
+    )
+
+
+async def _run_once(
+    code: str, file_name: str, place: Place, skip: Sequence[str], limits: Limits
+) -> tuple[list[dict[str, Any]], str]:
+    with (
+        tempfile.TemporaryDirectory(prefix="retinue-tests-") as name,
+        resources.as_file(resources.files("retinue.agents.job.inside")) as inside,
+    ):
+        folder = Path(name)
+        (folder / file_name).write_text(code, encoding="utf-8", errors="surrogatepass")
+        (folder / "request.json").write_text(
+            json.dumps(
+                {
+                    "file": file_name,
+                    "module": place.module,
+                    "root": place.root,
+                    "source": place.source,
+                    "appended": list(place.appended),
+                    "skip": list(skip),
+                    "test_limit_s": TEST_LIMIT_S,
+                }
+            ),
+            encoding="utf-8",
+        )
+        python = place.python or sys.executable
+        result = await run_command(
+            [python, "-I", "-B", str(inside / "run_tests.py"), "request.json", "results.jsonl"],
+            folder=folder,
+            limits=limits,
+            environment={"PYTHONHASHSEED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        )
+        results = folder / "results.jsonl"
+        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")], describe_end(result)

@@ -1,0 +1,110 @@
+"""``retinue agents`` and ``retinue show``: who is in the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from retinue.cli.completion import complete_agent
+from retinue.cli.options import json_option
+from retinue.cli.output import clean, note, print_json, print_table, warn_missing
+from retinue.cli.session import open_session, run_command
+
+
+@click.command()
+@json_option
+def agents(as_json: bool) -> None:
+    """List the agents.
+
+    Every agent of the registries, whether it answers, and since when it does not.
+    """
+    reply = run_command(_ask("list_agents", {}))
+    if as_json:
+        print_json(reply)
+        return
+    rows = reply["agents"]
+    if rows:
+        print_table(
+            ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
+            [
+                (row["name"], row.get("version"), _say_status(row), row.get("skills"), row.get("url"))
+                for row in rows
+            ],
+        )
+    else:
+        note("no agents yet; start one: retinue serve agent.py")
+    warn_missing(reply)
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_agent)
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show one agent and its skills.
+
+    NAME is the agent's, or name@source where several registries know one of that name.
+    """
+    reply = run_command(_ask("show_agent", {"name": name}))
+    if as_json:
+        print_json(reply)
+        return
+    card, listing = reply["card"], reply["listing"]
+    heading = click.style(clean(f"{card['name']} {card.get('version') or ''}"), bold=True)
+    click.echo(heading + (f"  {clean(card['description'])}" if card.get("description") else ""))
+    facts = {
+        "status": _say_status(listing),
+        "url": card.get("url"),
+        "published": listing.get("reference"),
+        "source": listing.get("source"),
+        "digest": listing.get("digest"),
+        "maintainer": card.get("maintainer"),
+        "last error": listing.get("last_error"),
+    }
+    for label, value in facts.items():
+        if value:
+            click.echo(f"{label + ':':<12}{clean(value)}")
+    if card.get("skills"):
+        click.echo()
+        print_table(
+            ("SKILL", "TAKES", "GIVES", "DESCRIPTION"),
+            [
+                (
+                    skill["id"],
+                    say_fields(skill.get("input_schema")),
+                    say_fields(skill.get("output_schema")),
+                    skill.get("description"),
+                )
+                for skill in card["skills"]
+            ],
+        )
+
+
+def say_fields(schema: Any) -> str:
+    """The fields of an object schema, optional ones with ``?``; else its type; "" for none."""
+    if not isinstance(schema, Mapping):
+        return ""
+    fields = schema.get("properties")
+    if isinstance(fields, Mapping) and fields:
+        required = schema.get("required") or ()
+        return ", ".join(name if name in required else f"{name}?" for name in fields)
+    kind = schema.get("type")
+    return clean(kind if isinstance(kind, str | list) else "")
+
+
+async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
+    async with open_session().client() as client:
+        return await client.get(skill, arguments, agent=client_agent(client.hub_url))
+
+
+def client_agent(hub_url: str | None) -> str | None:
+    """Whose skill is asked for: the hub answers its own first, so its url says it all."""
+    return None if hub_url is not None else "retinue"
+
+
+def _say_status(row: Mapping[str, Any]) -> str:
+    status = str(row.get("status") or "unknown")
+    if status == "unavailable" and row.get("since"):
+        return f"{status} since {row['since']}"
+    return status

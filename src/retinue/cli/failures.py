@@ -1,0 +1,118 @@
+"""How a failure looks at the command line: one line with its remedy, and an exit status.
+
+The status of Retinue's own errors stands in ``surfaces/faults.py``, the table of all doors.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.core.errors import RemoteFaultError, RetinueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEBUG_VARIABLE = "RETINUE_DEBUG"
+INTERRUPTED = 130
+USAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is said of an error; an empty message says nothing (the person knows: Ctrl-C)."""
+
+    type: str
+    message: str
+    remedy: str
+    exit_code: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+    trace: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        said = {"type": self.type, "message": self.message, "remedy": self.remedy, "data": dict(self.data)}
+        return {"error": {key: value for key, value in said.items() if value}}
+
+
+def describe(error: Exception) -> Failure:
+    """The failure that an exception is, whatever it is."""
+    trace = "".join(traceback.format_exception(error)) if os.environ.get(DEBUG_VARIABLE) else ""
+    if isinstance(error, RetinueError):
+        return _describe_own(error, trace)
+    if isinstance(error, click.Abort):
+        return Failure("cancelled", "", "", INTERRUPTED)
+    if isinstance(error, click.ClickException):
+        return Failure("usage", *_read_usage(error), error.exit_code)
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return Failure(
+        "internal_error",
+        f"unexpected {type(error).__name__}: {first}",
+        f"set {DEBUG_VARIABLE}=1 for the traceback" if not trace else "please report it",
+        1,
+        trace=trace,
+    )
+
+
+def show(failure: Failure, *, as_json: bool = False) -> None:
+    """Say it on standard error; with ``as_json`` as one JSON object on one line."""
+    if failure.trace:
+        click.echo(failure.trace, err=True, nl=False)
+    if not failure.message:
+        return
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(failure.as_json(), default=str).decode(), err=True)
+        return
+    remedy = f" — {_one_line(failure.remedy)}" if failure.remedy else ""
+    label = click.style("error:", fg="red", bold=True)
+    click.echo(f"{label} {_one_line(failure.message)}{remedy}", err=True)
+
+
+def _describe_own(error: RetinueError, trace: str) -> Failure:
+    from retinue.surfaces.faults import exit_code, list_error_classes, row_of
+
+    if not isinstance(error, RemoteFaultError):
+        return Failure(error.type, error.message, error.remedy, exit_code(error), error.data, trace)
+    # What a hub or an agent answered was an error like ours before it travelled: show it as that.
+    facts = error.fault_data if isinstance(error.fault_data, dict) else {}
+    kinds = [kind for kind in list_error_classes() if kind.type == error.remote_type]
+    status = row_of(kinds[0]).exit_code if kinds else exit_code(error)
+    remedy = facts.get("remedy")
+    data = {key: value for key, value in facts.items() if key not in ("type", "remedy")}
+    return Failure(
+        error.remote_type,
+        error.message,
+        remedy if isinstance(remedy, str) else error.remedy,
+        status,
+        {"code": error.code, **data},
+        trace,
+    )
+
+
+def _read_usage(error: click.ClickException) -> tuple[str, str]:
+    """Message and remedy of what click refuses."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    remedy = f"see {ctx.command_path} --help" if ctx is not None else ""
+    if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
+        if isinstance(error, click.NoSuchOption):
+            message = f"no such option {error.option_name}"
+        else:
+            message = f"no such command {error.command_name}"
+        near = error.possibilities or []
+        return message, f"did you mean {' or '.join(near)}?" if near else remedy
+    if isinstance(error, click.MissingParameter) and ctx is not None and error.param is not None:
+        name = error.param.human_readable_name
+        usage = " ".join(ctx.get_usage().split()).removeprefix("Usage: ")
+        return f"{name} is missing", f"usage: {usage}"
+    message = error.format_message().rstrip(".")
+    return message[:1].lower() + message[1:], remedy
+
+
+def _one_line(text: str) -> str:
+    """The text without line ends and without characters that would steer a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,0 +1,68 @@
+"""``retinue find``: skills by words or by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retinue.cli.completion import complete_skill
+from retinue.cli.options import json_option, registry_option
+from retinue.cli.output import note, print_json, print_table, warn_missing
+from retinue.cli.session import open_session, run_command
+
+MOST = 50
+
+
+@click.command()
+@click.argument("text", required=False, default="")
+@click.option("--skill", metavar="ID", shell_complete=complete_skill, help="Exactly this skill.")
+@click.option("--version", metavar="RANGE", help="Only of agents in these versions, such as '>=1.2,<2'.")
+@click.option("--url", "only_url", is_flag=True, help="Print the agents' urls and nothing else.")
+@registry_option("Look in this registry alone; may be given several times.", multiple=True)
+@json_option
+def find(
+    text: str,
+    skill: str | None,
+    version: str | None,
+    only_url: bool,
+    registries: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find skills by words or by id.
+
+    TEXT are words of what is wanted; without any, everything is listed. The best is first.
+    """
+    wanted: dict[str, Any] = {"query": text, "skill": skill, "version": version}
+    reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries))
+    rows = reply["skills"]
+    if as_json:
+        print_json(reply)
+    elif only_url:
+        for url in dict.fromkeys(row["url"] for row in rows if row.get("url")):
+            click.echo(url)
+    elif rows:
+        print_table(
+            ("SKILL", "AGENT", "VERSION", "STATUS", "DESCRIPTION"),
+            [
+                (row["skill"], row["agent"], row.get("version"), row.get("status"), row.get("description"))
+                for row in rows
+            ],
+        )
+    else:
+        note(f"nothing found for {text!r}; see all: retinue find" if text else "no skills yet")
+    if not as_json:
+        if more := reply.get("more"):
+            note(f"{more} more; add words to narrow it")
+        warn_missing(reply)
+
+
+async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str, Any]:
+    session = open_session()
+    if registries:
+        from retinue.apps.catalog import find_in_registries
+
+        return await find_in_registries(registries, **wanted)
+    async with session.client() as client:
+        reply: dict[str, Any] = await client.get("find_skills", {**wanted, "limit": MOST})
+        return reply

@@ -1,0 +1,54 @@
+"""Options and argument types that several commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from retinue.core.errors import InvalidSettingError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_INPUT_BYTES = 4 * 1024 * 1024
+
+
+def json_option(command: F) -> F:
+    """``--json``: the result, and an error, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def registry_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
+    """``--registry URL``"""
+    return click.option(
+        "--registry",
+        "registries" if multiple else "registry",
+        metavar="URL",
+        multiple=multiple,
+        help=help_text,
+    )
+
+
+def read_object(text: str, what: str) -> dict[str, Any]:
+    """The JSON object in ``text``, or on standard input where that is ``-``.
+
+    Raises InvalidSettingError that says where the JSON breaks, or what stands there instead.
+    """
+    import orjson
+
+    remedy = """write an object, such as '{"name": "Ada"}'"""
+    if text == "-":
+        text = sys.stdin.read(MAX_INPUT_BYTES)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidSettingError(
+            what, f"no JSON: {error.msg} (line {error.lineno}, column {error.colno})", remedy=remedy
+        ) from None
+    if not isinstance(value, dict):
+        names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+        found = names.get(type(value), "a number")
+        raise InvalidSettingError(what, f"JSON, but {found}", remedy=remedy)
+    return value

@@ -1,0 +1,83 @@
+"""What commands print: JSON and tables on standard output, notes on standard error.
+
+Names and descriptions come from other people's cards: nothing of them reaches the terminal that could
+steer it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+STATUS_STYLES = {
+    "available": "green",
+    "done": "green",
+    "ok": "green",
+    "unknown": "dim",
+    "disabled": "dim",
+    "warn": "yellow",
+    "unavailable": "red",
+    "failed": "red",
+    "fail": "red",
+}
+
+
+def clean(value: Any) -> str:
+    """A value as one line of text without control characters; "" for None."""
+    if value is None:
+        return ""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def print_json(value: Any, *, compact: bool = False) -> None:
+    """Print a JSON value, indented unless ``compact``."""
+    import orjson
+
+    options = orjson.OPT_NON_STR_KEYS | (0 if compact else orjson.OPT_INDENT_2)
+    click.echo(orjson.dumps(value, option=options))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, err: bool = False) -> None:
+    """Print rows below headings; as wide as they need where the output is no terminal.
+
+    A cell that says a status is coloured.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    stream = sys.stderr if err else sys.stdout
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not stream.isatty():
+        console.width = 10_000
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for position, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=position == 0)
+    for row in rows:
+        cells = [clean(cell) for cell in row]
+        table.add_row(*(Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in cells))
+    with console.capture() as capture:
+        console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    click.echo("\n".join(lines), err=err, color=console.is_terminal or None)
+
+
+def note(text: str) -> None:
+    """Say something beside the result, on standard error."""
+    click.echo(clean(text), err=True)
+
+
+def warn(text: str) -> None:
+    """Say on standard error that something is not as it should be, though the command goes on."""
+    click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}", err=True)
+
+
+def warn_missing(reply: Mapping[str, Any]) -> None:
+    """Say what a list could not tell, because a source of it did not answer."""
+    for problem in reply.get("missing", ()):
+        place = "/".join(clean(problem[key]) for key in ("source", "key") if problem.get(key))
+        warn(f"{place}: {problem.get('error')}")

@@ -1,0 +1,234 @@
+"""retinue.db: one suite over the store of listings and its twin, and what only a file can suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import StateDamagedError, StateError, StorageFullError
+from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
+from retinue.drivers.store import AUDIT_FLUSH_ROWS, SqliteAudit, SqliteListings
+from retinue.mesh.audit import AuditLog, MemoryAudit
+from retinue.mesh.listings import Listings, MemoryListings
+from retinue.protocols.pallet_card import parse_card
+from tests.requirements import requirement
+
+CARD = b"""{"name": "plan-agent",  "url": "http://localhost:8001", "version": "1.0.0",
+ "skills": [{"id": "create_plan", "description": "plans", "x-foreign": [1]}], "x-more": {"kept": true}}"""
+NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def listing(key: str = "agents/plan", source: str = "home", **changes: Any) -> Listing:
+    record = parse_card(CARD, reference=key)
+    return replace(Listing(record, source, key, tag="v1", digest="sha256:00", raw=CARD), **changes)
+
+
+FULL = listing(
+    hash="h",
+    published_at=NOON,
+    fetched_at=NOON,
+    etag='"e"',
+    owner="key-1",
+    signature="valid",
+    hops=("hub-1", "hub-2"),
+    enabled=False,
+    reachable=False,
+    since=NOON,
+    last_error="connection refused",
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "retinue.db"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Listings]:
+    opened: Listings = MemoryListings() if request.param == "memory" else SqliteListings(path)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("kept", [listing(), FULL, listing(reachable=True)])
+@requirement("P-17")
+def test_a_listing_comes_back_as_it_was_kept_its_bytes_included(store: Listings, kept: Listing) -> None:
+    store.put_all([kept])
+    assert list(store.load()) == [kept]
+
+
+def test_listings_come_by_source_and_key_and_the_last_of_an_id_stays(store: Listings) -> None:
+    store.put_all([listing("b"), listing("a"), listing("z", "away")])
+    store.put_all([listing("b", tag="v2")])
+    assert [(one.source, one.key, one.tag) for one in store.load()] == [
+        ("away", "z", "v1"),
+        ("home", "a", "v1"),
+        ("home", "b", "v2"),
+    ]
+
+
+def test_a_removed_listing_is_gone_and_an_absent_one_no_error(store: Listings) -> None:
+    store.put_all([listing("a"), listing("b")])
+    store.remove(ListingKey("home", "a"))
+    store.remove(ListingKey("home", "a"))
+    assert [one.key for one in store.load()] == ["b"]
+
+
+def test_a_record_made_here_is_kept_by_its_card_without_private_skills(path: Path) -> None:
+    skills = (Skill("shown", tags=("t",)), Skill("hidden", visibility="private"))
+    record = AgentRecord("local", endpoints=(Endpoint("execute", "http://x"),), skills=skills, topics=("T",))
+    store = SqliteListings(path)
+    store.put_all([Listing(record, "local", "local")])
+    (kept,) = store.load()
+    store.close()
+    assert kept.raw == b""
+    assert kept.record == replace(record, skills=skills[:1])
+
+
+def test_a_card_that_can_be_read_no_more_is_dropped_and_the_rest_loaded(path: Path) -> None:
+    store = SqliteListings(path)
+    store.put_all([listing("a"), listing("b"), listing("c")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE listings SET raw = '[]' WHERE key = 'a'")
+        connection.execute("UPDATE listings SET since = 'yesterday' WHERE key = 'b'")
+    connection.close()
+    assert [one.key for one in store.load()] == ["c"]
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["all", "middle", "other"])
+def test_a_damaged_file_is_named_with_the_remedy_and_left_as_it_is(path: Path, damage: str) -> None:
+    store = SqliteListings(path)
+    store.put_all([listing(f"agents/{i}") for i in range(200)])
+    store.close()
+    if damage == "all":
+        path.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    elif damage == "middle":
+        content = bytearray(path.read_bytes())
+        content[4096:-1] = b"\xff" * (len(content) - 4097)
+        path.write_bytes(bytes(content))
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TABLE listings")
+        connection.close()
+    before = path.read_bytes()
+
+    def use() -> None:
+        again = SqliteListings(path)
+        try:
+            list(again.load())
+        finally:
+            again.close()
+
+    with pytest.raises(StateDamagedError) as damaged:
+        use()
+    assert damaged.value.path == str(path)
+    assert "move it away" in damaged.value.remedy
+    assert path.read_bytes() == before
+    path.unlink()
+    use()
+
+
+def test_a_file_of_a_newer_retinue_is_refused_and_not_touched(path: Path) -> None:
+    SqliteListings(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StateError, match="has form 99"):
+        SqliteListings(path)
+
+
+def test_a_path_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for unfit in (tmp_path / "folder", tmp_path / "file" / "retinue.db"):
+        with pytest.raises(StateError) as refused:
+            SqliteListings(unfit)
+        assert str(unfit) in refused.value.message
+
+
+def test_without_room_nothing_of_a_batch_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect_to_a_small_disk(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = real_connect(*args, **options)
+        connection.execute("PRAGMA max_page_count = 40")
+        return connection
+
+    real_connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect_to_a_small_disk)
+    store = SqliteListings(path)
+    store.put_all([listing("a")])
+    with pytest.raises(StorageFullError) as full:
+        store.put_all([listing("a", tag="v2"), *(listing(f"b{i}") for i in range(2000))])
+    assert full.value.path == str(path)
+    assert [(one.key, one.tag) for one in store.load()] == [("a", "v1")]
+    store.put_all([listing("c")])
+    store.close()
+
+
+def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:
+    stores = [SqliteListings(path), SqliteListings(path)]
+    stores[0].put_all([listing("a")])
+    assert [one.key for one in stores[1].load()] == ["a"]
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def audit(request: pytest.FixtureRequest, path: Path) -> Iterator[AuditLog]:
+    if request.param == "memory":
+        yield MemoryAudit(keep=300)
+        return
+    opened = SqliteAudit(path, keep_rows=300)
+    yield opened
+    opened.close()
+
+
+def test_the_newest_rows_come_first_and_the_oldest_go(audit: AuditLog) -> None:
+    for number in range(450):
+        audit.append({"number": number, "at": NOON.isoformat()})
+    assert [row["number"] for row in audit.recent(3)] == [449, 448, 447]
+    assert len(audit.recent(1000)) == 300
+    assert list(audit.recent(0)) == []
+
+
+async def test_rows_are_written_in_batches_a_moment_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.drivers.store.AUDIT_FLUSH_S", 0.0)
+    audit = SqliteAudit(path)
+    reader = sqlite3.connect(path)
+
+    def written() -> int:
+        return int(reader.execute("SELECT count(*) FROM audit").fetchone()[0])
+
+    audit.append({"n": 1})
+    assert written() == 0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert written() == 1
+    for number in range(AUDIT_FLUSH_ROWS):
+        audit.append({"n": number})
+    assert written() == 1 + AUDIT_FLUSH_ROWS
+    audit.append({"n": "last"})
+    audit.close()
+    assert written() == 2 + AUDIT_FLUSH_ROWS
+    reader.close()
+
+
+def test_a_file_that_cannot_be_written_fails_no_call_and_loses_no_row(path: Path) -> None:
+    audit = SqliteAudit(path)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("ALTER TABLE audit RENAME TO aside")
+    audit.append({"n": 1})
+    audit.append({"n": 2})
+    blocker.execute("ALTER TABLE aside RENAME TO audit")
+    blocker.close()
+    assert [row["n"] for row in audit.recent(9)] == [2, 1]
+    audit.close()
