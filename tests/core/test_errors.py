@@ -29,6 +29,7 @@ SAMPLES: dict[str, Any] = {
     "str | None": "sample",
     "int": 7,
     "float": 1.5,
+    "Mapping[str, Any]": {"a": 1},
     "Any": {"type": "sample"},
     "Sequence[str]": ("one", "two"),
     "Sequence[Problem]": (Problem("a.b", "is wrong"),),
@@ -84,7 +85,8 @@ def test_the_classes_stand_in_the_order_in_which_they_are_drawn() -> None:
 def test_every_error_says_what_happened_in_one_line(kind: type[RetinueError]) -> None:
     error = build(kind)
     assert str(error) == error.message
-    assert error.message and "\n" not in error.message
+    assert error.message
+    assert "\n" not in error.message
     assert "\n" not in error.remedy
     assert isinstance(error.data, dict)
 

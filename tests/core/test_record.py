@@ -13,8 +13,8 @@ from retinue.core.errors import UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 
 DESIGN = {
-    "AgentRecord": "name version title description maintainer provider endpoints skills traits resources prompts"
-    " topics scores context_window languages labels annotations resource_globs security extra",
+    "AgentRecord": "name version title description maintainer provider endpoints skills traits resources"
+    " prompts topics scores context_window languages labels annotations resource_globs security extra",
     "Endpoint": "protocol url wire_version",
     "Skill": "id title description input_schema output_schema tags similes examples roles visibility hints"
     " timeout_s extra",
@@ -23,15 +23,16 @@ DESIGN = {
     "Trait": "name description type value skill_id extra",
     "Resource": "uri name mime visibility",
     "Prompt": "name arguments",
-    "Listing": "record source key tag digest hash raw published_at fetched_at etag owner signature hops enabled"
-    " reachable since last_error stats",
+    "Listing": "record source key tag digest hash raw published_at fetched_at etag owner signature hops"
+    " enabled reachable since last_error stats",
     "Call": "id agent version_range skill arguments principal door trace deadline idempotency_key run_step",
     "Principal": "id kind scopes",
-    "Outcome": "call_id agent version skill status value parts attempts duration_ms usage cached warnings error"
-    " meta",
+    "Outcome": "call_id agent version skill status value parts attempts duration_ms usage cached warnings"
+    " error meta",
     "Part": "kind value mime name annotations",
     "Attempt": "agent duration_ms error",
-    "TraceContext": "id depth path via calls_left seconds_left traceparent tracestate baggage kid mac trusted",
+    "TraceContext": "id depth path via calls_left seconds_left traceparent tracestate baggage kid mac"
+    " trusted",
     "Hop": "agent skill",
 }
 

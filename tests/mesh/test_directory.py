@@ -470,8 +470,10 @@ async def test_a_source_that_says_it_changed_is_read_by_the_very_next_look_up(cl
 
 async def test_closing_ends_readings_on_their_way(clock: Clock) -> None:
     class SilentSource(SlowSource):
+        asked_for_one = asyncio.Event()
+
         async def read_one(self, key: str) -> Listing | None:
-            self.asked.set()
+            self.asked_for_one.set()
             await self.let.wait()
             return None
 
@@ -480,9 +482,10 @@ async def test_closing_ends_readings_on_their_way(clock: Clock) -> None:
     directory = directory_of(clock, source)
     await directory.refresh()
     source.let.clear()
+    source.asked.clear()
     waiting = [asyncio.create_task(directory.refresh()), asyncio.create_task(directory.reread(listing("x")))]
     await source.asked.wait()
-    await asyncio.sleep(0)
+    await source.asked_for_one.wait()
     await directory.aclose()
     for task in waiting:
         with pytest.raises(asyncio.CancelledError):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import SchemaRefusedError
-from retinue.mesh.schema import MAX_PROBLEMS, MAX_SCHEMA_BYTES, check_schema, compile_schema
+from retinue.mesh.schema import CACHE_SIZE, MAX_PROBLEMS, MAX_SCHEMA_BYTES, check_schema, compile_schema
 from tests.requirements import requirement
 
 WHERE = "create_plan.input_schema"
@@ -205,7 +205,15 @@ def test_values_that_are_no_json_are_problems_and_no_crash() -> None:
         ({"$ref": "#nobody"}, "leads nowhere"),
         ({"$ref": "#"}, "leads back to itself"),
         ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"not": {"$ref": "#"}}}}, "leads back to itself"),
-        ({"properties": {"a": {"$id": "http://x/", "$ref": "#/y"}}}, "inner $id"),
+        ({"properties": {"a": {"$id": "http://x/", "$ref": "#/y"}}, "y": {}}, "an id of its own"),
+        ({"items": {"$anchor": "a"}, "not": {"$anchor": "a"}}, "the anchor 'a' twice"),
+        ({"items": {"$id": "#a"}, "not": {"$anchor": "a"}}, "the anchor 'a' twice"),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "not": {"id": "http://x/", "$ref": "#/y"}},
+            "an id of its own",
+        ),
+        ({"$ref": ""}, "points outside the schema"),
+        ({"$id": "::"}, "Invalid URI"),
         ({"type": "objekt"}, "at type"),
         ({"properties": []}, "at properties"),
         ({"type": "string", "pattern": "(?=x)y"}, "no regular expression, or uses look-around"),
@@ -288,6 +296,42 @@ def test_a_recursive_union_is_usable_up_to_a_safe_depth() -> None:
         deep = {"op": "b", "arg": deep}
     assert not check.is_valid(deep)
     assert "nested deeper than" in check.problems(deep)[0].message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#name", "$defs": {"x": {"$anchor": "name", "type": "string"}}},
+        {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {"type": "string"}}},
+        {"$id": "https://example.org/s", "$ref": "#/$defs/x", "$defs": {"x": {"type": "string"}}},
+        {"$ref": "#/prefixItems/0", "prefixItems": [{"type": "string"}]},
+    ],
+)
+def test_a_ref_within_the_schema_is_followed(schema: Any) -> None:
+    assert messages(schema, "x") == []
+    assert messages(schema, 1) == ["the value must be string; it is an integer"]
+
+
+def test_example_values_may_look_like_keywords() -> None:
+    check_schema(
+        {"examples": [{"$id": "1", "$ref": "http://x/"}], "properties": {"$ref": {}, "$id": {}}}, WHERE
+    )
+
+
+def test_ids_that_only_name_a_part_are_accepted() -> None:
+    draft = "http://json-schema.org/draft-07/schema#"
+    schema = {"$schema": draft, "properties": {"a": {"$id": "#/properties/a", "id": "a", "type": "string"}}}
+    assert messages(schema, {"a": 1}) == ["field 'a' must be string; it is an integer"]
+    named = {"$schema": draft, "definitions": {"x": {"$id": "#name", "type": "string"}}, "$ref": "#name"}
+    assert messages(named, 1) == ["the value must be string; it is an integer"]
+
+
+def test_the_cache_is_bounded() -> None:
+    first = fields("first of many")
+    check = compile_schema(first, WHERE)
+    for number in range(CACHE_SIZE):
+        compile_schema({"const": number}, WHERE)
+    assert compile_schema(first, WHERE) is not check
 
 
 def test_older_drafts_are_read_by_their_own_rules() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -433,8 +434,7 @@ async def test_a_fork_keeps_what_came_before_a_step(open_runs: Open) -> None:
             return len(ran)
 
         return [
-            (await context.step(name, lambda name=name: note(name), timeout_s=5)).value
-            for name in ("a", "b", "c")
+            (await context.step(name, partial(note, name), timeout_s=5)).value for name in ("a", "b", "c")
         ]
 
     async with open_runs(body) as runs:

@@ -27,7 +27,7 @@ from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.core.errors import RetinueError
+from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
@@ -37,7 +37,6 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
-from retinue.protocols.oci.reference import Reference
 from retinue.protocols.pallet_card import encode_card, render_card
 from retinue.settings import Settings
 from retinue.surfaces.cards import card_route
@@ -177,11 +176,11 @@ async def _publish(registry: Registry, record: AgentRecord, options: ServeOption
 
 
 async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
-    """Forget the card on a clean exit, unless another process has published over it since."""
-    place = Reference(published.repository, tag=published.tag)
+    """Forget the card on a clean exit; by digest, so that a successor's card is not taken away."""
     try:
-        if await registry.find_digest(place) == published.digest:
-            await registry.delete(published.repository, published.tag)
+        await registry.delete(published.repository, published.digest)
+    except ReferenceNotFoundError:
+        _log.debug("already forgotten", reference=str(published))
     except RetinueError as error:
         say(f"{published} stays in {published.registry}: {error.message}")
 

@@ -45,7 +45,8 @@ def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # without the protocol asyncio would not switch Nagle off, and small answers would wait 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # rebinding a port in TIME_WAIT is wanted, sharing one with a living listener is not
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

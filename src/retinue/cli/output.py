@@ -7,7 +7,8 @@ steer it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -74,6 +75,22 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Say on standard error that something is not as it should be, though the command goes on."""
     click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}", err=True)
+
+
+@contextmanager
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Say lines on standard error while something goes on; on a terminal a moving line stands below."""
+
+    def say(line: str) -> None:
+        click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
+
+    if not sys.stderr.isatty():
+        yield say
+        return
+    from rich.console import Console
+
+    with Console(file=sys.stderr, highlight=False, markup=False).status(what):
+        yield say
 
 
 def warn_missing(reply: Mapping[str, Any]) -> None:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from retinue.cli.options import json_option, read_object
-from retinue.cli.output import print_json
-from retinue.cli.progress import RunProgress
+from retinue.cli.output import print_json, working
 from retinue.cli.session import open_session, run_command
 
-if TYPE_CHECKING:
-    from retinue.apps.client import Client
-
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
-WAIT_S = 20.0
-CANCEL_S = 5.0
 
 
 @click.command()
@@ -57,39 +48,8 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
 
 
 async def _run(workflow: str | dict[str, Any], given: dict[str, Any]) -> Any:
+    from retinue.apps.following import Follower
+
     async with open_session().client() as client:
-        started = await client.get("start_run", {"workflow": workflow, "input": given})
-        run_id = str(started["run"])
-        with RunProgress(run_id, str(started.get("workflow", ""))) as progress:
-            try:
-                return await _follow(client, run_id, progress)
-            except asyncio.CancelledError:
-                # Ctrl-C: the run belongs to this command, so it ends with it, wherever it runs.
-                with suppress(asyncio.CancelledError):
-                    await client.ask("cancel_run", {"run": run_id}, timeout_s=CANCEL_S)
-                raise
-
-
-async def _follow(client: Client, run_id: str, progress: RunProgress) -> Any:
-    after = 0
-    while True:
-        reply = await client.get(
-            "follow_run", {"run": run_id, "after": after, "wait_s": WAIT_S}, timeout_s=WAIT_S + 30
-        )
-        for event in reply["events"]:
-            progress.show(event)
-        after = reply["next"]
-        if reply["done"]:
-            if reply["status"] == "done":
-                return reply.get("output")
-            raise _failure(reply.get("error") or {}, run_id)
-
-
-def _failure(fault: Mapping[str, Any], run_id: str) -> Exception:
-    """The error that ended a run, as it was before it became data."""
-    from retinue.core.errors import CallCancelledError, RemoteFaultError
-
-    if not fault:
-        return CallCancelledError(f"run {run_id}")
-    data = {**fault.get("data", {}), "type": fault.get("type"), "remedy": fault.get("remedy")}
-    return RemoteFaultError("retinue", 0, str(fault.get("message", "")), data)
+        with working("running") as say:
+            return await Follower(client, say).run(workflow, given)

@@ -106,7 +106,8 @@ class TraceGuard:
 
     @staticmethod
     def _begin(trace: TraceContext) -> TraceContext:
-        return replace(trace, id=uuid.uuid4().hex, depth=0, depth_given=True)
+        # an unusable id is replaced, a depth that came with it still counts
+        return replace(trace, id=uuid.uuid4().hex, depth_given=True)
 
     def _resolve_depth(self, call: Call) -> TraceContext:
         trace = call.trace

@@ -113,6 +113,7 @@ def _is_recursive(graph: dict[int, _Node]) -> bool:
 def _read_graph(document: Mapping[str, Any]) -> dict[int, _Node]:
     """Every subschema that can be reached, by identity; the first is the whole document."""
     anchors = _read_anchors(document)
+    id_keyword = "id" if "draft-04" in str(document.get("$schema")) else "$id"
     graph: dict[int, _Node] = {}
     waiting: list[Any] = [document]
     links = 0
@@ -123,6 +124,9 @@ def _read_graph(document: Mapping[str, Any]) -> dict[int, _Node]:
         node = graph[id(schema)] = _Node()
         if not isinstance(schema, dict):
             continue
+        own_id = schema.get(id_keyword) if schema is not document else None
+        if isinstance(own_id, str) and not own_id.startswith("#"):
+            raise _UnsafeSchema("a part of it has an id of its own, which would move what its $refs mean")
         same = [schema[k] for k in _SAME_PLACE if k in schema]
         branches = [*_listed(schema, _BRANCHES), *_refs(schema, document, anchors)]
         links += len(branches)
@@ -169,17 +173,14 @@ def _named(schema: Mapping[str, Any], keywords: Iterable[str]) -> list[Any]:
 def _read_anchors(document: Mapping[str, Any]) -> dict[str, Any]:
     anchors: dict[str, Any] = {}
     layer: list[Any] = [document]
-    for depth in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         deeper: list[Any] = []
         for container in layer:
             if isinstance(container, dict):
-                if depth and isinstance(container.get("$id"), str) and not container["$id"].startswith("#"):
-                    raise _UnsafeSchema("it has an inner $id, which would move what a $ref means")
-                anchors |= {
-                    container[k]: container
-                    for k in ("$anchor", "$dynamicAnchor")
-                    if isinstance(container.get(k), str)
-                }
+                for name in _anchor_names(container):
+                    if name in anchors:
+                        raise _UnsafeSchema(f"it has the anchor {name!r} twice")
+                    anchors[name] = container
                 deeper += container.values()
             elif isinstance(container, list):
                 deeper += container
@@ -187,6 +188,14 @@ def _read_anchors(document: Mapping[str, Any]) -> dict[str, Any]:
         if not layer:
             return anchors
     raise _UnsafeSchema(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _anchor_names(container: Mapping[str, Any]) -> Iterator[str]:
+    """Names for ``#name``; drafts 6 and 7 write them as an ``$id`` that begins so."""
+    yield from {container[k] for k in ("$anchor", "$dynamicAnchor") if isinstance(container.get(k), str)}
+    own_id = container.get("$id")
+    if isinstance(own_id, str) and own_id.startswith("#"):
+        yield own_id[1:]
 
 
 def _refs(schema: Mapping[str, Any], document: Mapping[str, Any], anchors: Mapping[str, Any]) -> list[Any]:

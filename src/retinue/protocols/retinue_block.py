@@ -100,9 +100,10 @@ def list_shown_skills(record: AgentRecord, scopes: frozenset[str]) -> tuple[Skil
 
 
 def _is_shown(visibility: Visibility, scopes: frozenset[str]) -> bool:
+    # As mesh/visibility has it, but for what is private: that never leaves its process.
     if visibility == "exposed":
-        return not scopes.isdisjoint(("exposed", "mesh", "private"))
-    return visibility == "mesh" and not scopes.isdisjoint(("mesh", "private"))
+        return "exposed" in scopes or "mesh" in scopes
+    return visibility == "mesh" and "mesh" in scopes
 
 
 def _follow_from_url(endpoints: tuple[Endpoint, ...]) -> bool:

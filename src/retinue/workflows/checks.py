@@ -125,6 +125,8 @@ class _Checker:
         self._ids: frozenset[str] = frozenset()
 
     def check(self) -> None:
+        if not self._definition.steps:
+            raise self._document.fault(("steps",), "no steps", "add at least one step")
         self._check_count_and_ids()
         if self._definition.input is not None:
             try:
@@ -221,7 +223,7 @@ class _Checker:
             try:
                 template = parse_template(text)
             except ExpressionSyntaxError as error:
-                raise self._document.fault(place, error.problem, error.remedy) from None
+                raise self._syntax_fault(text, place, error) from None
             for expression in template.expressions:
                 self._check_references(expression, place, view)
 
@@ -229,8 +231,13 @@ class _Checker:
         try:
             expression = parse_condition(source)
         except ExpressionSyntaxError as error:
-            raise self._document.fault(path, error.problem, error.remedy) from None
+            raise self._syntax_fault(source, path, error) from None
         self._check_references(expression, path, view)
+
+    def _syntax_fault(self, text: str, path: Path, error: ExpressionSyntaxError) -> DefinitionError:
+        hyphenated = next((i for i in sorted(self._ids) if "-" in i and f"steps.{i}" in text), None)
+        remedy = f'write steps["{hyphenated}"]: a hyphen is a minus' if hyphenated else error.remedy
+        return self._document.fault(path, error.problem, remedy)
 
     def _check_references(self, expression: Expression, path: Path, view: _View) -> None:
         for reference in expression.shape.references:
@@ -244,11 +251,8 @@ class _Checker:
     def _check_step_reference(self, reference: Reference, path: Path, view: _View) -> None:
         step_id = reference.keys[0]
         if step_id not in self._ids:
-            hyphenated = sorted(i for i in self._ids if i.startswith(f"{step_id}-"))
             near = suggest(step_id, self._ids)
             remedy = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(self._ids))[:200]}"
-            if hyphenated:
-                remedy = f'write steps["{hyphenated[0]}"]: a hyphen is a minus'
             raise self._document.fault(path, f"no step has the id {step_id!r}", remedy)
         if step_id not in view.before and step_id not in view.looped:
             raise self._document.fault(

@@ -158,7 +158,7 @@ class Definition(_Model):
     version: str | None = None
     tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
     input: dict[str, Any] | None = None
-    steps: Annotated[tuple[Step, ...], Field(strict=False, min_length=1)]
+    steps: Annotated[tuple[Step, ...], Field(strict=False)]
     output: Any = "last"
 
     def to_json(self) -> dict[str, Any]:

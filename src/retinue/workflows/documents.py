@@ -75,13 +75,13 @@ def document_of(value: Any, source: str) -> Document:
     try:
         encoded = orjson.dumps(value)
     except TypeError as error:
+        if "Recursion limit" in str(error):
+            raise _too_deep(source) from None
         raise DefinitionError(f"no JSON: {error}", source=source, remedy="send JSON values") from None
     if len(encoded) > MAX_TEXT_BYTES:
         raise _too_large(source)
     if _is_deeper(value, MAX_DEPTH):
-        raise DefinitionError(
-            f"nested deeper than {MAX_DEPTH} levels", source=source, remedy="make it flatter"
-        )
+        raise _too_deep(source)
     return Document(orjson.loads(encoded), source)
 
 
@@ -297,6 +297,10 @@ def _too_large(source: str) -> DefinitionError:
     return DefinitionError(
         f"larger than {MAX_TEXT_BYTES // 1024} kB", source=source, remedy="split it into several workflows"
     )
+
+
+def _too_deep(source: str) -> DefinitionError:
+    return DefinitionError(f"nested deeper than {MAX_DEPTH} levels", source=source, remedy="make it flatter")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.checks import unknown_key
@@ -43,6 +44,17 @@ _TEMPLATE = re.compile(r"(?P<dollar>\$?)\{\{(?P<inner>.*?)\}\}", re.DOTALL)
 _INPUT = re.compile(r"(?<![\w.])workflow\.input(?P<path>(?:\.[\w-]+)*)")
 _OUTPUT = re.compile(r"(?<![\w.])steps\.(?P<id>[\w-]+)\.outputs(?P<path>(?:\.[\w-]+)*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A condition in CEL, and where it was written."""
+
+    text: str
+    path: Path
+
+    def both(self, other: _Condition | None) -> _Condition:
+        return self if other is None else _Condition(f"({self.text}) && ({other.text})", other.path)
 
 
 def is_seed_001(value: Any) -> bool:
@@ -91,7 +103,7 @@ class _Translation:
             canonical["input"] = value["input_schema"]
         return Document(canonical, self._from.source, self._lines)
 
-    def _translate_steps(self, steps: Any, path: Path, target: Path, when: str | None) -> list[Any]:
+    def _translate_steps(self, steps: Any, path: Path, target: Path, when: _Condition | None) -> list[Any]:
         if not isinstance(steps, list):
             raise self._from.fault(path, "no list of steps", "write a list")
         found: list[Any] = []
@@ -100,7 +112,7 @@ class _Translation:
         return found
 
     def _translate_step(
-        self, step: Any, path: Path, target: Path, index: int, when: str | None
+        self, step: Any, path: Path, target: Path, index: int, when: _Condition | None
     ) -> list[dict[str, Any]]:
         if not isinstance(step, Mapping):
             raise self._from.fault(path, "no step", "write an object with id and skill")
@@ -115,9 +127,10 @@ class _Translation:
         canonical: dict[str, Any] = {"id": step["id"]}
         if step.get("description"):
             canonical["description"] = step["description"]
-        condition = _both(when, self._read_condition(step, path))
+        condition = self._read_condition(step, path)
+        condition = when.both(condition) if when is not None else condition
         if condition is not None:
-            canonical["when"] = self._place(condition, (*here, "when"), (*path, "condition"))
+            canonical["when"] = self._place(condition.text, (*here, "when"), condition.path)
         if kind == "sequential":
             self._fill_call(canonical, step, path, here)
         elif kind == "parallel":
@@ -160,17 +173,18 @@ class _Translation:
             )
 
     def _translate_conditional(
-        self, step: Mapping[str, Any], path: Path, target: Path, index: int, when: str | None
+        self, step: Mapping[str, Any], path: Path, target: Path, index: int, when: _Condition | None
     ) -> list[dict[str, Any]]:
         condition = self._read_condition(step, path)
         if condition is None:
             raise self._from.fault(path, "a conditional step without a condition", "add condition")
         branches = self._read_branches(step, path, ("if_true", "if_false"))
         found: list[dict[str, Any]] = []
-        for name, holds in (("if_true", condition), ("if_false", f"!({condition})")):
+        negated = _Condition(f"!({condition.text})", condition.path)
+        for name, holds in (("if_true", condition), ("if_false", negated)):
+            both = holds if when is None else when.both(holds)
             for nested_index, nested in enumerate(branches.get(name) or []):
                 nested_path = (*path, "branches", name, nested_index)
-                both = _both(when, holds)
                 found += self._translate_step(nested, nested_path, target, index + len(found), both)
         return found
 
@@ -186,14 +200,14 @@ class _Translation:
                 raise self._from.fault((*path, "branches", name), "no list of steps", "write a list")
         return branches
 
-    def _read_condition(self, step: Mapping[str, Any], path: Path) -> str | None:
+    def _read_condition(self, step: Mapping[str, Any], path: Path) -> _Condition | None:
         condition = step.get("condition")
         if condition is None:
             return None
         if not isinstance(condition, str):
             raise self._from.fault((*path, "condition"), "no text", "write the condition as a text")
         unwrapped = _TEMPLATE.sub(lambda match: f"({match['inner'].strip()})", condition).strip()
-        return self._translate_expression(unwrapped)
+        return _Condition(self._translate_expression(unwrapped), (*path, "condition"))
 
     def _translate_value(self, value: Any, path: Path, target: Path | None = None) -> Any:
         target = path if target is None else target
@@ -261,12 +275,6 @@ class _Translation:
     def _place(self, value: Any, target: Path, path: Path) -> Any:
         self._lines[target] = self._from.line_of(path)
         return value
-
-
-def _both(first: str | None, second: str | None) -> str | None:
-    if first is None or second is None:
-        return first or second
-    return f"({first}) && ({second})"
 
 
 def _render_path(path: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from retinue.agents.job.inside.calls import write_call
 from retinue.agents.job.narrowing import Narrowing, render_narrowing
 from retinue.agents.job.notes import render_code_notes
-from retinue.agents.job.probing import Findings
+from retinue.agents.job.probing import Findings, choose_python
 from retinue.agents.job.strategies import PLAIN_DATA
 from retinue.agents.job.subject import Subject, Target, Untestable
 
@@ -39,11 +39,14 @@ def draft_tests(subject: Subject, findings: Findings, narrowing: Mapping[str, Na
     for alias, original in subject.same:
         writer.add_alias(alias, original)
     untestable = tuple(dict.fromkeys([*subject.untestable, *findings.untestable, *writer.untestable]))
+    runner, appended = choose_python(subject)
     notes = {
         "module": subject.module,
         "root": subject.root,
         "source": subject.source,
         "python": subject.python,
+        "runner": runner,
+        "appended": appended,
         "round": number,
         "untestable": [entry.as_json() for entry in untestable],
         "narrowing": render_narrowing(narrowing),
@@ -160,14 +163,14 @@ class _Writer:
 
     def _write_property_test(self, target: Target, found: Mapping[str, Any]) -> str:
         """The test that every call keeps its promises: its type, its repeatability, what always held."""
-        name = self._name(_slug(target))
+        name = self._name(make_slug(target.name))
         change = self._narrowing.get(name, _NONE)
         if change.leave_out:
             self.untestable.append(Untestable(name, change.leave_out))
             return ""
         call = self._write_call(target, found)
         assertions = self._list_assertions(found, call)
-        kept = [line for line in assertions if line not in change.drop]
+        kept = [line for line in assertions if not change.drops(line)]
         handlers = self._list_handlers(found, change)
         claim = self._describe_property(target, found, kept, handlers)
         if not target.parameters:
@@ -190,7 +193,7 @@ class _Writer:
     def _write_relation(self, target: Target, found: Mapping[str, Any], held: Mapping[str, str]) -> str:
         name = self._name(_snake(held["name"]))
         change = self._narrowing.get(name, _NONE)
-        if change.leave_out or f"assert {held['predicate']}" in change.drop:
+        if change.leave_out or change.drops(f"assert {held['predicate']}"):
             return ""
         known = self._findings.relations[target.name]
         claim = next(relation.claim for relation in known if relation.name == held["name"])
@@ -209,7 +212,7 @@ class _Writer:
 
     def _write_pinned(self, target: Target, found: Mapping[str, Any]) -> str:
         """Recorded results, as plain assertions."""
-        name = self._name(f"{_slug(target)}_pinned")
+        name = self._name(f"{make_slug(target.name)}_pinned")
         change = self._narrowing.get(name, _NONE)
         if change.leave_out:
             return ""
@@ -219,9 +222,9 @@ class _Writer:
             if "raises" in pin:
                 self._note_import(pin)
                 block = [f"with pytest.raises({pin['raises']}):", f"    {pin['call']}"]
-                if pin["call"] not in change.drop:
+                if not change.drops(pin["call"]):
                     refusals += block
-            elif pin["lines"][-1] not in change.drop:
+            elif not change.drops(pin["lines"][-1]):
                 lines += [*pin["lines"][:-1], _wrap_assertion(pin["lines"][-1])]
         if not lines and not refusals:
             return ""
@@ -328,10 +331,9 @@ class _Writer:
                 self._imports.add(match.group(1))
 
 
-def _slug(target: Target) -> str:
+def make_slug(target_name: str) -> str:
     """A target's name as part of a test's name."""
-    name = re.sub(r"\W+", "_", target.name.replace("__", "").replace(" (", "_").replace(")", ""))
-    return _snake(name)
+    return _snake(re.sub(r"\W+", "_", target_name.replace("__", "").replace(" (", "_").replace(")", "")))
 
 
 def _snake(name: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -16,10 +17,14 @@ class Narrowing:
     ``leave_out`` says why the test is not written any more.
     """
 
-    allow: Mapping[str, str] = ()  # type: ignore[assignment]
+    allow: Mapping[str, str] = field(default_factory=dict)
     drop: Sequence[str] = ()
     examples: int = 0
     leave_out: str = ""
+
+    def drops(self, statement: str) -> bool:
+        """Whether this statement of the test is withdrawn."""
+        return bool(self.drop) and normalise(statement) in {normalise(line) for line in self.drop}
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -73,3 +78,11 @@ def merge_narrowing(
     for name, entry in later.items():
         merged[name] = merged[name].merge(entry) if name in merged else entry
     return merged
+
+
+def normalise(statement: str) -> str:
+    """A statement in one spelling, so that quotes and line breaks do not matter."""
+    try:
+        return ast.unparse(ast.parse(statement))
+    except (SyntaxError, ValueError):
+        return statement.strip()

@@ -23,18 +23,26 @@ Result = Literal["passed", "failed", "slow", "refused", "skipped", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """One way in which a test failed: what was raised, at which statement of it, for which arguments."""
+
+    exception: str
+    message: str = ""
+    example: str = ""
+    statement: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TestResult:
-    """What became of one test; the texts are empty unless it failed."""
+    """What became of one test; ``message`` says why it was killed or refused."""
 
     __test__ = False
 
     name: str
     outcome: Result
     duration_s: float = 0.0
-    exception: str = ""
     message: str = ""
-    example: str = ""
-    statement: str = ""
+    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,18 @@ class Place:
     source: str = ""
     python: str = ""
     appended: tuple[str, ...] = ()
+
+    @classmethod
+    def from_notes(cls, notes: Mapping[str, Any]) -> Place:
+        """The place that the notes of a test file name."""
+        appended = notes.get("appended")
+        return cls(
+            module=str(notes.get("module") or ""),
+            root=str(notes.get("root") or ""),
+            source=str(notes.get("source") or ""),
+            python=str(notes.get("runner") or ""),
+            appended=tuple(str(entry) for entry in appended) if isinstance(appended, list) else (),
+        )
 
 
 async def run_tests(code: str, file_name: str, place: Place, limits: Limits = LIMITS) -> TestRun:
@@ -95,10 +115,8 @@ def _read_result(event: Mapping[str, Any]) -> TestResult:
         name=event["test"],
         outcome=event["outcome"],
         duration_s=event["duration_s"],
-        exception=event.get("exception", ""),
         message=event.get("message", ""),
-        example=event.get("example", ""),
-        statement=event.get("statement", ""),
+        failures=tuple(Failure(**failure) for failure in event.get("failures", ())),
     )
 
 

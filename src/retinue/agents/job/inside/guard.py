@@ -22,7 +22,6 @@ REFUSED_EVENTS = frozenset(
         "os.link",
         "os.mkdir",
         "os.posix_spawn",
-        "os.putenv",
         "os.remove",
         "os.rename",
         "os.rmdir",
@@ -30,7 +29,6 @@ REFUSED_EVENTS = frozenset(
         "os.symlink",
         "os.system",
         "os.truncate",
-        "os.unsetenv",
         "os.utime",
         "pty.spawn",
         "shutil.rmtree",
@@ -69,8 +67,13 @@ class Guard:
             writes = writes or (mode is None and isinstance(flags, int) and bool(flags & WRITING))
             if not writes or path == os.devnull or isinstance(path, int):
                 return
-            if self._folder and os.path.realpath(os.fsdecode(path)).startswith(self._folder):
+            if self._is_inside(path):
                 return
             raise Refused("writes files")
-        if event in REFUSED_EVENTS:
+        if event in REFUSED_EVENTS and not (arguments and self._is_inside(arguments[0])):
             raise Refused("does " + event)
+
+    def _is_inside(self, path):
+        if not self._folder or not isinstance(path, (str, bytes, os.PathLike)):
+            return False
+        return os.path.realpath(os.fsdecode(path)).startswith(self._folder)

@@ -64,7 +64,7 @@ class Recorder:
             result.update(outcome="skipped")
             raise
         except BaseException as error:
-            result.update(self.describe_failure(error))
+            result.update(outcome="failed", failures=self.list_failures(error))
             raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -72,26 +72,27 @@ class Recorder:
             result["duration_s"] = round(time.monotonic() - started, 3)
             self.tell(result)
 
-    def describe_failure(self, error):
-        """What failed and where: the exception, the statement of the test, Hypothesis's example."""
-        inner = error
-        while isinstance(inner, BaseExceptionGroup) and inner.exceptions:
-            inner = inner.exceptions[0]
-        notes = [*getattr(error, "__notes__", ()), *getattr(inner, "__notes__", ())]
+    def list_failures(self, error):
+        """What failed and where, one entry for each different failure that Hypothesis found."""
+        leaves = [error]
+        while any(hasattr(leaf, "exceptions") for leaf in leaves):
+            leaves = [part for leaf in leaves for part in getattr(leaf, "exceptions", [leaf])]
+        return [self.describe_failure(leaf, getattr(error, "__notes__", ())) for leaf in leaves[:5]]
+
+    def describe_failure(self, error, outer_notes):
+        notes = [*getattr(error, "__notes__", ()), *outer_notes]
         example = next((note for note in notes if "alsifying example" in note), "")
         line = 0
-        for frame, number in traceback.walk_tb(inner.__traceback__):
+        for frame, number in traceback.walk_tb(error.__traceback__):
             if os.path.basename(frame.f_code.co_filename) == self.request["file"]:
                 line = number
-        module = type(inner).__module__
-        name = type(inner).__name__ if module == "builtins" else module + "." + type(inner).__name__
+        module = type(error).__module__
+        name = type(error).__name__ if module == "builtins" else module + "." + type(error).__name__
         return {
-            "outcome": "failed",
             "exception": name,
-            "message": str(inner).strip()[:600],
+            "message": str(error).strip()[:600],
             "example": example.split(":", 1)[-1].strip()[:1200],
             "statement": self.find_statement(line),
-            "line": line,
         }
 
     def find_statement(self, line):

@@ -1,0 +1,236 @@
+"""What ``retinue doctor`` looks at: each check says what was found, and how to mend it.
+
+No check changes anything but a file that it writes and removes again, and none ends the others.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+from urllib.parse import quote
+
+from retinue.apps.client import HUB_VARIABLE
+from retinue.apps.mesh import named_registries
+from retinue.apps.serving import bind
+from retinue.core.errors import RetinueError
+from retinue.drivers.http import HttpClient
+from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.probes import answers
+from retinue.drivers.registry import Registry
+from retinue.drivers.state import State
+from retinue.protocols.oci.reference import Reference
+from retinue.settings import Settings
+
+Status = Literal["ok", "warn", "fail"]
+
+LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn", "hypothesis", "pytest")
+OPTIONAL_PROGRAMS = ("docker-registry", "skopeo")
+PORTS = {9000: "the hub", 8001: "the first agent"}
+OLDEST_PYTHON = (3, 11)
+LITTLE_BYTES = 1024**3
+TOO_LITTLE_BYTES = 50 * 1024**2
+LOCAL_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; ``remedy`` is "" where nothing needs mending."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"check": self.name, "status": self.status, "found": self.found, "remedy": self.remedy}
+
+
+async def examine(
+    load: Callable[[], Settings], state: State, environ: Mapping[str, str] = os.environ
+) -> list[Check]:
+    """Every check, in the order in which a person would ask."""
+    checks = [_check_python(), _check_libraries()]
+    try:
+        settings = load()
+        checks.append(Check("settings", "ok", "retinue.toml and RETINUE_* are well formed"))
+    except RetinueError as error:
+        checks.append(_failed("settings", error))
+        settings = Settings()
+    checks += [_check_folder(state), _check_space(state), _check_token(state), _check_database(state)]
+    async with HttpClient() as http:
+        home = LayoutRegistry(state.registry)
+        registries = named_registries(settings, home, http)
+        checks.append(await _guarded("registry", lambda: _check_layouts(home)))
+        hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
+        checks.append(hub_check)
+        checks += [_check_port(port, what, hub_url) for port, what in PORTS.items()]
+        for url, registry in list(registries.items())[1:]:
+            checks.append(await _check_registry(url, registry))
+    return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
+
+
+def _check_python() -> Check:
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Check("python", "fail", found, "install Python 3.11 or newer")
+    return Check("python", "ok", found)
+
+
+def _check_libraries() -> Check:
+    found, missing = [f"retinue {_find_version('retinue') or '(not installed)'}"], []
+    for name in LIBRARIES:
+        known = _find_version(name)
+        found.append(f"{name} {known}") if known else missing.append(name)
+    if missing:
+        return Check("libraries", "fail", f"missing: {', '.join(missing)}", "install again: make env")
+    return Check("libraries", "ok", ", ".join(found))
+
+
+def _find_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_folder(state: State) -> Check:
+    if not state.root.exists():
+        return Check("state", "ok", f"{state.root} (made when it is needed)")
+    if not state.root.is_dir():
+        return Check("state", "fail", f"{state.root} is no folder", "move it away, or set RETINUE_HOME")
+    try:
+        with tempfile.TemporaryFile(dir=state.root):
+            return Check("state", "ok", f"{state.root} is writable")
+    except OSError as error:
+        return Check(
+            "state",
+            "fail",
+            f"{state.root}: {error.strerror}",
+            "give yourself the folder (chown, chmod u+rwx), or set RETINUE_HOME",
+        )
+
+
+def _check_space(state: State) -> Check:
+    place = next(folder for folder in (state.root, *state.root.parents) if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    found = f"{free / 1024**3:,.1f} GB free at {place}"
+    if free < TOO_LITTLE_BYTES:
+        return Check("disk", "fail", found, "free some space, or move the state: RETINUE_HOME")
+    if free < LITTLE_BYTES:
+        return Check("disk", "warn", found, "free some space soon")
+    return Check("disk", "ok", found)
+
+
+def _check_token(state: State) -> Check:
+    path = state.keys / "local.token"
+    if not path.exists():
+        return Check("local token", "ok", "made when it is needed")
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Check("local token", "fail", f"{path} is open to others ({mode:o})", f"chmod 600 {path}")
+    try:
+        state.local_token()
+    except RetinueError as error:
+        return _failed("local token", error)
+    return Check("local token", "ok", f"{path} is yours alone ({mode:o})")
+
+
+def _check_database(state: State) -> Check:
+    path = state.database
+    if not path.exists():
+        return Check("database", "ok", "made by the first hub")
+    remedy = f"stop the hub and move {path.name} away; the next hub reads the registries again"
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as connection:
+            answer = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        return Check("database", "fail", f"{path}: {error}", remedy)
+    if answer != "ok":
+        return Check("database", "fail", f"{path}: {answer}", remedy)
+    return Check("database", "ok", f"{path} is sound")
+
+
+async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
+    try:
+        return await check()
+    except (RetinueError, OSError) as error:
+        return _failed(name, error)
+
+
+async def _check_layouts(home: LayoutRegistry) -> Check:
+    """Reads every artifact of the state's registry, which verifies its digests."""
+    repositories = await home.list_repositories()
+    problems: list[RetinueError] = []
+    count = 0
+    for repository in repositories:
+        try:
+            for tag in await home.list_tags(repository):
+                await home.pull(Reference(repository, tag=tag))
+                count += 1
+        except RetinueError as error:
+            problems.append(error)
+    if problems:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return Check("registry", "fail", first.message + more, first.remedy)
+    return Check("registry", "ok", f"{home.name}: {len(repositories)} repositories, {count} tags, verified")
+
+
+async def _check_hub(
+    state: State, given: str | None, settings: Settings, http: HttpClient
+) -> tuple[Check, str | None]:
+    """The hub this mesh would use, and its url when it answers."""
+    try:
+        hub = state.read_hub()
+    except RetinueError as error:
+        return _failed("hub", error), None
+    url = given or (hub.url if hub is not None else None)
+    if url is None:
+        return Check("hub", "ok", "none runs; commands work without one (start it: retinue hub)"), None
+    problem = await answers(http, url, timeout_s=settings.timeouts.probe_s)
+    if problem is None:
+        return Check("hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not given else "")), url
+    remedy = f"start it, or unset {HUB_VARIABLE}" if given else "stop it and start it again: retinue hub"
+    return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
+
+
+def _check_port(port: int, what: str, hub_url: str | None) -> Check:
+    name = f"port {port}"
+    try:
+        bind(LOCAL_HOST, port).close()
+    except RetinueError:
+        if hub_url is not None and hub_url.endswith(f":{port}"):
+            return Check(name, "ok", "used by the hub")
+        remedy = (
+            "the next free port is taken" if port != 9000 else "start the hub elsewhere: retinue hub --port N"
+        )
+        return Check(name, "warn", f"in use; wanted for {what}", remedy)
+    return Check(name, "ok", f"free for {what}")
+
+
+async def _check_registry(url: str, registry: Registry) -> Check:
+    try:
+        count = len(await registry.list_repositories())
+    except RetinueError as error:
+        return _failed(url, error)
+    return Check(url, "ok", f"answers, {count} repositories")
+
+
+def _check_program(name: str) -> Check:
+    place = shutil.which(name)
+    return Check(name, "ok", place or "not installed (optional)")
+
+
+def _failed(name: str, error: Exception) -> Check:
+    if isinstance(error, RetinueError):
+        return Check(name, "fail", error.message, error.remedy)
+    return Check(name, "fail", str(error), "see the message")

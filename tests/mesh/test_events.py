@@ -1,0 +1,123 @@
+"""The bus on which every call shows itself, and the log line of each call (P-26)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import orjson
+import structlog
+from structlog.testing import capture_logs
+
+from retinue.core.call import Attempt, Outcome, TraceContext
+from retinue.core.errors import UnknownSkillError
+from retinue.mesh.events import CallEndedEvent, Event, EventBus, ToolCallEvent, log_line, now
+from tests.mesh.scripted import make_call
+from tests.requirements import requirement
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+CALL = make_call(arguments={"password": "hunter2"}, trace=TraceContext("t", depth=1))
+ANNOUNCED = ToolCallEvent("1", "create_plan", {"password": "hunter2"}, "anonymous", "t", 1, AT)
+ENDED = CallEndedEvent(
+    CALL,
+    Outcome(
+        CALL.id,
+        CALL.skill,
+        "done",
+        agent="plan-agent",
+        version="1.0.0",
+        value="hunter2",
+        attempts=(Attempt("plan-agent", 1.5),),
+        duration_ms=2.00049,
+    ),
+    AT,
+)
+
+
+def test_every_observer_sees_every_event_in_order_until_it_leaves() -> None:
+    bus = EventBus()
+    seen: list[tuple[str, Event]] = []
+    assert not bus.observed
+    leave = bus.subscribe(lambda event: seen.append(("a", event)))
+    bus.subscribe(lambda event: seen.append(("b", event)))
+    assert bus.observed
+    bus.emit(ANNOUNCED)
+    leave()
+    leave()
+    bus.emit(ENDED)
+    assert seen == [("a", ANNOUNCED), ("b", ANNOUNCED), ("b", ENDED)]
+
+
+def test_an_observer_may_leave_while_it_is_told() -> None:
+    bus = EventBus()
+    seen: list[str] = []
+
+    def once(event: Event) -> None:
+        seen.append("once")
+        leave()
+
+    leave = bus.subscribe(once)
+    bus.subscribe(lambda event: seen.append("always"))
+    bus.emit(ANNOUNCED)
+    bus.emit(ANNOUNCED)
+    assert seen == ["once", "always", "always"]
+
+
+def test_an_observer_that_raises_is_logged_and_stops_nobody() -> None:
+    bus = EventBus()
+    seen: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("disk full")
+
+    bus.subscribe(broken)
+    bus.subscribe(seen.append)
+    with capture_logs() as logs:
+        bus.emit(ANNOUNCED)
+    assert seen == [ANNOUNCED]
+    assert [line["error"] for line in logs] == ["disk full"]
+
+
+@requirement("P-26")
+def test_an_ended_call_is_one_flat_row_without_arguments_or_values() -> None:
+    row = ENDED.as_json()
+    assert row == {
+        "type": "CALL:ENDED",
+        "id": CALL.id,
+        "door": "execute",
+        "caller": "anonymous",
+        "skill": "create_plan",
+        "agent": "plan-agent",
+        "version": "1.0.0",
+        "status": "done",
+        "duration_ms": 2.0,
+        "attempts": 1,
+        "trace_id": "t",
+        "depth": 1,
+        "timestamp": "2026-01-02T03:04:05+00:00",
+    }
+    assert b"hunter2" not in orjson.dumps(row)
+
+
+def test_a_refused_call_of_a_run_names_its_error_and_its_step() -> None:
+    call = make_call("nope", run_step="run-1/plan")
+    row = CallEndedEvent(
+        call, Outcome(call.id, "nope", "refused", error=UnknownSkillError("nope")), AT
+    ).as_json()
+    assert (row["error"], row["run_step"], row["agent"]) == ("unknown_skill", "run-1/plan", None)
+
+
+@requirement("P-26")
+def test_each_ended_call_is_one_line_of_the_log_and_no_other_event_is() -> None:
+    with capture_logs() as logs:
+        log_line(ANNOUNCED)
+        log_line(ENDED)
+    assert len(logs) == 1
+    assert logs[0]["event"] == "call"
+    assert (logs[0]["skill"], logs[0]["status"], logs[0]["trace_id"]) == ("create_plan", "done", "t")
+    assert "hunter2" not in str(logs[0])
+
+
+def test_times_of_events_are_in_utc() -> None:
+    assert now().tzinfo is UTC
+    assert structlog.get_logger() is not None

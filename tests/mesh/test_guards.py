@@ -1,0 +1,347 @@
+"""The trace guard: what a chain of calls may do, and how a refusal says why (SPEC 5 and 7, seed 004)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
+from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError
+from retinue.mesh.guards import GuardSettings, Passage, TraceGuard, draw_path, find_cycle, fresh_trace
+from retinue.protocols.trace import (
+    merge_traces,
+    parse_trace_headers,
+    parse_trace_meta,
+    render_trace_headers,
+)
+from tests.mesh.scripted import FakeClock, make_call, make_dispatcher
+from tests.requirements import requirement
+
+PEER = Principal("local", "token", frozenset({"exposed", "mesh"}))
+
+
+def a_call(trace: TraceContext, skill: str = "work", principal: Principal | None = None) -> Call:
+    return (
+        make_call(skill, trace=trace)
+        if principal is None
+        else make_call(skill, trace=trace, principal=principal)
+    )
+
+
+def received(trace: TraceContext) -> TraceContext:
+    """The trace as the next process reads it off the wire."""
+    headers = {name.lower(): value for name, value in render_trace_headers(trace).items()}
+    found = parse_trace_headers(headers)
+    assert found is not None
+    return found
+
+
+def chain(guards: dict[str, TraceGuard], agents: list[str], *, principal: Principal | None = None) -> Passage:
+    """Calls from agent to agent, each in its own process, all in flight; the passage of the last."""
+    trace = TraceContext("chain")
+    with ExitStack() as stack:
+        for agent in agents:
+            passage = guards[agent].enter(a_call(trace, principal=principal), agent)
+            trace = received(stack.enter_context(passage.outgoing()))
+        return passage
+
+
+def guards_of(agents: str, **settings: Any) -> dict[str, TraceGuard]:
+    return {agent: TraceGuard(GuardSettings(**settings)) for agent in agents}
+
+
+# depth
+
+
+@requirement("S-14")
+@pytest.mark.parametrize("depth", [0, 1, 5])
+def test_a_chain_runs_up_to_depth_five(depth: int) -> None:
+    assert TraceGuard().enter(a_call(TraceContext("t", depth=depth)), "b").trace.depth == depth
+
+
+@requirement("S-14")
+def test_hop_six_is_refused() -> None:
+    with pytest.raises(CallTooDeepError) as caught:
+        TraceGuard().enter(a_call(TraceContext("t", depth=6)), "b")
+    assert caught.value.data == {"trace_id": "t", "depth": 6, "max_depth": 5, "path": "b:work"}
+
+
+def test_a_call_from_outside_starts_a_chain_at_depth_nought_and_its_first_call_is_hop_one() -> None:
+    guard = TraceGuard()
+    passage = guard.enter(a_call(TraceContext("")), "a")
+    assert len(passage.trace.id) == 32
+    assert passage.trace.depth == 0
+    with passage.outgoing() as further:
+        assert (further.id, further.depth, further.path) == (passage.trace.id, 1, (Hop("a", "work"),))
+
+
+def test_a_depth_beside_an_id_that_was_replaced_means_nothing() -> None:
+    assert TraceGuard().enter(a_call(TraceContext("", depth=9)), "a").trace.depth == 0
+
+
+@requirement("S-15")
+def test_a_loop_over_three_agents_is_refused_at_hop_six_with_its_path_drawn_and_its_cycle_named() -> None:
+    guards = guards_of("abc")
+    with pytest.raises(CallTooDeepError) as caught:
+        chain(guards, list("abcabcabc"))
+    error = caught.value
+    assert error.depth == 6
+    assert error.drawn_path == "a:work → b:work → c:work → a:work → b:work → c:work → a:work"
+    assert error.cycle == "a → b → c → a"
+    assert error.drawn_path in error.message
+    assert error.cycle in error.message
+
+
+@requirement("S-15")
+def test_a_loop_is_named_at_its_shortest() -> None:
+    path = (Hop("a", "x"), Hop("b", "y"), Hop("a", "z"), Hop("c", "w"))
+    assert find_cycle(path, Hop("a", "x")) == "a → c → a"
+    assert find_cycle(path, Hop("d", "x")) == ""
+    assert draw_path(path[:2], Hop("a", "z")) == "a:x → b:y → a:z"
+
+
+def test_cycles_are_refused_at_re_entry_only_where_that_was_asked_for() -> None:
+    assert chain(guards_of("ab"), list("aba")).trace.depth == 2
+    with pytest.raises(CallTooDeepError) as caught:
+        chain(guards_of("ab", refuse_cycles=True), list("aba"))
+    assert caught.value.cycle == "a → b → a"
+    assert chain(guards_of("abcd", refuse_cycles=True), list("abcd")).trace.depth == 3
+
+
+# an id without a depth, and depths that may not be true
+
+
+def only_id(trace: TraceContext) -> TraceContext:
+    """What an agent sends that passes on the id and knows nothing of depths."""
+    found = parse_trace_headers({"x-openstarry-trace-id": trace.id})
+    assert found is not None
+    return found
+
+
+@requirement("S-15")
+def test_a_loop_through_a_peer_that_carries_only_the_id_still_ends() -> None:
+    guard = TraceGuard()
+    trace = TraceContext("t")
+    depths = []
+    with ExitStack() as stack, pytest.raises(CallTooDeepError):
+        for _ in range(20):
+            passage = guard.enter(a_call(trace), "a")
+            depths.append(passage.trace.depth)
+            trace = only_id(stack.enter_context(passage.outgoing()))
+    assert depths == [0, 2, 4]
+
+
+def test_an_id_without_a_depth_is_at_nought_where_nothing_of_it_is_in_flight() -> None:
+    guard = TraceGuard()
+    passage = guard.enter(a_call(only_id(TraceContext("t"))), "a")
+    assert passage.trace.depth == 0
+    with passage.outgoing():
+        pass
+    assert guard.enter(a_call(only_id(TraceContext("t"))), "a").trace.depth == 0
+
+
+def test_a_depth_claimed_too_low_is_not_believed_of_a_stranger() -> None:
+    guard = TraceGuard()
+    passage = guard.enter(a_call(TraceContext("t", depth=3)), "a")
+    with passage.outgoing():
+        assert guard.enter(a_call(TraceContext("t", depth=1)), "a").trace.depth == 5
+        assert guard.enter(a_call(TraceContext("t", depth=1), principal=PEER), "a").trace.depth == 1
+        assert guard.enter(a_call(replace(TraceContext("t", depth=1), trusted=True)), "a").trace.depth == 1
+
+
+def test_a_depth_claimed_higher_than_needed_counts() -> None:
+    guard = TraceGuard()
+    with guard.enter(a_call(TraceContext("t")), "a").outgoing():
+        assert guard.enter(a_call(TraceContext("t", depth=4)), "a").trace.depth == 4
+
+
+def test_a_fan_out_of_twenty_to_one_agent_and_back_does_not_grow() -> None:
+    here, there = TraceGuard(), TraceGuard()
+    passage = here.enter(a_call(TraceContext("t")), "a")
+    with ExitStack() as stack:
+        for _ in range(20):
+            trace = received(stack.enter_context(passage.outgoing()))
+            assert there.enter(a_call(trace), "b").trace.depth == 1
+            assert here.enter(a_call(only_id(trace)), "a").trace.depth == 2
+
+
+def test_siblings_on_an_agent_that_calls_on_do_not_push_each_other_deeper() -> None:
+    here, there = TraceGuard(), TraceGuard()
+    passage = here.enter(a_call(TraceContext("t")), "a")
+    with ExitStack() as stack:
+        for _ in range(20):
+            trace = received(stack.enter_context(passage.outgoing()))
+            sibling = there.enter(a_call(trace, principal=PEER), "b")
+            assert sibling.trace.depth == 1
+            assert stack.enter_context(sibling.outgoing()).depth == 2
+
+
+async def test_a_fan_out_of_twenty_siblings_passes_through_the_dispatch_path() -> None:
+    everybody_in = asyncio.Event()
+    running = 0
+
+    async def wait_for_all(_: Call) -> dict[str, str]:
+        nonlocal running
+        running += 1
+        if running == 20:
+            everybody_in.set()
+        await everybody_in.wait()
+        return {"plan": ""}
+
+    dispatcher, _, _ = make_dispatcher(acts={"plan-agent": wait_for_all})
+    passage = dispatcher.guard.enter(make_call(), "hub")
+
+    async def one() -> str:
+        with passage.outgoing() as trace:
+            return (await dispatcher.dispatch(make_call(trace=trace))).status
+
+    assert await asyncio.gather(*(one() for _ in range(20))) == ["done"] * 20
+
+
+# where the claim comes from (SPEC 5, doubts 1 to 3 and 7)
+
+
+def test_metadata_wins_over_headers_and_the_larger_depth_counts() -> None:
+    header = parse_trace_headers({"x-openstarry-trace-id": "outer", "x-openstarry-trace-depth": "4"})
+    meta = parse_trace_meta({"X-OpenStarry-Trace-ID": "inner", "X-OpenStarry-Trace-Depth": 2})
+    merged = merge_traces(header, meta)
+    assert merged is not None
+    passage = TraceGuard().enter(a_call(merged), "a")
+    assert (passage.trace.id, passage.trace.depth) == ("inner", 4)
+
+
+@pytest.mark.parametrize("junk", ["", "a b", "x" * 129, "ä", "<script>"])
+def test_an_id_that_no_trace_may_have_is_replaced(junk: str) -> None:
+    found = parse_trace_headers({"x-openstarry-trace-id": junk, "x-openstarry-trace-depth": "3"})
+    assert found is not None
+    trace = TraceGuard().enter(a_call(found), "a").trace
+    assert trace.id != junk
+    assert len(trace.id) == 32
+    assert trace.depth == 0
+
+
+def test_an_ordinary_client_without_a_trace_starts_one_of_its_own() -> None:
+    assert parse_trace_headers({"content-type": "application/json"}) is None
+    assert fresh_trace().id != fresh_trace().id
+
+
+def test_what_other_tracers_sent_travels_on() -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    found = parse_trace_headers({"traceparent": parent, "baggage": "tenant=blue"})
+    assert found is not None
+    with TraceGuard().enter(a_call(found), "a").outgoing() as further:
+        assert further.traceparent == parent
+        assert further.baggage == {"tenant": "blue"}
+
+
+# hubs
+
+
+def test_a_hub_forwards_at_the_same_depth_and_adds_itself() -> None:
+    hub = TraceGuard(hub_id="hub-1")
+    trace = hub.enter(a_call(TraceContext("t", depth=2)), "b").trace
+    forwarded = hub.forward(trace)
+    assert (forwarded.depth, forwarded.via) == (2, ("hub-1",))
+    assert TraceGuard().forward(trace) is trace
+
+
+def test_two_hubs_that_forward_to_each_other_are_stopped_at_once() -> None:
+    one, two = TraceGuard(hub_id="hub-1"), TraceGuard(hub_id="hub-2")
+    trace = TraceContext("t", depth=1)
+    trace = received(one.forward(one.enter(a_call(trace), "b").trace))
+    trace = received(two.forward(two.enter(a_call(trace), "b").trace))
+    with pytest.raises(CallTooDeepError) as caught:
+        one.enter(a_call(trace), "b")
+    assert caught.value.cycle == "hub-1 → hub-2 → hub-1"
+
+
+def test_a_call_may_pass_the_same_hub_again_once_an_agent_has_called() -> None:
+    hub, agent = TraceGuard(hub_id="hub-1"), TraceGuard()
+    forwarded = received(hub.forward(hub.enter(a_call(TraceContext("t")), "b").trace))
+    with agent.enter(a_call(forwarded), "b").outgoing() as further:
+        assert further.via == ()
+        assert hub.enter(a_call(received(further)), "c").trace.depth == 1
+
+
+# budgets
+
+
+def test_a_chain_has_a_budget_of_calls_that_every_call_shortens() -> None:
+    passage = TraceGuard(GuardSettings(calls=2)).enter(a_call(TraceContext("t")), "a")
+    with passage.outgoing() as first:
+        assert first.calls_left == 1
+    with passage.outgoing() as second:
+        assert second.calls_left == 0
+    with pytest.raises(BudgetSpentError, match="calls"), passage.outgoing():
+        pass
+
+
+def test_the_last_call_of_a_budget_runs_but_calls_nobody() -> None:
+    passage = TraceGuard().enter(a_call(TraceContext("t", depth=1, calls_left=0)), "a")
+    with pytest.raises(BudgetSpentError), passage.outgoing():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("left", "what"), [({"calls_left": -1}, "calls"), ({"seconds_left": 0.0}, "seconds")]
+)
+def test_a_chain_without_budget_is_refused_and_says_what_is_spent(left: dict[str, Any], what: str) -> None:
+    with pytest.raises(BudgetSpentError) as caught:
+        TraceGuard().enter(a_call(TraceContext("t", depth=1, **left)), "a")
+    assert caught.value.what == what
+
+
+def test_nothing_is_kept_of_a_chain_that_has_ended() -> None:
+    guard = TraceGuard()
+    for number in range(50):
+        passage = guard.enter(a_call(TraceContext(f"t{number}")), "a")
+        with pytest.raises(ValueError, match="boom"), passage.outgoing():
+            raise ValueError("boom")
+    assert guard._outgoing == {}
+    assert guard._refusals == {}
+
+
+# the breaker of a trace
+
+
+def test_three_refusals_open_the_trace_for_sixty_seconds() -> None:
+    clock = FakeClock()
+    guard = TraceGuard(clock=clock)
+    for _ in range(3):
+        with pytest.raises(CallTooDeepError):
+            guard.enter(a_call(TraceContext("t", depth=6, path=(Hop("a", "x"),))), "b")
+    with pytest.raises(CircuitOpenError) as caught:
+        guard.enter(a_call(TraceContext("t", depth=1, path=(Hop("a", "x"),))), "b")
+    assert caught.value.retry_after_s == 60
+    assert "a:x → b:work" in caught.value.message
+    guard.enter(a_call(TraceContext("other", depth=1)), "b")
+    clock.pass_time(59)
+    with pytest.raises(CircuitOpenError):
+        guard.enter(a_call(TraceContext("t", depth=1)), "b")
+    clock.pass_time(1)
+    assert guard.enter(a_call(TraceContext("t", depth=1)), "b").trace.depth == 1
+
+
+def test_two_refusals_leave_the_trace_open_to_calls_that_are_not_too_deep() -> None:
+    guard = TraceGuard(clock=FakeClock())
+    for _ in range(2):
+        with pytest.raises(CallTooDeepError):
+            guard.enter(a_call(TraceContext("t", depth=6)), "b")
+    assert guard.enter(a_call(TraceContext("t", depth=5)), "b").trace.depth == 5
+
+
+def test_refusals_are_remembered_of_a_bounded_number_of_traces() -> None:
+    guard = TraceGuard(GuardSettings(keep_traces=10), clock=FakeClock())
+    for number in range(40):
+        with pytest.raises(CallTooDeepError):
+            guard.enter(a_call(TraceContext(f"t{number}", depth=6)), "b")
+    assert len(guard._refusals) == 10
+
+
+def test_this_process_itself_is_bounded_like_everybody() -> None:
+    with pytest.raises(CallTooDeepError):
+        TraceGuard().enter(a_call(TraceContext("t", depth=6), principal=LOCAL), "b")

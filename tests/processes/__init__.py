@@ -1,0 +1,1 @@
+"""Tests of whole processes: hubs, agents and supervisors, started, stopped and killed."""

@@ -1,0 +1,144 @@
+"""The hub as a process: found by its state, alone on it, and gone without leaving anything."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.processes.running import (
+    descendants,
+    execute,
+    get,
+    is_running,
+    program,
+    wait_until,
+    write_agent,
+)
+from tests.requirements import requirement
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_hub_says_where_it_is_and_takes_it_back_on_a_clean_exit(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        address = orjson.loads((retinue_home / "hub.json").read_bytes())
+        assert (address["url"], address["pid"]) == (url, hub.process.pid)
+        assert get(f"{url}/health")[1]["status"] == "ok"
+        assert hub.end(signal.SIGINT) == 0
+    assert not (retinue_home / "hub.json").exists()
+
+
+def test_a_second_hub_on_one_state_is_refused_in_one_line_that_names_the_first(
+    tmp_path: Path, port: int
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as first:
+        url = first.url_in("hub at")
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path) as second:
+            assert second.wait() != 0
+            assert len(second.lines) == 1
+            assert url in second.output
+            assert str(first.process.pid) in second.output
+        assert get(f"{url}/health")[0] == 200
+
+
+def test_a_hub_whose_port_is_taken_says_so_with_the_remedy(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+            assert hub.wait() != 0
+            assert f"127.0.0.1:{port} is in use" in hub.output
+            assert "--port" in hub.output
+
+
+def test_no_orphan_stays_when_the_hub_is_killed_and_a_new_hub_can_start(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    (tmp_path / "retinue.toml").write_text(f"[[agents]]\ntarget = {str(agent)!r}\n")
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("one-agent")
+        wait_until(lambda: execute(url, "who").get("result") == "one", "the agent answers")
+        children = descendants(hub.process.pid)
+        assert children
+        hub.send(signal.SIGKILL)
+        hub.wait()
+        wait_until(lambda: not any(map(is_running, children)), "the children of the killed hub end")
+    assert (retinue_home / "hub.json").exists()
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as again:
+        again.url_in("hub at")
+        again.wait_for("one-agent")
+
+
+def test_a_killed_agent_is_started_again_by_its_supervisor(tmp_path: Path, port: int) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    (tmp_path / "retinue.toml").write_text(f"[[agents]]\ntarget = {str(agent)!r}\n")
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("one-agent")
+        hub.wait_for("1 agents")
+        (child,) = descendants(hub.process.pid)
+        import os
+
+        os.kill(child, signal.SIGKILL)
+        hub.wait_for("ended; starting it again")
+        wait_until(lambda: execute(url, "who").get("result") == "one", "the agent answers again")
+        assert descendants(hub.process.pid) != {child}
+
+
+def test_a_child_that_cannot_start_ends_the_hub_with_its_last_words(tmp_path: Path, port: int) -> None:
+    (tmp_path / "broken.py").write_text("raise ValueError('no good')\n")
+    (tmp_path / "retinue.toml").write_text("[[agents]]\ntarget = 'broken.py'\n")
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        assert hub.wait() != 0
+        assert "no good" in hub.output
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b""])
+def test_a_damaged_database_is_named_with_the_way_to_mend_it(
+    tmp_path: Path, retinue_home: Path, port: int, content: bytes
+) -> None:
+    retinue_home.mkdir(parents=True)
+    (retinue_home / "retinue.db").write_bytes(content)
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        if content:
+            assert hub.wait() != 0
+            assert "retinue.db" in hub.output
+            assert "Traceback" not in hub.output
+            assert (retinue_home / "retinue.db").read_bytes() == content
+        else:
+            hub.url_in("hub at")
+
+
+@requirement("P-17")
+def test_one_damaged_repository_leaves_the_other_agents_usable(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    good = write_agent(tmp_path, "good-agent", "1.0.0", "who", "good")
+    bad = write_agent(tmp_path, "bad-agent", "1.0.0", "other", "bad")
+    with (
+        program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub,
+        program("serve", str(good), cwd=tmp_path) as first,
+        program("serve", str(bad), cwd=tmp_path) as second,
+    ):
+        url = hub.url_in("hub at")
+        first.wait_for("published")
+        second.wait_for("published")
+        (retinue_home / "registry" / "agents" / "bad" / "index.json").write_text("{broken")
+        found = execute(url, "refresh_agents")["result"]
+        assert any("agents/bad" in str(one) for one in found["missing"]), found
+        assert execute(url, "who")["result"] == "good"

@@ -1,0 +1,121 @@
+"""An agent as a process: published while it runs, replaced without a restart, skipped when dead."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.processes.running import execute, get, program, wait_until, write_agent
+from tests.requirements import requirement
+
+
+@requirement("P-19")
+def test_serve_publishes_its_agent_and_forgets_it_on_a_clean_exit(tmp_path: Path) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert get(f"{url}/v2/_catalog")[1] == {"repositories": ["agents/one"]}
+            assert execute(url, "who")["result"] == "one"
+            assert served.end(signal.SIGINT) == 0
+        assert get(f"{url}/v2/_catalog")[1] == {"repositories": []}
+        assert execute(url, "who")["error"]["code"] == -32601
+
+
+def test_two_agents_on_one_port_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    one = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    two = write_agent(tmp_path, "two-agent", "1.0.0", "other", "two")
+    with program("serve", str(one), "--no-publish", cwd=tmp_path) as first:
+        url = first.url_in("one-agent")
+        port = url.rpartition(":")[2]
+        with program("serve", str(two), "--no-publish", "--port", port, cwd=tmp_path) as second:
+            assert second.wait() != 0
+            assert "in use" in second.output
+            assert len(second.lines) == 1
+        assert execute(url, "who")["result"] == "one"
+
+
+@requirement("P-19")
+def test_a_replaced_agent_is_used_at_the_next_call_without_a_restart(tmp_path: Path) -> None:
+    old = write_agent(tmp_path, "one-agent", "1.0.0", "who", "old")
+    new = write_agent(tmp_path, "one-agent", "2.0.0", "who", "new")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        with (
+            program("serve", str(old), cwd=tmp_path) as first,
+            program("serve", str(new), cwd=tmp_path) as second,
+        ):
+            first.wait_for("published")
+            assert execute(url, "who")["result"] in ("old", "new")
+            second.wait_for("published")
+            assert execute(url, "who")["result"] in ("old", "new")
+            # the old one's clean exit must not take the new one's card away
+            assert first.end() == 0
+            assert execute(url, "who")["result"] == "new"
+            rows = execute(url, "list_agents")["result"]["agents"]
+            assert [(row["name"], row["version"]) for row in rows] == [("one-agent", "2.0.0")]
+
+
+@requirement("P-18")
+def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when(tmp_path: Path) -> None:
+    one = write_agent(tmp_path, "a-agent", "1.0.0", "who", "a")
+    two = write_agent(tmp_path, "b-agent", "1.0.0", "who", "b")
+    with (
+        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        program("serve", str(one), cwd=tmp_path) as first,
+        program("serve", str(two), cwd=tmp_path) as second,
+    ):
+        url = hub.url_in("hub at")
+        first.wait_for("published")
+        second.wait_for("published")
+        assert execute(url, "who")["result"] == "a"
+        first.end(signal.SIGKILL)
+        assert execute(url, "who")["result"] == "b"
+        rows = {row["name"]: row for row in execute(url, "list_agents")["result"]["agents"]}
+        assert rows["a-agent"]["status"] == "unavailable"
+        assert rows["a-agent"]["since"]
+        assert rows["b-agent"]["status"] == "available"
+
+
+def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path) -> None:
+    other = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    asking = tmp_path / "asking.py"
+    asking.write_text(
+        "from retinue import Agent, Context\n\n"
+        "agent = Agent('asking-agent')\n\n\n"
+        "@agent.skill\n"
+        "async def ask(ctx: Context) -> str:\n"
+        "    return 'heard ' + await ctx.call('who')\n"
+    )
+    with (
+        program("serve", str(other), cwd=tmp_path) as first,
+        program("serve", str(asking), cwd=tmp_path) as second,
+    ):
+        first.wait_for("published")
+        url = second.url_in("asking-agent")
+        second.wait_for("published")
+        assert execute(url, "ask")["result"] == "heard one"
+
+
+def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "before")
+    with program("serve", str(agent), "--no-publish", "--reload", cwd=tmp_path) as served:
+        url = served.url_in("one-agent")
+        assert execute(url, "who")["result"] == "before"
+        whole = agent.read_text()
+        agent.write_text(whole + "\ndef broken(:\n")
+        served.wait_for("not reloaded")
+        assert execute(url, "who")["result"] == "before"
+        agent.write_text(whole.replace("before", "after"))
+        served.wait_for("stopping: its files have changed")
+
+        def answers_anew() -> bool:
+            try:
+                return bool(execute(url, "who").get("result") == "after")
+            except OSError:
+                return False
+            except Exception as error:  # noqa: BLE001 - between two processes nobody listens
+                return "refused" not in str(error) and False
+
+        wait_until(answers_anew, "the new code answers")

@@ -1,0 +1,1 @@
+"""The seeds' own exchanges against the running system (GOLDEN)."""

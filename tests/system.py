@@ -1,0 +1,192 @@
+"""The running system for tests: hubs and agents composed as their processes do, each on a real port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import orjson
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher
+from retinue.apps.hub import hub_app
+from retinue.apps.joined import JoinedMesh
+from retinue.apps.mesh import Mesh, named_registries, open_mesh, registry_sources
+from retinue.authoring.agent import Agent
+from retinue.drivers.http import HttpClient
+from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.registry import Registry, publish_card
+from retinue.drivers.state import State
+from retinue.drivers.store import SqliteAudit, SqliteListings
+from retinue.mesh.audit import record_calls
+from retinue.mesh.events import log_line
+from retinue.protocols.pallet_card import encode_card, parse_card, render_card
+from retinue.settings import Settings
+from tests.recording import Recording
+from tests.serving import serve_app
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+WAIT_S = 10.0
+"""Longer than anything takes; a test that waits this long has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP answer; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+    @property
+    def result(self) -> Any:
+        reply = self.json
+        assert "result" in reply, reply
+        return reply["result"]
+
+
+class Wire:
+    """A client of any language: sends bytes, reads bytes."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def get(self, url: str, **headers: str) -> Reply:
+        async with self._session.get(url, headers=_wire_names(headers)) as answer:
+            return await _read(answer)
+
+    async def post(self, url: str, body: Any, **headers: str) -> Reply:
+        """Send ``body`` (bytes as they are, else as JSON); ``_`` in a header's name stands for ``-``."""
+        sent = {"content-type": "application/json", **_wire_names(headers)}
+        content = body if isinstance(body, bytes) else orjson.dumps(body)
+        async with self._session.post(url, data=content, headers=sent) as answer:
+            return await _read(answer)
+
+    async def call(self, base: str, skill: str, params: Any = None, id: Any = "orch", **headers: str) -> Reply:  # noqa: A002
+        """One JSON-RPC request to ``{base}/execute``."""
+        request = {"jsonrpc": "2.0", "method": skill, "params": params or {}, "id": id}
+        return await self.post(f"{base}/execute", request, **headers)
+
+
+@asynccontextmanager
+async def open_wire() -> AsyncIterator[Wire]:
+    async with aiohttp.ClientSession() as session:
+        yield Wire(session)
+
+
+def _wire_names(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-").lower(): value for name, value in headers.items()}
+
+
+async def _read(answer: aiohttp.ClientResponse) -> Reply:
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    return Reply(answer.status, headers, await answer.read())
+
+
+class _Later:
+    """An app that is known only once its own address is."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@dataclass(slots=True)
+class System:
+    """One state folder with its settings, and what of it runs; made by `open_system`."""
+
+    state: State
+    settings: Settings
+    recording: Recording
+    stack: AsyncExitStack
+
+    @property
+    def home(self) -> LayoutRegistry:
+        return LayoutRegistry(self.state.registry)
+
+    @property
+    def token(self) -> str:
+        """The ``Authorization`` of whoever belongs to this state."""
+        return f"Bearer {self.state.local_token()}"
+
+    async def start_hub(self) -> Hub:
+        """A hub as ``retinue hub`` composes it, found through the state folder."""
+        later = _Later()
+        url = await self.stack.enter_async_context(serve_app(later))
+        listings = SqliteListings(self.state.database)
+        self.stack.callback(listings.close)
+        audit = SqliteAudit(self.state.database)
+        self.stack.callback(audit.close)
+        mesh = await self.stack.enter_async_context(
+            open_mesh(self.settings, self.state, listings, hub_id="hub-under-test", url=url)
+        )
+        mesh.events.subscribe(record_calls(audit))
+        mesh.events.subscribe(log_line)
+        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url)
+        later.app = self.recording.before("hub", app)
+        self.state.write_hub(url)
+        self.stack.callback(self.state.forget_hub)
+        return Hub(url, mesh, audit)
+
+    async def start_agent(
+        self, agent: Agent, *, publish_to: Registry | None = None, shown_url: str | None = None
+    ) -> str:
+        """Serve an agent as ``retinue serve`` composes it, and publish its card; gives its base url.
+
+        ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says.
+        """
+        later = _Later()
+        url = await self.stack.enter_async_context(serve_app(later))
+        http = await self.stack.enter_async_context(HttpClient())
+        registries = named_registries(self.settings, self.home, http)
+        sources = registry_sources(self.settings, registries)
+        mesh = await self.stack.enter_async_context(
+            JoinedMesh.open(self.settings, self.state, http, sources, None)
+        )
+        shown = shown_url or url
+        dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
+        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown)
+        later.app = self.recording.before(agent.name, app)
+        card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
+        await publish(publish_to or self.home, card)
+        return url
+
+
+@dataclass(slots=True)
+class Hub:
+    """A hub that runs in this process."""
+
+    url: str
+    mesh: Mesh
+    audit: SqliteAudit
+
+
+async def publish(registry: Registry, card: bytes, *, tag: str = "v1") -> str:
+    """Publish a card byte for byte; gives the digest of its manifest."""
+    record = parse_card(card, reference="test")
+    skills = [skill.id for skill in record.skills]
+    published = await publish_card(
+        registry, record.name, card, version=record.version, skills=skills, created=NOON, tag=tag
+    )
+    return published.digest
+
+
+@asynccontextmanager
+async def open_system(state: State, **settings: Any) -> AsyncIterator[System]:
+    """A system without processes of its own yet; everything it starts ends with the block."""
+    state.prepare()
+    async with AsyncExitStack() as stack:
+        yield System(state, Settings(**settings), Recording(), stack)
