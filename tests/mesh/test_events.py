@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import orjson
-import structlog
 from structlog.testing import capture_logs
 
 from retinue.core.call import Attempt, Outcome, TraceContext
@@ -120,4 +119,3 @@ def test_each_ended_call_is_one_line_of_the_log_and_no_other_event_is() -> None:
 
 def test_times_of_events_are_in_utc() -> None:
     assert now().tzinfo is UTC
-    assert structlog.get_logger() is not None

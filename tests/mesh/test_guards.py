@@ -11,7 +11,15 @@ import pytest
 
 from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError
-from retinue.mesh.guards import GuardSettings, Passage, TraceGuard, draw_path, find_cycle, fresh_trace
+from retinue.mesh.guards import (
+    GuardSettings,
+    Passage,
+    TraceGuard,
+    draw_path,
+    find_cycle,
+    fresh_trace,
+    guess_cycle,
+)
 from retinue.protocols.trace import (
     merge_traces,
     parse_trace_headers,
@@ -79,10 +87,6 @@ def test_a_call_from_outside_starts_a_chain_at_depth_nought_and_its_first_call_i
         assert (further.id, further.depth, further.path) == (passage.trace.id, 1, (Hop("a", "work"),))
 
 
-def test_a_depth_beside_an_id_that_was_replaced_means_nothing() -> None:
-    assert TraceGuard().enter(a_call(TraceContext("", depth=9)), "a").trace.depth == 0
-
-
 @requirement("S-15")
 def test_a_loop_over_three_agents_is_refused_at_hop_six_with_its_path_drawn_and_its_cycle_named() -> None:
     guards = guards_of("abc")
@@ -102,6 +106,22 @@ def test_a_loop_is_named_at_its_shortest() -> None:
     assert find_cycle(path, Hop("a", "x")) == "a → c → a"
     assert find_cycle(path, Hop("d", "x")) == ""
     assert draw_path(path[:2], Hop("a", "z")) == "a:x → b:y → a:z"
+
+
+@requirement("S-15")
+def test_a_hub_that_does_not_know_yet_who_takes_the_call_names_the_cycle_by_its_skill() -> None:
+    path = (Hop("a", "x"), Hop("b", "y")) * 3
+    with pytest.raises(CallTooDeepError) as caught:
+        TraceGuard(hub_id="h").enter(a_call(TraceContext("t", depth=6, path=path), skill="x"), "retinue")
+    assert caught.value.cycle == "a → b → a"
+    assert guess_cycle(path, Hop("retinue", "z")) == ""
+
+
+def test_the_hop_of_a_call_is_the_agent_that_took_it() -> None:
+    passage = TraceGuard().enter(a_call(TraceContext("t")), "hub")
+    passage.arrive("b")
+    with passage.outgoing() as further:
+        assert further.path == (Hop("b", "work"),)
 
 
 def test_cycles_are_refused_at_re_entry_only_where_that_was_asked_for() -> None:
@@ -125,13 +145,16 @@ def only_id(trace: TraceContext) -> TraceContext:
 @requirement("S-15")
 def test_a_loop_through_a_peer_that_carries_only_the_id_still_ends() -> None:
     guard = TraceGuard()
-    trace = TraceContext("t")
-    depths = []
-    with ExitStack() as stack, pytest.raises(CallTooDeepError):
-        for _ in range(20):
-            passage = guard.enter(a_call(trace), "a")
-            depths.append(passage.trace.depth)
-            trace = only_id(stack.enter_context(passage.outgoing()))
+    depths: list[int] = []
+
+    def loop(trace: TraceContext) -> None:
+        passage = guard.enter(a_call(trace), "a")
+        depths.append(passage.trace.depth)
+        with passage.outgoing() as further:
+            loop(only_id(further))
+
+    with pytest.raises(CallTooDeepError):
+        loop(TraceContext("t"))
     assert depths == [0, 2, 4]
 
 
@@ -221,7 +244,7 @@ def test_an_id_that_no_trace_may_have_is_replaced(junk: str) -> None:
     trace = TraceGuard().enter(a_call(found), "a").trace
     assert trace.id != junk
     assert len(trace.id) == 32
-    assert trace.depth == 0
+    assert trace.depth == 3, "the chain is no shorter for its unusable id"
 
 
 def test_an_ordinary_client_without_a_trace_starts_one_of_its_own() -> None:

@@ -91,10 +91,8 @@ class Program:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(WAIT_S)
@@ -104,9 +102,7 @@ class Program:
 
 
 @contextmanager
-def program(
-    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[Program]:
+def program(*arguments: str, cwd: Path, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
     """A ``retinue`` command that runs while inside."""
     running = Program(*arguments, cwd=cwd, environment=environment)
     try:

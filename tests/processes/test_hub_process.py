@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -92,7 +93,6 @@ def test_a_killed_agent_is_started_again_by_its_supervisor(tmp_path: Path, port:
         hub.wait_for("one-agent")
         hub.wait_for("1 agents")
         (child,) = descendants(hub.process.pid)
-        import os
 
         os.kill(child, signal.SIGKILL)
         hub.wait_for("ended; starting it again")

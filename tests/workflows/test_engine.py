@@ -308,6 +308,27 @@ async def test_a_parallel_step_inside_a_loop_sees_the_round_before(bench: Bench)
     assert record.get() == {"x": {"n": 3}, "y": {"n": 31}}
 
 
+async def test_a_branch_skipped_in_this_round_gives_nothing_of_the_round_before(bench: Bench) -> None:
+    bench.offer("a", lambda given: given)
+    record = await bench.run(
+        """
+        name: w
+        steps:
+          - id: rounds
+            loop: {max: 2}
+            steps:
+              - id: each
+                parallel: {mode: all}
+                steps:
+                  - {id: x, skill: a, when: loop.index == 1, with: {round: "${{ loop.index }}"}}
+                  - {id: y, skill: a, with: {round: "${{ loop.index }}"}}
+        output: {each: "${{ steps.each.output }}", x: "${{ steps.x.output }}"}
+        """
+    )
+    assert record.get() == {"each": {"x": None, "y": {"round": 2}}, "x": {"round": 1}}
+
+
+@requirement("P-31")
 async def test_a_failure_that_may_pass_is_tried_again_with_growing_delays(bench: Bench) -> None:
     bench.offer("a", failing(BusyError("full", 1), ExecutionFailedError("odd"), then={"ok": True}))
     step = {"id": "a", "skill": "a", "retry": {"attempts": 3, "delay": "500ms", "backoff": 3}}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 
 import structlog
 from starlette.applications import Starlette
@@ -23,7 +21,7 @@ from retinue.apps.mesh import (
     registry_sources,
     timeout_settings,
 )
-from retinue.apps.serving import Stop, bind, end_task, serving, url_of
+from retinue.apps.serving import Stop, bind, serving, url_of
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
@@ -50,12 +48,6 @@ FIRST_PORT = 8001
 PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
 """A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""
 
-RELOAD = 75
-"""Exit code that asks for the same command to be started again."""
-
-_CHANGED = "its files have changed"
-_LOOK_EVERY_S = 0.4
-
 Say = Callable[[str], None]
 
 
@@ -71,13 +63,12 @@ class ServeOptions:
     tag: str = "v1"
     hub_url: str | None = None
     insecure_bind: bool = False
-    reload: bool = False
 
 
 async def serve_agent(
     target: Target, options: ServeOptions, settings: Settings, state: State, say: Say
 ) -> int:
-    """Serve until told to stop; returns the exit code, RELOAD when the agent's files have changed.
+    """Serve until told to stop; returns the exit code.
 
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
@@ -113,12 +104,9 @@ async def serve_agent(
             say(f"published {published} in {published.registry}")
             await tell_hub(http, state, options.hub_url)
         say_ready(supervisor, {"name": agent.name, "url": url})
-        if options.reload:
-            watch = asyncio.create_task(_watch_files(target.files, stop, say))
-            stack.push_async_callback(end_task, watch)
         await stop.wait()
         say(f"stopping: {stop.reason}")
-    return RELOAD if stop.reason == _CHANGED else 0
+    return 0
 
 
 def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: str | None) -> Dispatcher:
@@ -183,35 +171,6 @@ async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
         _log.debug("already forgotten", reference=str(published))
     except RetinueError as error:
         say(f"{published} stays in {published.registry}: {error.message}")
-
-
-async def _watch_files(files: Sequence[Path], stop: Stop, say: Say) -> None:
-    """Ask for a reload when a file changes; what does not even compile is said, and served on as it was."""
-    seen = _stamps(files)
-    while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        now = _stamps(files)
-        if now == seen:
-            continue
-        seen = now
-        if problem := next(filter(None, map(_syntax_problem, files)), None):
-            say(f"not reloaded: {problem}")
-        else:
-            stop.ask(_CHANGED)
-
-
-def _stamps(files: Sequence[Path]) -> list[int]:
-    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
-
-
-def _syntax_problem(file: Path) -> str | None:
-    if file.suffix != ".py" or not file.exists():
-        return None
-    try:
-        compile(file.read_bytes(), str(file), "exec")
-    except (SyntaxError, ValueError) as error:
-        return f"{file.name}: {error}"
-    return None
 
 
 def _say_doors(agent: Agent, say: Say) -> None:

@@ -34,7 +34,8 @@ Status = Literal["ok", "warn", "fail"]
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn", "hypothesis", "pytest")
 OPTIONAL_PROGRAMS = ("docker-registry", "skopeo")
-PORTS = {9000: "the hub", 8001: "the first agent"}
+HUB_PORT = 9000
+AGENT_PORT = 8001
 OLDEST_PYTHON = (3, 11)
 LITTLE_BYTES = 1024**3
 TOO_LITTLE_BYTES = 50 * 1024**2
@@ -72,7 +73,7 @@ async def examine(
         checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
         checks.append(hub_check)
-        checks += [_check_port(port, what, hub_url) for port, what in PORTS.items()]
+        checks += [_check_hub_port(hub_url), _check_agent_port()]
         for url, registry in list(registries.items())[1:]:
             checks.append(await _check_registry(url, registry))
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
@@ -203,18 +204,26 @@ async def _check_hub(
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
 
 
-def _check_port(port: int, what: str, hub_url: str | None) -> Check:
-    name = f"port {port}"
+def _check_hub_port(hub_url: str | None) -> Check:
+    name = f"port {HUB_PORT}"
+    if _is_free(HUB_PORT):
+        return Check(name, "ok", "free for the hub")
+    if hub_url is not None and hub_url.endswith(f":{HUB_PORT}"):
+        return Check(name, "ok", "used by the hub")
+    return Check(name, "warn", "used by another program", "choose another: retinue hub --port N")
+
+
+def _check_agent_port() -> Check:
+    found = "free for the first agent" if _is_free(AGENT_PORT) else "in use; agents take the next free one"
+    return Check(f"port {AGENT_PORT}", "ok", found)
+
+
+def _is_free(port: int) -> bool:
     try:
         bind(LOCAL_HOST, port).close()
     except RetinueError:
-        if hub_url is not None and hub_url.endswith(f":{port}"):
-            return Check(name, "ok", "used by the hub")
-        remedy = (
-            "the next free port is taken" if port != 9000 else "start the hub elsewhere: retinue hub --port N"
-        )
-        return Check(name, "warn", f"in use; wanted for {what}", remedy)
-    return Check(name, "ok", f"free for {what}")
+        return False
+    return True
 
 
 async def _check_registry(url: str, registry: Registry) -> Check:

@@ -129,10 +129,13 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         return encode_card(render_card(record, scopes=scopes))
 
     async def agent_card(request: Request) -> Response:
-        scopes = visitor_of(request.scope).principal.scopes
-        listing = mesh.directory.find(request.path_params["agent"])
+        name, scopes = request.path_params["agent"], visitor_of(request.scope).principal.scopes
+        if name == mesh.agent.name:
+            return Response(own_card(scopes), media_type="application/json")
+        await mesh.directory.ensure_fresh()
+        listing = mesh.directory.find(name)
         if listing is None:
-            fault = rest_fault(UnknownAgentError(request.path_params["agent"]))
+            fault = rest_fault(UnknownAgentError(name))
             return JSONResponse(fault.body, fault.status, fault.headers)
         return Response(
             encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
@@ -174,8 +177,14 @@ def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
 
 
 def _report(say: Say) -> Callable[[str, Ready | None], None]:
-    def report(name: str, ready: Ready | None) -> None:
-        say(f"{name} ended; starting it again" if ready is None else f"{name} at {ready['url']}")
+    names: dict[str, str] = {}
+
+    def report(child: str, ready: Ready | None) -> None:
+        if ready is None:
+            say(f"{names.get(child, child)} ended; starting it again")
+        else:
+            names[child] = str(ready["name"])
+            say(f"{names[child]} at {ready['url']}")
 
     return report
 

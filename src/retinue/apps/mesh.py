@@ -6,7 +6,7 @@ the same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -66,7 +66,7 @@ async def open_mesh(
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http)
         directory = Directory(
-            listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
+            listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
         )
         stack.push_async_callback(directory.aclose)
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
@@ -104,10 +104,15 @@ def named_registries(settings: Settings, home: Registry, http: HttpClient) -> di
     return {HOME_SOURCE: home, **configured}
 
 
-def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
-    """The registries as sources of the directory."""
-    tag = settings.directory.tag
-    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
+def registry_sources(
+    settings: Settings, registries: Mapping[str, Registry], known: Iterable[Listing] = ()
+) -> list[RegistrySource]:
+    """The registries as sources of the directory; what is ``known`` of them is only revalidated."""
+    tag, kept = settings.directory.tag, tuple(known)
+    return [
+        RegistrySource(name, registry, tag=tag, known=[one for one in kept if one.source == name])
+        for name, registry in registries.items()
+    ]
 
 
 def guard_settings(settings: Settings) -> GuardSettings:

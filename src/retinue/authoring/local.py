@@ -55,6 +55,7 @@ class LocalInvoker:
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
     ) -> Answer:
         agent = self._agents[listing.record.name]
+        passage.arrive(agent.name)
         context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
         try:
             return await agent.run(call, context, channel)
@@ -189,11 +190,12 @@ class OwnSkillsFirst:
         self._others = others
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        inside = call
         if call.door == AGENT_DOOR:
-            inside = replace(call.principal, scopes=call.principal.scopes | {"private"})
-            call = replace(call, principal=inside)
-        if self._lookup.find(call.skill, call.principal.scopes, call.agent, call.version_range):
-            return await self._own.dispatch(call, channel or NullChannel())
+            principal = replace(call.principal, scopes=call.principal.scopes | {"private"})
+            inside = replace(call, principal=principal)
+        if self._lookup.find(call.skill, inside.principal.scopes, call.agent, call.version_range):
+            return await self._own.dispatch(inside, channel or NullChannel())
         return await self._others.dispatch(call, channel or NullChannel())
 
 

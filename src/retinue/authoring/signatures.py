@@ -35,8 +35,8 @@ class _PlainSchema(GenerateJsonSchema):
         return False
 
 
-def _without_class_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    names = {"Arguments", *schema.get("$defs", {})}
+def _without_class_titles(schema: dict[str, Any], class_name: str) -> dict[str, Any]:
+    names = {class_name, *schema.get("$defs", {})}
     for part in (schema, *schema.get("$defs", {}).values()):
         if part.get("title") in names:
             part.pop("title")
@@ -157,10 +157,14 @@ def read_signature(function: Callable[..., Any], where: str) -> Signature:
     shape = _OpenArguments if is_open else _Arguments
     try:
         arguments = create_model("Arguments", __base__=shape, **fields)
-        input_schema = _render(arguments.model_json_schema, "validation")
+        input_schema = _render(arguments.model_json_schema, "validation", "Arguments")
         returned = hints.get("return", Any)
         result = None if returned is Any else TypeAdapter(returned)
-        output_schema = None if result is None else _render(result.json_schema, "serialization")
+        output_schema = (
+            None
+            if result is None
+            else _render(result.json_schema, "serialization", getattr(returned, "__name__", ""))
+        )
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise InvalidSettingError(
             f"skill {where}", str(error).splitlines()[0], remedy="use types that JSON can carry"
@@ -186,9 +190,9 @@ def _field(default: Any, name: str) -> Any:
 
 
 def _render(
-    make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"]
+    make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"], class_name: str
 ) -> dict[str, Any]:
-    schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode))
+    schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode), class_name)
     # the order in which people write a schema; pydantic sorts its keys
     first = [k for k in ("type", "properties", "required") if k in schema]
     return {k: schema[k] for k in (*first, *(k for k in schema if k not in first))}

@@ -39,7 +39,7 @@ def call(
     JSON is an object with what the skill's input schema asks for; - reads it from standard input.
     The result is printed as JSON.
     """
-    given = read_object(arguments, "JSON")
+    given = read_object(arguments, "arguments")
     outcome = run_command(_call(skill, given, agent=agent, version=version, timeout_s=timeout_s))
     for warning in outcome.warnings:
         warn(warning)

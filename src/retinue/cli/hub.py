@@ -20,9 +20,7 @@ from retinue.cli.session import open_session
 )
 @registry_option("Find agents in this registry too; may be given several times.", multiple=True)
 @click.option("--bare", is_flag=True, help="Do not start the agents that ship with Retinue.")
-@click.option(
-    "--insecure-bind", is_flag=True, help="Listen beyond this machine although nobody is asked who."
-)
+@click.option("--insecure-bind", is_flag=True, help="Listen beyond this machine without asking for a token.")
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def hub(
     host: str | None,

@@ -45,10 +45,10 @@ def read_object(text: str, what: str) -> dict[str, Any]:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidSettingError(
-            what, f"no JSON: {error.msg} (line {error.lineno}, column {error.colno})", remedy=remedy
+            what, f"no JSON ({error.msg}, line {error.lineno}, column {error.colno})", remedy=remedy
         ) from None
     if not isinstance(value, dict):
         names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
         found = names.get(type(value), "a number")
-        raise InvalidSettingError(what, f"JSON, but {found}", remedy=remedy)
+        raise InvalidSettingError(what, f"{found}, not an object", remedy=remedy)
     return value

@@ -26,7 +26,7 @@ def run(workflow: str, given: str, as_json: bool) -> None:
     output is printed as JSON.
     """
     asked = _read_workflow(workflow)
-    output = run_command(_run(asked, read_object(given, "INPUT")))
+    output = run_command(_run(asked, read_object(given, "input")))
     print_json(output, compact=as_json)
 
 

@@ -22,9 +22,7 @@ from retinue.cli.session import open_session
 @registry_option("Publish there (http://host:port or a folder); else in the state folder.")
 @click.option("--join", "hub_url", metavar="HUB", help="The hub's url; else the one of this state, if any.")
 @click.option("--reload", "reloads", is_flag=True, help="Start again whenever a file of the agent changes.")
-@click.option(
-    "--insecure-bind", is_flag=True, help="Listen beyond this machine although nobody is asked who."
-)
+@click.option("--insecure-bind", is_flag=True, help="Listen beyond this machine without asking for a token.")
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
     target: str,

@@ -53,6 +53,17 @@ def find_cycle(path: tuple[Hop, ...], target: Hop) -> str:
     return ""
 
 
+def guess_cycle(path: tuple[Hop, ...], target: Hop) -> str:
+    """As `find_cycle`, else the loop to whoever ran the same skill before.
+
+    A hub does not know yet who would take the call: good enough to explain a refusal, not for one.
+    """
+    if cycle := find_cycle(path, target):
+        return cycle
+    taker = next((hop.agent for hop in reversed(path) if hop.skill == target.skill), None)
+    return "" if taker is None else find_cycle(path, Hop(taker, target.skill))
+
+
 @dataclass(slots=True)
 class _Refusals:
     count: int = 0
@@ -87,7 +98,7 @@ class TraceGuard:
                 f"{refused.count} of its calls were refused; last path {draw_path(trace.path, target)}",
             )
         if trace.depth > self._settings.max_depth:
-            raise self._too_deep(trace, target, find_cycle(trace.path, target))
+            raise self._too_deep(trace, target, guess_cycle(trace.path, target))
         if self._hub_id is not None and self._hub_id in trace.via:
             raise self._too_deep(trace, target, " → ".join((*trace.via, self._hub_id)))
         if self._settings.refuse_cycles and (cycle := find_cycle(trace.path, target)):
@@ -157,6 +168,11 @@ class Passage:
         self.trace = trace
         given = trace.calls_left
         self._calls_left = guard.calls_of_a_new_trace if given is None else given
+
+    def arrive(self, agent: str) -> None:
+        """Note which agent took the call, where the guard could not know it yet."""
+        if agent != self._here.agent:
+            self._here = Hop(agent, self._here.skill)
 
     @contextmanager
     def outgoing(self, seconds_left: float | None = None) -> Iterator[TraceContext]:

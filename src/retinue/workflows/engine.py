@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retinue.core.errors import ExpressionError, InvalidParametersError, RetinueError, StepFailedError
+from retinue.core.errors import ExpressionError, StepFailedError
 from retinue.workflows.caller import Caller
 from retinue.workflows.definition import Definition, Loop, Step, iterate_steps
+from retinue.workflows.notes import fail, note
 from retinue.workflows.runs import ChildOutcome, Fault, RunContext, RunRequest
 from retinue.workflows.scope import Scope
 from retinue.workflows.skill_steps import SkillSteps
 from retinue.workflows.templates import parse_condition, render_value
-
-_BOOKKEEPING_TIMEOUT_S = 60.0
 
 
 class Interpreter:
@@ -49,11 +48,11 @@ class Interpreter:
         for step_id, output in request.input["outputs"]:
             scope.record(step_id, output)
         scope.loop = request.input["loop"]
+        before = scope.mark
         walk = _Walk(context, request, scope, self._caller)
         await walk.run_steps(branch.steps, "")
-        own = {step.id for step in iterate_steps(branch.steps)}
-        given = [[step_id, output] for step_id, output in scope.outputs if step_id in own]
-        return {"outputs": given, "output": given[-1][1] if given else None}
+        given = scope.list_since(before)
+        return {"outputs": [list(pair) for pair in given], "output": given[-1][1] if given else None}
 
 
 class _Walk:
@@ -71,7 +70,7 @@ class _Walk:
 
     async def _run_step(self, step: Step, path: str) -> None:
         if step.when is not None and not await self._holds(step.when, path):
-            await self._note(path, {"kind": "skip", "when": step.when})
+            await note(self._context, path, {"kind": "skip", "when": step.when})
             return
         if step.parallel is not None:
             await self._run_parallel(step, path)
@@ -81,17 +80,16 @@ class _Walk:
             self._scope.record(step.id, await self._skills.run(step, path))
 
     async def _run_loop(self, step: Step, loop: Loop, path: str) -> None:
-        around = self._scope.loop
+        around, before = self._scope.loop, self._scope.mark
         for index in range(1, loop.max + 1):
             self._scope.loop = {"index": index}
             await self.run_steps(step.steps or (), f"{path}#{index}.")
             if loop.until is not None and await self._holds(loop.until, f"{path}#{index}/until"):
                 break
         self._scope.loop = around
-        inner = {nested.id for nested in iterate_steps(step.steps or ())}
-        given = [output for step_id, output in self._scope.outputs if step_id in inner]
+        given = self._scope.list_since(before)
         if given:
-            self._scope.record(step.id, given[-1])
+            self._scope.record(step.id, given[-1][1])
 
     async def _run_parallel(self, step: Step, path: str) -> None:
         branches = step.list_branches()
@@ -133,7 +131,7 @@ class _Walk:
         try:
             return render_value(definition.output, self._scope.variables)
         except ExpressionError as error:
-            raise await self._fail("output/value", "output", error) from None
+            raise await fail(self._context, "output/value", error, step="output") from None
 
     def _merge(self, definition: Definition) -> dict[str, Any]:
         calls = {step.id for step in iterate_steps(definition.steps) if step.skill is not None}
@@ -147,21 +145,7 @@ class _Walk:
         try:
             return parse_condition(condition).holds(self._scope.variables)
         except ExpressionError as error:
-            raise await self._fail(path, path, error) from None
-
-    async def _fail(
-        self, path: str, step: str, error: ExpressionError | InvalidParametersError
-    ) -> StepFailedError:
-        """Record a failure that needed no call, so that whoever follows sees it."""
-        await self._note(path, {"kind": "fail"}, error)
-        return StepFailedError(step, None, Fault.from_error(error).to_json())
-
-    async def _note(self, path: str, facts: Mapping[str, Any], error: RetinueError | None = None) -> None:
-        async def effect() -> None:
-            if error is not None:
-                raise error
-
-        await self._context.step(path, effect, timeout_s=_BOOKKEEPING_TIMEOUT_S, facts=facts)
+            raise await fail(self._context, path, error) from None
 
 
 def _branch_failure(outcome: ChildOutcome) -> StepFailedError:

@@ -210,7 +210,8 @@ class RunContext(Protocol):
         """
 
     async def child(self, path: str, request: RunRequest) -> Child:
-        """Start a child run; it goes on beside this body until it is waited for."""
+        """Start a child run, which goes on beside this body; one that still runs when the body ends
+        is cancelled."""
 
     async def wait(
         self, path: str, children: Sequence[Child], mode: WaitMode = "all"

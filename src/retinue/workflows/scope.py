@@ -11,6 +11,7 @@ class Scope:
 
     Every step of the definition is an object to expressions, an empty one until it has given an
     output, so that ``has(steps.check.output)`` is false and no fault before the first round.
+    ``mark`` grows with each output: what was recorded since can be listed.
     """
 
     def __init__(self, workflow_input: Any, known: Iterable[str]) -> None:
@@ -18,6 +19,8 @@ class Scope:
         self.known = tuple(known)
         self.loop: Mapping[str, Any] = {}
         self._outputs: dict[str, Any] = {}
+        self._written: dict[str, int] = {}
+        self.mark = 0
         self._steps: dict[str, dict[str, Any]] = {step_id: {} for step_id in self.known}
 
     @property
@@ -35,6 +38,12 @@ class Scope:
         self._outputs.pop(step_id, None)
         self._outputs[step_id] = output
         self._steps[step_id] = {"output": output}
+        self.mark += 1
+        self._written[step_id] = self.mark
+
+    def list_since(self, mark: int) -> tuple[tuple[str, Any], ...]:
+        """The outputs recorded after the scope had this ``mark``, the nearest last."""
+        return tuple(pair for pair in self._outputs.items() if self._written[pair[0]] > mark)
 
     def find_nearest(self) -> Any:
         """The nearest output, None before the first."""

@@ -9,7 +9,8 @@ from retinue.core.errors import ExpressionError, InputRequiredError, InvalidPara
 from retinue.workflows.caller import Caller, Choice
 from retinue.workflows.chaining import chain_arguments
 from retinue.workflows.definition import Step
-from retinue.workflows.runs import Fault, RunContext, StepOutcome
+from retinue.workflows.notes import fail
+from retinue.workflows.runs import RunContext, StepOutcome
 from retinue.workflows.scope import Scope
 from retinue.workflows.templates import render_value
 
@@ -59,7 +60,7 @@ class SkillSteps:
             if not isinstance(given, Mapping):
                 raise ExpressionError(str(step.with_), "gives no object", remedy="with needs an object")
         except ExpressionError as error:
-            raise await self._fail(step, path, None, error) from None
+            raise await fail(self._context, path, error, skill=step.skill) from None
         return given
 
     async def _attempt(
@@ -95,7 +96,7 @@ class SkillSteps:
         try:
             arguments = given if given is not None else self._chain(step, choice)
         except InvalidParametersError as error:
-            raise await self._fail(step, path, choice.agent, error) from None
+            raise await fail(self._context, path, error, skill=skill, agent=choice.agent) from None
 
         async def effect() -> Any:
             outcome = await self._caller.call(
@@ -125,15 +126,3 @@ class SkillSteps:
 
     def _chain(self, step: Step, choice: Choice) -> Any:
         return chain_arguments(step.id, step.skill or "", choice.input_schema, self._scope)
-
-    async def _fail(
-        self, step: Step, path: str, agent: str | None, error: ExpressionError | InvalidParametersError
-    ) -> StepFailedError:
-        """Record a failure that needed no call, so that whoever follows sees it."""
-
-        async def effect() -> None:
-            raise error
-
-        facts = {"kind": "fail", "skill": step.skill, "agent": agent}
-        await self._context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
-        return StepFailedError(path, agent, Fault.from_error(error).to_json())

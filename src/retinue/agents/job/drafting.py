@@ -18,6 +18,7 @@ from retinue.agents.job.strategies import PLAIN_DATA
 from retinue.agents.job.subject import Subject, Target, Untestable
 
 _WIDTH = 100
+_SHORT = 60
 _NONE = Narrowing()
 
 
@@ -63,6 +64,7 @@ class _Writer:
         self._narrowing = narrowing
         self._sections: list[str] = []
         self._imports: set[str] = set()
+        self._shared: dict[str, str] = {}
         self.tests: list[str] = []
         self.untestable: list[Untestable] = []
 
@@ -72,12 +74,25 @@ class _Writer:
             if not target.is_overload:
                 self.untestable.append(Untestable(target.name, why))
             return
+        shared = self._share_strategies(target, found)
         parts = [self._write_property_test(target, found)]
         parts += [self._write_relation(target, found, relation) for relation in found["relations"]]
         parts.append(self._write_pinned(target, found))
         written = [part for part in parts if part]
         if written:
-            self._sections.append(f"# {self._title(target)}\n\n\n" + "\n\n\n".join(written))
+            head = f"# {self._title(target)}\n\n" + ("".join(shared) + "\n" if shared else "\n")
+            self._sections.append(head + "\n\n\n".join(written))
+
+    def _share_strategies(self, target: Target, found: Mapping[str, Any]) -> list[str]:
+        """Definitions of the long strategies of a target, each under a name the first time it is needed."""
+        lines: list[str] = []
+        for parameter, source in found["chosen"].items():
+            if len(source) <= _SHORT or source in self._shared:
+                continue
+            name = f"{parameter}_of_{make_slug(target.name)}"
+            self._shared[source] = name
+            lines.append(f"{name} = {_break(source, '', len(name) + 3)}\n")
+        return lines
 
     def add_alias(self, alias: str, original: str) -> None:
         module = self._subject.module
@@ -236,7 +251,7 @@ class _Writer:
 
     def _write_head(self, target: Target, found: Mapping[str, Any], name: str, change: Narrowing) -> list[str]:
         variables = [parameter.name for parameter in target.parameters if parameter.name in found["chosen"]]
-        given = [f"{v}={_break(found['chosen'][v], '    ', len(v) + 1)}" for v in variables]
+        given = [f"{v}={self._shared.get(found['chosen'][v], found['chosen'][v])}" for v in variables]
         one_line = f"@given({', '.join(given)})"
         if len(one_line) > _WIDTH or "\n" in one_line:
             one_line = "@given(\n" + "".join(f"    {entry},\n" for entry in given) + ")"
@@ -358,14 +373,29 @@ def _break(source: str, indent: str, offset: int) -> str:
     """A union of strategies, one member to a line when it is long."""
     if len(indent) + offset + len(source) <= _WIDTH or "\n" in source:
         return source
-    members = _split_union(source)
-    if len(members) == 1:
-        return source
     inner = indent + "    "
+    members = [_break_list(member, inner) for member in _split_union(source)]
+    if len(members) == 1:
+        return _break_list(source, indent)
     return "(\n" + f"\n{inner}| ".join([inner + members[0], *members[1:]]) + f"\n{indent})"
 
 
-def _split_union(source: str) -> list[str]:
+def _break_list(source: str, indent: str) -> str:
+    """A strategy with a long list of choices, the list filled over several lines."""
+    start, end = source.find("["), source.rfind("]")
+    if len(indent) + len(source) + 2 <= _WIDTH or not _is_balanced(source[start : end + 1]):
+        return source
+    choices = _split_union(source[start + 1 : end], ",")
+    lines, line = [], indent + "    "
+    for choice in choices:
+        if len(line) + len(choice) + 2 > _WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = indent + "    "
+        line += f"{choice}, "
+    return "\n".join([source[: start + 1], *lines, line.rstrip(), indent + source[end:]])
+
+
+def _split_union(source: str, separator: str = "|") -> list[str]:
     """The members of ``a | b | c`` at the top level."""
     members, depth, quote, start = [], 0, "", 0
     index = 0
@@ -382,7 +412,7 @@ def _split_union(source: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif letter == "|" and depth == 0:
+        elif letter == separator and depth == 0:
             members.append(source[start:index].strip())
             start = index + 1
         index += 1

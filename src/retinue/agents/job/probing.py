@@ -57,7 +57,10 @@ async def probe_subject(subject: Subject, limits: Limits = LIMITS) -> Findings:
     requests, untestable = _prepare(subject, made)
     relations = {target.name: list_relations(subject, target) for target in subject.targets}
     for request in requests:
-        request["relations"] = [{"name": r.name, "predicate": r.predicate} for r in relations[request["name"]]]
+        request["relations"] = [
+            {"name": r.name, "predicate": r.predicate, "challenges": r.challenges}
+            for r in relations[request["name"]]
+        ]
     by_target: dict[str, Any] = {}
     instances: dict[str, str] = {}
     waiting = requests

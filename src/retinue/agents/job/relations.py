@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.agents.job.subject import Subject, Target
 
@@ -39,6 +39,8 @@ class Relation:
     name: str
     claim: str
     predicate: str
+    challenges: tuple[str, ...] = ()
+    """Expressions that make other arguments from the first one: a property must hold for them too."""
 
 
 def list_relations(subject: Subject, target: Target) -> list[Relation]:
@@ -52,12 +54,14 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
     found: list[Relation] = []
     if len(required) == 1:
         call = f"{subject.module}.{target.name}(result)"
-        found += _compare(
+        challenges = _list_challenges(subject, target, required[0].name)
+        for relation in _compare(
             f"{target.name}_twice_is_{target.name}_once",
             f"doing {target.name} again changes nothing",
             call,
             "result",
-        )
+        ):
+            found.append(replace(relation, challenges=challenges))
     for other in _list_opposites(target.name):
         if other not in functions or not required:
             continue
@@ -85,6 +89,19 @@ def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation
             f"a {target.builds} made from the text of another equals it",
             f"{again} == result",
         )
+
+
+def _list_challenges(subject: Subject, target: Target, first: str) -> tuple[str, ...]:
+    """What the other functions of the module make of an argument, done twice.
+
+    Random text seldom holds what one function escapes and another undoes.
+    """
+    others = [
+        other.name
+        for other in subject.targets
+        if other.name != target.name and "." not in other.name and not other.builds and not other.is_overload
+    ]
+    return tuple(f"{subject.module}.{name}({subject.module}.{name}({first}))" for name in others[:12])
 
 
 def _compare(name: str, claim: str, call: str, wanted: str) -> list[Relation]:

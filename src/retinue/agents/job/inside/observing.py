@@ -9,6 +9,7 @@ import sys
 KINDS = ("ok", "documented", "surprise", "slow", "refused")
 HOLDS_AFTER = 60
 SAME_RESULT_CAP = 4
+TELLING_LENGTH = 40
 
 
 class Watcher:
@@ -83,8 +84,14 @@ def pick(cases, count, by_result=True):
         told[shown] = told.get(shown, 0) + 1
         if case.kind == "ok" and case not in picked and told[shown] <= SAME_RESULT_CAP:
             rest.append((told[shown], case))
-    rest = [case for _number, case in sorted(rest, key=lambda pair: pair[0])]
+    rest = [case for _number, case in sorted(rest, key=lambda pair: (pair[0], dullness(pair[1])))]
     return picked + rest[: max(0, count - len(picked))]
+
+
+def dullness(case):
+    """Sorts the examples that say much to the front: a result that is not the argument, of a middling length."""
+    echoes = any(type(v) is type(case.result) and equal(v, case.result) for v in case.values.values())
+    return echoes, simplicity(case)[0], abs(len(str(case.sources)) - TELLING_LENGTH)
 
 
 def simplicity(case):

@@ -35,6 +35,7 @@ CALL_LIMIT_S = 1.0
 SLOW_S = 0.5
 GOOD_SCORE = 0.6
 ITERATOR_CAP = 50
+CHALLENGED = 40
 
 
 class TooSlow(BaseException):
@@ -367,7 +368,7 @@ class Probe:
             found["holds"] = observing.list_invariants(good, self.names) if not found["changes"] else []
         for relation in target["relations"]:
             known = [held["name"] for held in found["relations"]]
-            if relation["name"] not in known and self.relation_holds(relation, good, found):
+            if relation["name"] not in known and self.relation_holds(relation, target, function, good, found):
                 found["relations"].append(relation)
         return found
 
@@ -517,7 +518,7 @@ class Probe:
 
     # --- properties
 
-    def relation_holds(self, relation, good, found):
+    def relation_holds(self, relation, target, function, good, found):
         """Whether a property held for every call that ended well, and for enough of them to say so."""
         if found["changes"]:
             return False
@@ -533,7 +534,28 @@ class Probe:
             if error is not None or not verdict:
                 return False
             told.add(repr(case.result)[:200])
-        return len(told) >= 5
+        return len(told) >= 5 and self.survives(relation, target, function, good)
+
+    def survives(self, relation, target, function, good):
+        """Whether the property also holds for arguments that other functions of the module made."""
+        for challenge in relation["challenges"]:
+            variables = list(good[0].values)
+            source = "lambda " + ", ".join(variables) + ": " + challenge
+            make = eval(source, self.names)  # noqa: S307
+            check = eval("lambda result, " + ", ".join(variables) + ": " + relation["predicate"], self.names)  # noqa: S307
+            for case in good[:CHALLENGED]:
+                made, error, _features = self.call(make, copy_values(case.values), watched=False)
+                first = variables[0]
+                if error is not None or type(made) is not type(case.values[first]):
+                    continue
+                values = {**copy_values(case.values), first: made}
+                result, error, _features = self.call(function, values, watched=False)
+                if error is not None:
+                    continue
+                verdict, error, _features = self.call(check, {"result": result, **values}, watched=False)
+                if error is not None or not verdict:
+                    return False
+        return True
 
 
 def copy_values(values):

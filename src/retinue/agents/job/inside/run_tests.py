@@ -18,6 +18,12 @@ import loading
 import pytest
 from guard import Guard, Refused
 
+try:
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+except ImportError:  # a test file need not use it
+    st = None
+
 
 class TestTooSlow(BaseException):
     """A test passed its time."""
@@ -130,6 +136,12 @@ def is_text(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def warm_up():
+    """Let Hypothesis build its tables of characters now, not inside the first test and under coverage."""
+    if st is not None:
+        settings(max_examples=1, database=None)(given(st.text() | st.from_regex("[a-z]"))(lambda text: None))()
+
+
 def start_coverage(request):
     try:
         import coverage
@@ -152,6 +164,7 @@ def main():
             results.flush()
 
         sys.path += [entry for entry in request["appended"] if entry not in sys.path]
+        warm_up()
         guard = Guard(os.getcwd())
         cover = start_coverage(request)
         if request["module"]:

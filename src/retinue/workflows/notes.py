@@ -1,0 +1,37 @@
+"""Things that happen in a run without a call, recorded so that whoever follows it sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.core.errors import RetinueError, StepFailedError
+from retinue.workflows.runs import Fault, RunContext
+
+_TIMEOUT_S = 60.0
+
+
+async def note(
+    context: RunContext, path: str, facts: Mapping[str, Any], error: RetinueError | None = None
+) -> None:
+    """Record that something happened at a path; with ``error``, that it failed."""
+
+    async def effect() -> None:
+        if error is not None:
+            raise error
+
+    await context.step(path, effect, timeout_s=_TIMEOUT_S, facts=facts)
+
+
+async def fail(
+    context: RunContext,
+    path: str,
+    error: RetinueError,
+    *,
+    step: str | None = None,
+    skill: str | None = None,
+    agent: str | None = None,
+) -> StepFailedError:
+    """Record a failure that needed no call; returns the error to raise. ``step`` is ``path`` if absent."""
+    await note(context, path, {"kind": "fail", "skill": skill, "agent": agent}, error)
+    return StepFailedError(step or path, agent, Fault.from_error(error).to_json())

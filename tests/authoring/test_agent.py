@@ -1,0 +1,376 @@
+"""``Agent``: typed functions become skills, and a way to run them in process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import Any
+
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context, current_context
+from retinue.core.errors import (
+    CallTimedOutError,
+    ExecutionFailedError,
+    InvalidParametersError,
+    InvalidSettingError,
+    OutputInvalidError,
+    SchemaRefusedError,
+    UnknownSkillError,
+)
+from retinue.core.record import Endpoint, Example, Hints, Skill, Trait
+from tests.requirements import requirement
+
+
+def plan_agent() -> Agent:
+    agent = Agent("plan-agent", version="1.0.0")
+
+    @agent.skill
+    async def create_plan(requirements: str) -> dict[str, str]:
+        """Creates structured implementation plans from requirements."""
+        return {"plan": f"plan for {requirements}"}
+
+    return agent
+
+
+# what it says of itself
+
+
+def test_a_function_becomes_a_skill_named_and_described_by_itself() -> None:
+    skill = plan_agent().skills[0]
+    assert (skill.id, skill.description) == (
+        "create_plan",
+        "Creates structured implementation plans from requirements.",
+    )
+    assert skill.visibility == "mesh"
+    assert skill.input_schema == {
+        "type": "object",
+        "properties": {"requirements": {"type": "string"}},
+        "required": ["requirements"],
+    }
+
+
+def test_everything_that_an_author_says_stands_in_the_record() -> None:
+    agent = Agent(
+        "coder",
+        version="2.0.0",
+        title="Coder",
+        description="Writes code",
+        maintainer="ops@example.org",
+        provider="Example",
+        topics=["Python"],
+        scores={"execution": 0.8},
+        context_window=1000,
+        languages=["python"],
+        labels={"team": "a"},
+        annotations={"note": "b"},
+        traits=[Trait("mood", value="calm")],
+    )
+
+    @agent.skill(
+        "fs:read_file",
+        title="Read a file",
+        description="Reads",
+        tags=["fs"],
+        similes=["open"],
+        examples=["read x", Example(text="read y", arguments={"path": "y"})],
+        roles=["execute"],
+        expose=True,
+        read_only=True,
+        idempotent=True,
+        timeout_s=5,
+    )
+    def read_file(path: str) -> str:
+        """Not this text."""
+        return path
+
+    record = agent.record("http://127.0.0.1:8002/")
+    assert record.endpoints == (Endpoint("execute", "http://127.0.0.1:8002/"),)
+    assert agent.record().endpoints == ()
+    assert (record.title, record.maintainer, record.topics) == ("Coder", "ops@example.org", ("Python",))
+    assert (record.scores, record.context_window, record.languages) == ({"execution": 0.8}, 1000, ("python",))
+    skill = record.skills[0]
+    assert (skill.id, skill.title, skill.description) == ("fs:read_file", "Read a file", "Reads")
+    assert skill.examples == (Example(text="read x"), Example(text="read y", arguments={"path": "y"}))
+    assert skill.hints == Hints(read_only=True, idempotent=True)
+    assert (skill.visibility, skill.timeout_s) == ("exposed", 5)
+
+
+def test_private_wins_over_exposed() -> None:
+    agent = Agent("a")
+    agent.skill("x", expose=True, private=True)(lambda: None)
+    assert agent.skills[0].visibility == "private"
+
+
+def test_the_decorated_function_stays_what_it_was() -> None:
+    agent = Agent("a")
+
+    def double(n: int) -> int:
+        return 2 * n
+
+    assert agent.skill(double) is double
+    assert agent.skill("twice", tags=["t"])(double) is double
+    assert [skill.id for skill in agent.skills] == ["double", "twice"]
+
+
+def test_one_set_of_options_serves_several_functions() -> None:
+    agent = Agent("a")
+    tagged = agent.skill(tags=["t"], expose=True)
+
+    @tagged
+    def one() -> None: ...
+
+    @tagged
+    def two() -> None: ...
+
+    assert [(s.id, s.tags, s.visibility) for s in agent.skills] == [
+        ("one", ("t",), "exposed"),
+        ("two", ("t",), "exposed"),
+    ]
+
+
+# what it refuses
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a/b", "a@b", "tab\t"])
+def test_a_name_that_no_card_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSettingError):
+        Agent(name)
+
+
+def test_an_id_is_given_once() -> None:
+    agent = plan_agent()
+    with pytest.raises(InvalidSettingError, match="create_plan"):
+        agent.skill("create_plan")(lambda: None)
+    with pytest.raises(InvalidSettingError):
+        agent.declare(Skill("create_plan"))
+    assert len(agent.skills) == 1
+
+
+@pytest.mark.parametrize("where", ["input_schema", "output_schema"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "https://example.org/schema.json"},
+        {"$ref": "file:///etc/passwd"},
+        {"type": "no such type"},
+        {
+            "$defs": {
+                f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} if n < 20 else {"type": "null"}
+                for n in range(21)
+            },
+            "$ref": "#/$defs/d0",
+        },
+    ],
+    ids=["remote", "file", "no schema", "explosive"],
+)
+def test_an_unsafe_schema_is_refused_when_the_skill_is_declared(where: str, schema: Any) -> None:
+    agent = Agent("a")
+    with pytest.raises(SchemaRefusedError):
+        agent.declare(Skill("x", **{where: schema}))
+    with pytest.raises(SchemaRefusedError):
+        agent.skill("y", **{where: schema})(lambda: None)  # type: ignore[call-overload]
+    assert agent.skills == ()
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.5])
+def test_a_time_limit_is_above_nought(timeout_s: float) -> None:
+    with pytest.raises(InvalidSettingError, match="timeout_s"):
+        Agent("a").skill("x", timeout_s=timeout_s)(lambda: None)
+
+
+def test_an_unknown_option_is_a_type_error_and_adds_nothing() -> None:
+    agent = Agent("a")
+    with pytest.raises(TypeError, match="exposed"):
+        agent.skill("x", exposed=True)(lambda: None)  # type: ignore[call-overload]
+    assert agent.skills == ()
+
+
+# amending
+
+
+def test_what_an_agent_json_says_wins_and_what_it_leaves_out_stays() -> None:
+    agent = Agent("a", version="1", description="old", topics=["x"])
+    agent.amend(name="b", topics=["y"])
+    record = agent.record()
+    assert (record.name, record.version, record.description, record.topics) == ("b", "1", "old", ("y",))
+
+
+def test_skills_are_exchanged_for_amended_ones_only() -> None:
+    agent = plan_agent()
+    agent.replace_skills([Skill("create_plan", visibility="exposed")])
+    assert agent.skills[0].visibility == "exposed"
+    with pytest.raises(UnknownSkillError):
+        agent.replace_skills([Skill("nope")])
+
+
+# running
+
+
+async def test_a_skill_runs_in_process_through_the_whole_path() -> None:
+    assert await plan_agent().call("create_plan", {"requirements": "a parser"}) == {
+        "plan": "plan for a parser"
+    }
+
+
+@requirement("P-11")
+@requirement("P-12")
+async def test_it_checks_the_skill_first_and_then_the_parameters() -> None:
+    with pytest.raises(UnknownSkillError, match="Unknown skill: nope"):
+        await plan_agent().call("nope", {})
+    with pytest.raises(InvalidParametersError, match="missing required field 'requirements'"):
+        await plan_agent().call("create_plan")
+
+
+@requirement("P-13")
+async def test_it_checks_what_the_skill_returns() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    def count() -> int:
+        return "many"  # type: ignore[return-value]
+
+    outcome = await agent.ask("count")
+    assert isinstance(outcome.error, OutputInvalidError)
+    assert outcome.status == "failed"
+
+
+@requirement("P-24")
+async def test_what_a_skill_raises_is_one_line_of_reason() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def fail() -> None:
+        raise RuntimeError("Claude API timeout")
+
+    with pytest.raises(ExecutionFailedError) as caught:
+        await agent.call("fail")
+    assert caught.value.message == "Claude API timeout"
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+async def test_a_synchronous_skill_leaves_the_loop_free() -> None:
+    agent = Agent("a")
+    go_on = threading.Event()
+
+    @agent.skill
+    def wait() -> bool:
+        return go_on.wait(timeout=5)
+
+    @agent.skill
+    async def release() -> None:
+        go_on.set()
+
+    waiting = asyncio.create_task(agent.call("wait"))
+    await asyncio.sleep(0)
+    await agent.call("release")
+    assert await waiting is True
+
+
+async def test_a_decorator_that_hides_an_asynchronous_function_does_no_harm() -> None:
+    agent = Agent("a")
+
+    async def really() -> int:
+        return 7
+
+    @functools.wraps(really)
+    def wrapped() -> Any:
+        return really()
+
+    agent.skill("x")(wrapped)
+    assert await agent.call("x") == 7
+
+
+async def test_given_schemas_replace_those_of_the_types() -> None:
+    agent = Agent("a")
+
+    @agent.skill(input_schema={}, output_schema={"type": "integer", "maximum": 5})
+    def count(n: int = 0) -> int:
+        return n
+
+    assert agent.skills[0].input_schema == {}
+    assert await agent.call("count", {"n": 5}) == 5
+    with pytest.raises(OutputInvalidError):
+        await agent.call("count", {"n": 6})
+
+
+async def test_a_caller_waits_only_as_long_as_it_said() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def sleep() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(CallTimedOutError) as caught:
+        await agent.call("sleep", timeout_s=0.01)
+    assert caught.value.layer == "caller"
+
+
+async def test_a_skill_with_keyword_arguments_gets_them_all() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    def echo(first: int, **rest: Any) -> dict[str, Any]:
+        return {"first": first, **rest}
+
+    assert await agent.call("echo", {"first": 1, "b": 2}) == {"first": 1, "b": 2}
+
+
+# the hook of seed 001
+
+
+class Overridden(Agent):
+    async def execute_skill(self, skill_id: str, params: Any) -> Any:
+        if skill_id == "create_plan":
+            return {"plan": params["requirements"], "principal": current_context().principal.kind}
+        return await super().execute_skill(skill_id, params)
+
+
+@requirement("P-14")
+async def test_the_hook_runs_declared_skills_on_checked_parameters() -> None:
+    agent = Overridden(
+        "a",
+        skills=[
+            Skill("create_plan", input_schema={"type": "object", "required": ["requirements"]}),
+            Skill("forgotten"),
+        ],
+    )
+    assert await agent.call("create_plan", {"requirements": "r"}) == {"plan": "r", "principal": "local"}
+    with pytest.raises(InvalidParametersError):
+        await agent.call("create_plan")
+    with pytest.raises(UnknownSkillError):
+        await agent.call("forgotten")
+
+
+@requirement("P-14")
+async def test_a_synchronous_hook_will_do_and_its_result_must_be_json() -> None:
+    class Plain(Agent):
+        def execute_skill(self, skill_id: str, params: Any) -> Any:  # type: ignore[override]
+            return {"n": 1} if skill_id == "good" else object()
+
+    agent = Plain("a", skills=[Skill("good"), Skill("bad")])
+    assert await agent.call("good") == {"n": 1}
+    with pytest.raises(OutputInvalidError):
+        await agent.call("bad")
+
+
+def test_there_is_no_current_context_outside_a_call() -> None:
+    with pytest.raises(LookupError):
+        current_context()
+
+
+async def test_the_context_belongs_to_the_call_that_runs() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def same(ctx: Context) -> bool:
+        return current_context() is ctx
+
+    @agent.skill
+    def same_in_a_thread(ctx: Context) -> bool:
+        return current_context() is ctx
+
+    assert await agent.call("same")
+    assert await agent.call("same_in_a_thread")

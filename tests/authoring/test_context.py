@@ -1,0 +1,404 @@
+"""What a running skill is given: the way back to its caller, and the way on to other agents."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.authoring.local import LocalLookup, NoMesh, local_dispatcher
+from retinue.core.call import LOCAL, Call, Hop, Outcome
+from retinue.core.errors import (
+    CallTimedOutError,
+    CallTooDeepError,
+    CircuitOpenError,
+    ExecutionFailedError,
+    InputRequiredError,
+    RetinueError,
+    SkillNotOfferedError,
+    UnknownAgentError,
+    UnknownSkillError,
+    VersionConflictError,
+)
+from retinue.mesh.channel import Channel, LogLevel, NullChannel
+from tests.mesh.scripted import make_call, unreachable
+from tests.requirements import requirement
+
+
+@dataclass
+class NotingChannel(NullChannel):
+    told: list[Any] = field(default_factory=list)
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        self.told.append((fraction, message))
+
+    async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
+        self.told.append((level, message, data))
+
+    async def elicit(self, message: str, schema: Mapping[str, Any]) -> Any:
+        return {"answer": message}
+
+
+@dataclass
+class ScriptedMesh:
+    """The rest of the mesh: answers every call with this outcome, and keeps the calls."""
+
+    value: Any = None
+    error: RetinueError | None = None
+    calls: list[Call] = field(default_factory=list)
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        self.calls.append(call)
+        status: Any = "done" if self.error is None else "failed"
+        return Outcome(call.id, call.skill, status, value=self.value, error=self.error)
+
+
+def caller_of(skill: str, *, name: str = "caller", **options: Any) -> Agent:
+    """An agent whose skill ``go`` calls ``skill`` and returns its value."""
+    agent = Agent(name, version="1.0.0")
+
+    @agent.skill
+    async def go(ctx: Context) -> Any:
+        return await ctx.call(skill, {}, **options)
+
+    return agent
+
+
+def offering(skill: str, value: Any = "here", *, name: str = "callee", version: str = "1.0.0") -> Agent:
+    agent = Agent(name, version=version)
+    agent.skill(skill)(lambda: value)
+    return agent
+
+
+async def go(agent: Agent, mesh: Any = None, **fields: Any) -> Outcome:
+    dispatcher = local_dispatcher(agent, mesh=mesh, **fields)
+    return await dispatcher.dispatch(make_call("go", {}))
+
+
+# the way back
+
+
+async def test_progress_and_log_lines_reach_the_caller() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def work(ctx: Context) -> Any:
+        await ctx.progress(0.5, "half")
+        await ctx.log("look", level="warning", data={"n": 1})
+        return await ctx.elicit("which?", {"type": "string"})
+
+    channel = NotingChannel()
+    assert await agent.call("work", channel=channel) == {"answer": "which?"}
+    assert channel.told == [(0.5, "half"), ("warning", "look", {"n": 1})]
+
+
+async def test_progress_of_an_agent_further_on_reaches_the_caller_too() -> None:
+    far = Agent("far")
+
+    @far.skill
+    async def work(ctx: Context) -> None:
+        await ctx.progress(None, "far away")
+
+    channel = NotingChannel()
+    await caller_of("work").call("go", channel=channel, peers=[far])
+    assert channel.told == [(None, "far away")]
+
+
+async def test_a_question_that_nobody_can_answer_is_told_as_such_through_the_chain() -> None:
+    far = Agent("far")
+
+    @far.skill
+    async def work(ctx: Context) -> Any:
+        return await ctx.elicit("which?", {})
+
+    outcome = await caller_of("work").ask("go", peers=[far])
+    assert outcome.status == "needs_input"
+    assert isinstance(outcome.error, InputRequiredError)
+
+
+async def test_the_context_says_who_calls_and_until_when() -> None:
+    agent = Agent("a")
+    seen: list[Any] = []
+
+    @agent.skill
+    async def work(ctx: Context) -> None:
+        seen.extend([ctx.principal, ctx.deadline, ctx.idempotency_key, ctx.trace.id])
+
+    call = make_call(
+        "work", {}, principal=LOCAL, idempotency_key="k", deadline=asyncio.get_running_loop().time() + 9
+    )
+    await local_dispatcher(agent).dispatch(call)
+    assert seen[:3] == [LOCAL, call.deadline, "k"]
+    assert seen[3]
+
+
+# the way on
+
+
+@requirement("S-03")
+async def test_an_agent_calls_another_by_skill() -> None:
+    assert await caller_of("work").call("go", peers=[offering("work")]) == "here"
+
+
+async def test_the_chain_grows_by_one_hop_and_keeps_its_id() -> None:
+    far = Agent("far")
+
+    @far.skill
+    async def work(ctx: Context) -> list[Any]:
+        return [ctx.trace.id, ctx.trace.depth, [(h.agent, h.skill) for h in ctx.trace.path], ctx.principal.id]
+
+    near = Agent("near")
+
+    @near.skill
+    async def go(ctx: Context) -> Any:
+        return [ctx.trace.id, ctx.trace.depth, await ctx.call("work")]
+
+    trace_id, depth, further = await near.call("go", peers=[far])
+    assert depth == 0
+    assert further == [trace_id, 1, [["near", "go"]], "near"]
+
+
+async def test_what_goes_out_carries_trace_budget_deadline_and_its_own_name() -> None:
+    mesh = ScriptedMesh(value=7)
+    outcome = await go(caller_of("work", agent="far", version=">=2", timeout_s=3), mesh)
+    assert outcome.value == 7
+    call = mesh.calls[0]
+    now = asyncio.get_running_loop().time()
+    assert (call.agent, call.version_range, call.door) == ("far", ">=2", "agent")
+    assert (call.principal.id, call.principal.kind) == ("caller", "agent")
+    assert "private" not in call.principal.scopes
+    assert (call.trace.depth, call.trace.path) == (1, (Hop("caller", "go"),))
+    assert call.trace.calls_left == 9_999
+    assert call.deadline is not None
+    assert 0 < call.deadline - now <= 3
+    assert call.trace.seconds_left == pytest.approx(3, abs=0.5)
+
+
+async def test_the_time_of_a_further_call_is_cut_to_what_the_caller_has_left() -> None:
+    mesh = ScriptedMesh()
+    now = asyncio.get_running_loop().time()
+    call = make_call("go", {}, deadline=now + 2)
+    await local_dispatcher(caller_of("work"), mesh=mesh).dispatch(call)
+    assert mesh.calls[0].deadline == pytest.approx(now + 2)
+
+
+async def test_a_further_call_that_takes_too_long_is_a_timeout_of_the_skill() -> None:
+    far = Agent("far")
+
+    @far.skill
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    outcome = await caller_of("work", timeout_s=0.01).ask("go", peers=[far])
+    assert isinstance(outcome.error, CallTimedOutError)
+    assert outcome.error.message.startswith("work did not answer within")
+
+
+async def test_a_call_with_no_time_left_is_not_made() -> None:
+    mesh = ScriptedMesh()
+    outcome = await go(caller_of("work", timeout_s=0), mesh)
+    assert isinstance(outcome.error, CallTimedOutError)
+    assert mesh.calls == []
+
+
+@requirement("S-15")
+async def test_agents_that_call_each_other_for_ever_are_stopped_with_the_cycle_named() -> None:
+    one = caller_of("back", name="one")
+    two = Agent("two")
+
+    @two.skill
+    async def back(ctx: Context) -> Any:
+        return await ctx.call("go")
+
+    outcome = await one.ask("go", peers=[two])
+    assert isinstance(outcome.error, CallTooDeepError)
+    assert outcome.error.depth == 6
+    assert outcome.status == "refused"
+    assert outcome.error.cycle == "one → two → one"
+
+
+# what may be called
+
+
+async def test_an_agent_may_call_its_own_private_skills_and_nobody_else_may() -> None:
+    agent = caller_of("secret", name="a")
+    agent.skill("secret", private=True)(lambda: 42)
+    dispatcher = local_dispatcher(agent)
+    assert (await dispatcher.dispatch(make_call("go", {}))).value == 42
+    assert isinstance((await dispatcher.dispatch(make_call("secret", {}))).error, UnknownSkillError)
+
+
+async def test_a_relayed_call_has_the_rights_of_its_caller_and_no_more() -> None:
+    agent = Agent("hub")
+    agent.skill("secret", private=True)(lambda: 42)
+    agent.skill("open")(lambda: 1)
+
+    @agent.skill
+    async def relay(skill: str, ctx: Context) -> Any:
+        return (await ctx.relay(skill, {})).get()
+
+    dispatcher = local_dispatcher(agent)
+    assert (await dispatcher.dispatch(make_call("relay", {"skill": "open"}))).value == 1
+    outcome = await dispatcher.dispatch(make_call("relay", {"skill": "secret"}))
+    assert isinstance(outcome.error, UnknownSkillError)
+
+
+async def test_a_relayed_call_is_the_same_call_no_hop_deeper() -> None:
+    agent = Agent("hub")
+
+    @agent.skill
+    async def relay(ctx: Context) -> Any:
+        return (await ctx.relay("work", {"a": 1}, agent="far", version=">1")).get()
+
+    mesh = ScriptedMesh(value="done")
+    call = make_call("relay", {}, idempotency_key="k")
+    assert (await local_dispatcher(agent, mesh=mesh).dispatch(call)).value == "done"
+    relayed = mesh.calls[0]
+    assert (relayed.id, relayed.principal, relayed.idempotency_key) == (call.id, call.principal, "k")
+    assert (relayed.trace.depth, relayed.agent, relayed.version_range) == (0, "far", ">1")
+
+
+async def test_own_skills_come_before_those_of_the_mesh() -> None:
+    mesh = ScriptedMesh(value="far")
+    agent = caller_of("work")
+    agent.skill("work")(lambda: "own")
+    assert (await go(agent, mesh)).value == "own"
+    assert (await go(caller_of("work", agent="elsewhere"), mesh)).value == "far"
+
+
+async def test_an_own_skill_of_another_version_is_not_meant() -> None:
+    mesh = ScriptedMesh(value="far")
+    agent = caller_of("work", version=">=2")
+    agent.skill("work")(lambda: "own")
+    assert (await go(agent, mesh)).value == "far"
+
+
+async def test_without_a_mesh_nobody_offers_what_the_agent_has_not() -> None:
+    outcome = await NoMesh().dispatch(make_call("work"))
+    assert isinstance(outcome.error, SkillNotOfferedError)
+
+
+async def test_the_look_up_in_this_process_knows_agents_versions_and_scopes() -> None:
+    lookup = LocalLookup({"a": offering("x", name="a"), "b": offering("x", name="b", version="2.0.0")})
+    mesh = frozenset({"mesh"})
+    assert [one.record.name for one in await lookup.resolve_skill("x", mesh)] == ["a", "b"]
+    assert [one.record.name for one in await lookup.resolve_skill("x", mesh, version_range=">=2")] == ["b"]
+    with pytest.raises(UnknownAgentError):
+        await lookup.resolve_skill("x", mesh, agent="c")
+    with pytest.raises(UnknownSkillError):
+        await lookup.resolve_skill("x", frozenset({"exposed"}))
+    with pytest.raises(VersionConflictError) as caught:
+        await lookup.resolve_skill("x", mesh, version_range=">=3")
+    assert caught.value.offered == ("1.0.0", "2.0.0")
+
+
+# what a further call fails with
+
+
+async def test_a_skill_may_handle_what_its_further_call_failed_with() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def go(ctx: Context) -> str:
+        try:
+            await ctx.call("work")
+        except UnknownSkillError as error:
+            return error.message
+        return "found"
+
+    assert await agent.call("go") == "Unknown skill: work"
+
+
+@pytest.mark.parametrize("error", [UnknownSkillError("work"), unreachable("far"), UnknownAgentError("far")])
+async def test_a_failed_further_call_is_a_failure_of_the_skill_and_says_nothing_of_the_skill_itself(
+    error: RetinueError,
+) -> None:
+    dispatcher = local_dispatcher(caller_of("work"), mesh=ScriptedMesh(error=error))
+    for _ in range(4):
+        outcome = await dispatcher.dispatch(make_call("go", {}))
+        assert type(outcome.error) is ExecutionFailedError
+        assert outcome.error.message == error.message
+        assert outcome.status == "failed"
+
+
+async def test_what_the_guard_said_further_on_reaches_the_caller_as_it_is() -> None:
+    error = CircuitOpenError("trace t", 5)
+    assert (await go(caller_of("work"), ScriptedMesh(error=error))).error is error
+
+
+async def test_an_error_that_the_skill_itself_chose_stays_what_it_is() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def go() -> None:
+        raise UnknownAgentError("whoever")
+
+    assert isinstance((await agent.ask("go")).error, UnknownAgentError)
+
+
+# giving up
+
+
+async def test_a_synchronous_skill_learns_in_its_thread_that_nobody_waits_any_longer() -> None:
+    agent = Agent("a")
+    started, noticed = threading.Event(), threading.Event()
+    look_again = threading.Event()
+
+    @agent.skill
+    def work(ctx: Context) -> None:
+        assert not ctx.cancelled
+        started.set()
+        look_again.wait(timeout=5)
+        if ctx.cancelled:
+            noticed.set()
+
+    task = asyncio.create_task(agent.call("work"))
+    await asyncio.to_thread(started.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    look_again.set()
+    assert await asyncio.to_thread(noticed.wait, 5)
+
+
+async def test_a_skill_that_timed_out_sees_itself_as_cancelled() -> None:
+    agent = Agent("a")
+    seen: list[bool] = []
+
+    @agent.skill
+    async def work(ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(ctx.cancelled)
+
+    assert isinstance((await agent.ask("work", timeout_s=0.01)).error, CallTimedOutError)
+    assert seen == [True]
+
+
+async def test_giving_up_gives_up_everything_that_was_called_from_here() -> None:
+    far = Agent("far")
+    started = asyncio.Event()
+    seen: list[str] = []
+
+    @far.skill
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    task = asyncio.create_task(caller_of("work").call("go", peers=[far]))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cancelled"]

@@ -1,0 +1,332 @@
+"""Typed functions read once: their schemas, their arguments, their results."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import pytest
+from pydantic import BaseModel, Field
+
+from retinue.authoring.context import Context
+from retinue.authoring.signatures import encode_result, read_signature
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError
+from tests.requirements import requirement
+
+
+class Plan(BaseModel):
+    """How to go about it."""
+
+    plan: str
+    steps: list[str] = []
+
+
+@dataclass
+class Box:
+    width: int
+    label: str = "box"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Tree(BaseModel):
+    children: list[Tree] = []
+
+
+def schema_of(function: Callable[..., Any]) -> Any:
+    return read_signature(function, "skill").input_schema
+
+
+def properties_of(function: Callable[..., Any]) -> Any:
+    return schema_of(function)["properties"]
+
+
+@requirement("P-20")
+def test_types_make_exactly_the_schemas_that_seed_001_has_for_create_plan() -> None:
+    class SeedPlan(BaseModel):
+        plan: str
+        steps: list[Any]
+
+    async def create_plan(requirements: str) -> SeedPlan: ...
+
+    create_plan.__annotations__["return"] = SeedPlan
+    signature = read_signature(create_plan, "create_plan")
+    assert orjson.dumps(signature.input_schema) == orjson.dumps(
+        {"type": "object", "properties": {"requirements": {"type": "string"}}, "required": ["requirements"]}
+    )
+    assert signature.output_schema == {
+        "type": "object",
+        "properties": {"plan": {"type": "string"}, "steps": {"type": "array", "items": {}}},
+        "required": ["plan", "steps"],
+    }
+
+
+def test_a_default_makes_a_parameter_optional_and_stands_in_the_schema() -> None:
+    def skill(a: int, b: str = "x", c: int | None = None) -> None: ...
+
+    assert schema_of(skill) == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer"},
+            "b": {"type": "string", "default": "x"},
+            "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        },
+        "required": ["a"],
+    }
+
+
+def test_descriptions_and_bounds_come_from_annotated() -> None:
+    def skill(n: Annotated[int, Field(description="How many", ge=1, le=9)] = 3) -> None: ...
+
+    assert properties_of(skill)["n"] == {
+        "type": "integer",
+        "description": "How many",
+        "minimum": 1,
+        "maximum": 9,
+        "default": 3,
+    }
+
+
+def test_a_literal_is_an_enum() -> None:
+    def skill(mode: Literal["all", "any"], colour: Colour = Colour.RED) -> None: ...
+
+    schema = schema_of(skill)
+    assert schema["properties"]["mode"]["enum"] == ["all", "any"]
+    assert schema["properties"]["colour"]["default"] == "red"
+    assert read_signature(skill, "s").bind({"mode": "all", "colour": "red"}, None)["colour"] is Colour.RED
+
+
+def test_models_dataclasses_paths_and_dates_arrive_as_what_they_are() -> None:
+    def skill(plan: Plan, box: Box, at: datetime, where: Path) -> None: ...
+
+    bound = read_signature(skill, "s").bind(
+        {
+            "plan": {"plan": "p"},
+            "box": {"width": 2},
+            "at": "2026-01-02T03:04:05Z",
+            "where": "a/b",
+        },
+        None,
+    )
+    assert bound["plan"] == Plan(plan="p")
+    assert bound["box"] == Box(2)
+    assert bound["at"].year == 2026
+    assert bound["where"] == Path("a/b")
+
+
+def test_names_that_a_model_could_not_have_keep_their_name_on_the_wire() -> None:
+    def skill(model_x: int, schema: int, _x: int, self: int, json: int, copy: int, class_: int) -> None: ...
+
+    names = ["model_x", "schema", "_x", "self", "json", "copy", "class_"]
+    signature = read_signature(skill, "s")
+    assert list(signature.input_schema["properties"]) == names
+    assert signature.bind(dict.fromkeys(names, 1), None) == dict.fromkeys(names, 1)
+
+
+def test_the_context_is_handed_in_and_never_part_of_the_schema() -> None:
+    def typed(a: int, where: Context) -> None: ...
+
+    def optional(a: int, where: Context | None = None) -> None: ...
+
+    def untyped(a, ctx): ...  # type: ignore[no-untyped-def]
+
+    for function, name in ((typed, "where"), (optional, "where"), (untyped, "ctx")):
+        signature = read_signature(function, "s")
+        assert list(signature.input_schema["properties"]) == ["a"]
+        assert signature.context_name == name
+        assert signature.bind({"a": 1, name: "forged"}, None) == {"a": 1, name: None}
+
+
+def test_a_ctx_of_another_type_is_an_ordinary_parameter() -> None:
+    def skill(ctx: str) -> None: ...
+
+    assert properties_of(skill) == {"ctx": {"type": "string"}}
+
+
+def test_keyword_arguments_take_what_has_no_name_of_its_own() -> None:
+    def skill(a: int, **more: Any) -> None: ...
+
+    signature = read_signature(skill, "s")
+    assert signature.input_schema["additionalProperties"] is True
+    assert signature.bind({"a": 1, "p_a": 2, "b": [3]}, None) == {"a": 1, "p_a": 2, "b": [3]}
+
+
+def test_without_them_unknown_arguments_are_left_out() -> None:
+    def skill(a: int) -> None: ...
+
+    assert read_signature(skill, "s").bind({"a": 1, "b": 2}, None) == {"a": 1}
+
+
+def test_a_function_without_types_takes_and_gives_anything() -> None:
+    def skill(a, b=2): ...  # type: ignore[no-untyped-def]
+
+    signature = read_signature(skill, "s")
+    assert signature.input_schema == {
+        "type": "object",
+        "properties": {"a": {}, "b": {"default": 2}},
+        "required": ["a"],
+    }
+    assert signature.output_schema is None
+
+
+def test_a_function_without_parameters_takes_an_empty_object() -> None:
+    def skill() -> str: ...  # type: ignore[empty-body]
+
+    assert schema_of(skill) == {"type": "object", "properties": {}}
+    assert read_signature(skill, "s").output_schema == {"type": "string"}
+
+
+def test_asynchronous_functions_are_told_from_synchronous_ones() -> None:
+    async def waits() -> None: ...
+
+    def runs() -> None: ...
+
+    assert read_signature(waits, "s").is_async
+    assert not read_signature(runs, "s").is_async
+
+
+def test_a_recursive_model_keeps_its_definition() -> None:
+    def skill(tree: Tree) -> Tree: ...  # type: ignore[empty-body]
+
+    signature = read_signature(skill, "s")
+    assert "Tree" in signature.input_schema["$defs"]
+    assert signature.bind({"tree": {"children": [{}]}}, None)["tree"].children == [Tree()]
+
+
+def open_socket(a: socket.socket) -> None: ...
+
+
+def call_back(a: Callable[[int], int]) -> None: ...
+
+
+def gives_a_socket() -> socket.socket: ...  # type: ignore[empty-body]
+
+
+def without_a_name(a: int, /) -> None: ...
+
+
+def many(*a: int) -> None: ...
+
+
+def of_unknown_type(a: NoSuchType) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def of_missing_member(a: socket.NoSuchMember) -> None: ...  # type: ignore[name-defined]
+
+
+async def streams() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        open_socket,
+        call_back,
+        gives_a_socket,
+        without_a_name,
+        many,
+        of_unknown_type,
+        of_missing_member,
+        streams,
+    ],
+)
+def test_what_json_cannot_carry_is_refused_when_the_skill_is_declared(function: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        read_signature(function, "my_skill")
+    assert "my_skill" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.remedy
+
+
+def test_arguments_that_pass_the_schema_but_not_the_type_name_their_place() -> None:
+    def skill(at: datetime, plan: Plan) -> None: ...
+
+    with pytest.raises(InvalidParametersError) as caught:
+        read_signature(skill, "s").bind({"at": "soon", "plan": {"plan": 5}}, None)
+    assert [problem.path for problem in caught.value.problems] == ["at", "plan.plan"]
+    assert caught.value.message.startswith("'at': ")
+    assert "soon" not in caught.value.message
+
+
+# results
+
+
+def typed_result(annotation: Any, value: Any) -> Any:
+    def skill() -> Any: ...
+
+    skill.__annotations__["return"] = annotation
+    return read_signature(skill, "s").encode(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "encoded"),
+    [
+        (Plan, Plan(plan="p", steps=["a"]), {"plan": "p", "steps": ["a"]}),
+        (Box, Box(1), {"width": 1, "label": "box"}),
+        (datetime, datetime(2026, 1, 2), "2026-01-02T00:00:00"),
+        (list[Plan], [Plan(plan="p")], [{"plan": "p", "steps": []}]),
+        (set[int], {1}, [1]),
+        (dict[int, str], {1: "a"}, {"1": "a"}),
+        (Path, Path("a"), "a"),
+        (None, None, None),
+        (Any, {"a": (1, 2)}, {"a": [1, 2]}),
+        (Any, Box(1), {"width": 1, "label": "box"}),
+        (Any, "text", "text"),
+        (Any, 1.5, 1.5),
+        (Any, None, None),
+    ],
+)
+def test_a_result_becomes_a_json_value(annotation: Any, value: Any, encoded: Any) -> None:
+    assert typed_result(annotation, value) == encoded
+
+
+@requirement("P-13")
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1, 2},
+        {"a": object()},
+        {1: "a"},
+        2**70,
+        "\ud800",
+        float("nan"),
+        float("inf"),
+        {"a": [1.0, float("-inf")]},
+        b"bytes",
+    ],
+    ids=repr,
+)
+def test_a_result_that_is_no_json_value_is_refused(value: Any) -> None:
+    with pytest.raises(OutputInvalidError) as caught:
+        encode_result("create_plan", value)
+    assert "create_plan" in caught.value.message
+    assert "no JSON value" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_result_with_null_beside_finite_numbers_is_fine() -> None:
+    assert encode_result("s", {"a": None, "b": [1.5, None]}) == {"a": None, "b": [1.5, None]}
+
+
+def test_a_number_that_is_not_finite_is_refused_in_a_typed_result_as_well() -> None:
+    with pytest.raises(OutputInvalidError):
+        typed_result(dict[str, float], {"a": float("nan")})
+
+
+def test_a_result_that_refers_to_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(OutputInvalidError):
+        encode_result("s", loop)
+    with pytest.raises(OutputInvalidError):
+        typed_result(list[Any], loop)

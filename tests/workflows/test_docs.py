@@ -1,0 +1,36 @@
+"""The page on workflows is true: its examples load, its limits are the real ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from retinue.workflows.checks import MAX_NESTING, MAX_STEPS
+from retinue.workflows.definition import DEFAULT_STEP_TIMEOUT_S, Definition, Step
+from retinue.workflows.expressions import MAX_LIST_ITEMS, MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
+from retinue.workflows.loading import load_definition
+
+PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_has_examples() -> None:
+    assert len(BLOCKS) >= 6
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
+def test_every_example_loads(block: str) -> None:
+    assert load_definition(block, source="docs/workflows.md").steps
+
+
+@pytest.mark.parametrize("model", [Definition, Step])
+def test_every_key_is_on_the_page(model: type[Definition] | type[Step]) -> None:
+    for name, field in model.model_fields.items():
+        assert f"`{field.alias or name}`" in PAGE
+
+
+def test_the_limits_on_the_page_are_the_real_ones() -> None:
+    assert (MAX_STEPS, MAX_NESTING, MAX_MACROS, MAX_LIST_ITEMS) == (1_000, 8, 4, 1_000)
+    assert (MAX_SOURCE_BYTES, MAX_RESULT_BYTES, DEFAULT_STEP_TIMEOUT_S) == (1024, 8 * 1024 * 1024, 300)
