@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher
 from retinue.apps.hub import hub_app
 from retinue.apps.joined import JoinedMesh
-from retinue.apps.mesh import Mesh, named_registries, open_mesh, registry_sources
+from retinue.apps.mesh import Mesh, open_mesh
+from retinue.apps.parts import named_registries, registry_sources
 from retinue.authoring.agent import Agent
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
@@ -143,26 +144,34 @@ class System:
 
     async def start_agent(
         self, agent: Agent, *, publish_to: Registry | None = None, shown_url: str | None = None
-    ) -> str:
-        """Serve an agent as ``retinue serve`` composes it, and publish its card; gives its base url.
+    ) -> Served:
+        """Serve an agent as ``retinue serve`` composes it, and publish its card.
 
         ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says.
         """
+        stack = await self.stack.enter_async_context(AsyncExitStack())
         later = _Later()
-        url = await self.stack.enter_async_context(serve_app(later))
-        http = await self.stack.enter_async_context(HttpClient())
+        url = await stack.enter_async_context(serve_app(later))
+        http = await stack.enter_async_context(HttpClient())
         registries = named_registries(self.settings, self.home, http)
         sources = registry_sources(self.settings, registries)
-        mesh = await self.stack.enter_async_context(
-            JoinedMesh.open(self.settings, self.state, http, sources, None)
-        )
+        joined = JoinedMesh.open(self.settings, self.state, http, sources, None)
+        mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
         app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown)
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return url
+        return Served(url, stack.aclose)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An agent that runs; ``stop`` ends it and leaves its card published, as a crash would."""
+
+    url: str
+    stop: Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)

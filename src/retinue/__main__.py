@@ -1,6 +1,6 @@
 """``python -m retinue``: the command line."""
 
-from retinue.cli import main
+from retinue.cli.program import main
 
 if __name__ == "__main__":
     main()

@@ -171,7 +171,7 @@ def test_an_unsafe_schema_is_refused_when_the_skill_is_declared(where: str, sche
     with pytest.raises(SchemaRefusedError):
         agent.declare(Skill("x", **{where: schema}))
     with pytest.raises(SchemaRefusedError):
-        agent.skill("y", **{where: schema})(lambda: None)  # type: ignore[call-overload]
+        agent.skill("y", **{where: schema})(lambda: None)
     assert agent.skills == ()
 
 
@@ -347,7 +347,7 @@ async def test_the_hook_runs_declared_skills_on_checked_parameters() -> None:
 @requirement("P-14")
 async def test_a_synchronous_hook_will_do_and_its_result_must_be_json() -> None:
     class Plain(Agent):
-        def execute_skill(self, skill_id: str, params: Any) -> Any:  # type: ignore[override]
+        def execute_skill(self, skill_id: str, params: Any) -> Any:
             return {"n": 1} if skill_id == "good" else object()
 
     agent = Plain("a", skills=[Skill("good"), Skill("bad")])

@@ -335,7 +335,7 @@ async def test_a_call_that_may_have_run_is_not_given_to_another() -> None:
 
 @pytest.mark.parametrize("hint", ["idempotent", "read_only"])
 async def test_a_call_that_may_have_run_goes_on_where_twice_does_no_harm(hint: str) -> None:
-    skill = make_skill(**{hint: True})
+    skill = make_skill(idempotent=hint == "idempotent", read_only=hint == "read_only")
     dispatcher, _, _ = make_dispatcher(
         make_listing("a", skill), make_listing("b", skill), acts={"a": unreachable("a", sent=True)}
     )

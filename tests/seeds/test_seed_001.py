@@ -183,7 +183,7 @@ async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: Sys
         heard.append(params)
         return {"plan": "..."}
 
-    base = await system.start_agent(plan_agent(answer))
+    base = (await system.start_agent(plan_agent(answer))).url
     reply = await wire.post(f"{base}/execute", read_block("request"))
     assert reply.status == 200
     assert reply.headers["content-type"] == "application/json"
@@ -209,7 +209,7 @@ async def test_the_card_is_the_same_wherever_it_is_read(
             artifact, _ = await catalog.pull("agents/plan:v1")
             assert (published.repository, published.tag) == ("agents/plan", "v1")
             assert artifact.content == read_block("card")
-    base = await system.start_agent(plan_agent(), shown_url="http://localhost:8001")
+    base = (await system.start_agent(plan_agent(), shown_url="http://localhost:8001")).url
     for url in (f"{base}/agent-card", f"{hub.url}/agents/plan-agent/agent-card"):
         reply = await wire.get(url)
         assert reply.status == 200
@@ -239,7 +239,7 @@ async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system:
         "1.0.0",
         ["create_plan"],
     )
-    base = await system.start_agent(plan_agent())
+    base = (await system.start_agent(plan_agent())).url
     card = parse_agent_card((await wire.get(f"{base}/agent-card")).json)
     assert card.name == "plan-agent"
     assert [skill.id for skill in card.skills] == ["create_plan"]
@@ -250,7 +250,7 @@ async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system:
 @requirement("P-22")
 async def test_an_unknown_skill_is_the_error_of_the_seed(system: System, wire: Wire) -> None:
     """GOLDEN 1-8."""
-    base = await system.start_agent(plan_agent())
+    base = (await system.start_agent(plan_agent())).url
     reply = await wire.call(base, "unknown_skill_id", {"requirements": "..."})
     assert reply.status == 200
     assert _without_data(reply.json) == load_block("unknown_skill")
@@ -266,7 +266,7 @@ async def test_a_missing_field_is_the_error_of_the_seed_and_nothing_runs(system:
         ran.append(params)
         return {"plan": PLAN}
 
-    base = await system.start_agent(plan_agent(answer))
+    base = (await system.start_agent(plan_agent(answer))).url
     reply = await wire.call(base, "create_plan", {})
     assert reply.status == 200
     assert _without_data(reply.json) == load_block("validation_error")
@@ -285,7 +285,7 @@ async def test_a_failing_skill_is_the_error_of_the_seed(system: System, wire: Wi
     async def answer(params: Any) -> Any:
         raise TimeoutError("Claude API timeout")
 
-    base = await system.start_agent(plan_agent(answer))
+    base = (await system.start_agent(plan_agent(answer))).url
     reply = await wire.post(f"{base}/execute", read_block("request"))
     assert reply.status == 200
     assert _without_data(reply.json) == load_block("execution_error")

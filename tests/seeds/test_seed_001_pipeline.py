@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import open_registry
+from retinue.drivers.registry import Registry, open_registry
 from retinue.drivers.state import State
 from tests.recording import Arrow, Recording, relay_to
 from tests.requirements import requirement
@@ -29,12 +29,13 @@ from tests.seeds.seed_001 import (
     RESULT,
     REVIEW,
     SEED_SPELLING,
+    Answer,
     list_team,
     plan_agent,
 )
 from tests.services import docker_registry
 from tests.serving import serve_app
-from tests.system import Hub, System, Wire, open_system
+from tests.system import Hub, Served, System, Wire, open_system
 
 AGENTS = ("plan-agent", "build-agent", "test-agent")
 PARAMS = [
@@ -52,6 +53,8 @@ class Team:
 
     system: System
     hub: Hub
+    registry: Registry
+    plan_agent: Served
     recording: Recording
 
     async def orchestrate(self, wire: Wire, workflow: Any) -> Any:
@@ -93,10 +96,9 @@ async def open_team(home: Path, folder: Path, **directory: Any) -> AsyncIterator
                 open_system(State(home), registries=(url,), directory=directory) as system,
             ):
                 system.recording = recording
-                for agent in list_team():
-                    await system.start_agent(agent, publish_to=open_registry(registry_url, http))
-                hub = await system.start_hub()
-                yield Team(system, hub, recording)
+                registry = open_registry(registry_url, http)
+                served = [await system.start_agent(one, publish_to=registry) for one in list_team()]
+                yield Team(system, await system.start_hub(), registry, served[0], recording)
 
 
 @pytest.fixture
@@ -198,16 +200,22 @@ async def test_a_hub_that_knows_its_agents_asks_the_registry_once(team: Team, wi
 
 
 @requirement("P-19")
-async def test_a_replaced_agent_gets_the_next_call_without_a_restart(team: Team, wire: Wire) -> None:
-    """GOLDEN 1-7 with another plan agent: a new version at a new port, published over the old one."""
+@pytest.mark.parametrize("old_one", ["still runs", "is gone"])
+async def test_a_replaced_agent_gets_the_next_call_without_a_restart(
+    team: Team, wire: Wire, old_one: str
+) -> None:
+    """GOLDEN 1-7 with another plan agent, published over the old one, at another port.
 
-    async def answer(params: Any) -> Any:
-        return {"plan": "another plan"}
-
+    ``serve`` tells the hub to read again; where nobody told it, the refused connection does.
+    """
     await team.orchestrate(wire, _as_inline(CANONICAL))
-    newer = plan_agent(answer)
+    newer = plan_agent(_say({"plan": "another plan"}))
     newer.version = "1.1.0"
-    await team.system.start_agent(newer)
+    await team.system.start_agent(newer, publish_to=team.registry)
+    if old_one == "is gone":
+        await team.plan_agent.stop()
+    else:
+        await wire.call(team.hub.url, "refresh_agents")
     reply = await team.orchestrate(wire, _as_inline(CANONICAL))
     assert reply["output"] == {**RESULT, "plan": "another plan"}
 
@@ -226,7 +234,7 @@ async def test_steps_side_by_side_run_at_the_same_time(team: Team, wire: Wire) -
             await both.wait()
         return {"plan": params["requirements"]}
 
-    await team.system.start_agent(plan_agent(meet))
+    await team.system.start_agent(plan_agent(meet), publish_to=team.registry)
     branch = {"skill": "create_plan", "with": {"requirements": "${{ input.name }}"}}
     workflow = {
         "name": "both",
@@ -241,6 +249,13 @@ async def test_steps_side_by_side_run_at_the_same_time(team: Team, wire: Wire) -
     arguments = {"workflow": workflow, "input": {"name": "x"}}
     reply = await wire.call(team.hub.url, "orchestrate_workflow", arguments)
     assert reply.result["output"] == {"left": {"plan": "x"}, "right": {"plan": "x"}}
+
+
+def _say(value: Any) -> Answer:
+    async def answer(params: Any) -> Any:
+        return value
+
+    return answer
 
 
 def _as_inline(text: str) -> Any:

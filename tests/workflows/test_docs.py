@@ -9,7 +9,8 @@ import pytest
 
 from retinue.workflows.checks import MAX_NESTING, MAX_STEPS
 from retinue.workflows.definition import DEFAULT_STEP_TIMEOUT_S, Definition, Step
-from retinue.workflows.expressions import MAX_LIST_ITEMS, MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
+from retinue.workflows.expression_limits import MAX_LIST_ITEMS
+from retinue.workflows.expressions import MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
 from retinue.workflows.loading import load_definition
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")

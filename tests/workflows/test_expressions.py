@@ -117,6 +117,8 @@ def test_a_condition_must_be_true_or_false(source: str) -> None:
         ("1 + " * 400 + "1", "at most 1,024"),
         ("(" * 60 + "1" + ")" * 60, "recursion limit"),
         ("input.?a", "unsupported syntax"),
+        ("input.s.matches(input.p)", "not written out"),
+        ("matches(input.s, 'x')", "not written out"),
     ],
 )
 def test_a_wrong_expression_is_refused_before_it_runs(source: str, problem: str) -> None:
@@ -155,6 +157,12 @@ def test_an_expression_that_multiplies_its_data_is_refused_before_it_runs(source
         ("input.l.map(x, input.s + input.s)", {"l": list(range(1_000)), "s": "x" * 100_000}),
         ("input.l.map(x, input.l)", {"l": list(range(1_000))}),
         ("input.l.all(x, input.d == input.d)", {"l": [1], "d": [list(range(300)) for _ in range(300)]}),
+        ("input.l.map(x, input.l + input.l + input.l + input.l)", {"l": list(range(1_000))}),
+        ("(input.l + input.l + input.l + input.l + input.l).map(x, x)", {"l": list(range(1_000))}),
+        ("input.s.matches('(a?){1000}b')", {"s": "a" * 1_000_000}),
+        ("input.l.filter(x, input.s.matches('(a?){1000}b'))", {"l": list(range(50)), "s": "a" * 10_000}),
+        ("input.l.filter(x, input.s.contains('ab'))", {"l": list(range(1_000)), "s": "a" * 1_000_000}),
+        ("input.l.all(x, input.d == input.d)", {"l": list(range(900)), "d": [list(range(100))] * 400}),
         ("[input.s, input.s]", {"s": "x" * 5_000_000}),
     ],
 )
@@ -164,6 +172,28 @@ def test_a_hostile_expression_ends_soon_and_says_why(source: str, data: Any) -> 
         evaluate(source, data)
     assert time.perf_counter() - began < 5
     assert caught.value.remedy
+
+
+ITEMS = [
+    {"id": n, "status": "failed" if n % 3 else "passed", "path": f"tests/test_{n}.py", "text": "x" * 200}
+    for n in range(500)
+]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "input.items.filter(x, x.status == 'failed' && x.path.matches('^tests/.*[.]py$')).map(x, x.path)",
+        "input.items.filter(x, x.status == 'failed').map(x, {'id': x.id, 'path': x.path, 'size': size(x.text)})",
+        "input.items.exists(x, x.id == 499 && x.text.contains('xx')) && !input.items.all(x, x.id > 3)",
+        "input.items.map(x, x.path + ':' + string(x.id))",
+        "size(input.items.filter(x, x.status != 'passed')) * 100 / size(input.items)",
+    ],
+)
+def test_what_an_honest_author_writes_is_within_the_caps_and_quick(source: str) -> None:
+    began = time.perf_counter()
+    assert evaluate(source, {"items": ITEMS})
+    assert time.perf_counter() - began < 1
 
 
 @given(st.text(max_size=60))

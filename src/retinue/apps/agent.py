@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from retinue.apps.children import say_ready
 from retinue.apps.joined import JoinedMesh, tell_hub
-from retinue.apps.mesh import (
+from retinue.apps.parts import (
     guard_settings,
     limit_settings,
     named_registries,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from retinue.apps.discovery import open_directory
 from retinue.apps.joined import tell_hub
-from retinue.apps.mesh import named_registries
+from retinue.apps.parts import named_registries
 from retinue.apps.publishable import Card, WorkflowText
 from retinue.core.errors import (
     InvalidReferenceError,

@@ -18,15 +18,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 from urllib.parse import quote
 
-from retinue.apps.client import HUB_VARIABLE
-from retinue.apps.mesh import named_registries
+from retinue.apps.parts import named_registries
 from retinue.apps.serving import bind
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.probes import answers
 from retinue.drivers.registry import Registry
-from retinue.drivers.state import State
+from retinue.drivers.state import HUB_VARIABLE, State
 from retinue.protocols.oci.reference import Reference
 from retinue.settings import Settings
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,13 +13,11 @@ from retinue.apps.mesh import open_mesh
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.drivers.http import HttpClient
 from retinue.drivers.peers import HubCalls
-from retinue.drivers.state import State
+from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import fresh_trace
 from retinue.mesh.listings import MemoryListings
 from retinue.settings import Settings
-
-HUB_VARIABLE = "RETINUE_HUB"
 
 
 @dataclass(slots=True)
@@ -56,14 +53,6 @@ class Client:
     async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """The value; raises what the call failed with."""
         return (await self.ask(skill, arguments, **options)).get()
-
-
-def find_hub_url(state: State) -> str | None:
-    """The hub that a process of this state belongs to: ``RETINUE_HUB``, else the one that runs on it."""
-    if given := os.environ.get(HUB_VARIABLE):
-        return given
-    hub = state.read_hub()
-    return None if hub is None else hub.url
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from retinue.apps.agent import Say
 from retinue.apps.children import ChildSpec, Ready, Supervisor
-from retinue.apps.client import HUB_VARIABLE, Client, open_client
+from retinue.apps.client import Client, open_client
 from retinue.apps.following import Follower
 from retinue.apps.hub import SHIPPED_AGENTS
 from retinue.apps.serving import Stop
@@ -28,7 +28,7 @@ from retinue.core.errors import ExecutionFailedError
 from retinue.drivers.files import replace_file, storage_errors
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers
-from retinue.drivers.state import State
+from retinue.drivers.state import HUB_VARIABLE, State
 from retinue.settings import load_settings
 
 WORKFLOW = "plan-build-test"

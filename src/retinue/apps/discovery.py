@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from retinue.apps.mesh import HOME_SOURCE, named_registries, registry_sources
+from retinue.apps.parts import HOME_SOURCE, named_registries, registry_sources
 from retinue.core.errors import InvalidSettingError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry

@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from retinue.apps.client import find_hub_url
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.peers import HubCalls, PeerInvoker
-from retinue.drivers.state import State
+from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Calls, Dispatcher

@@ -6,27 +6,32 @@ the same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.parts import (
+    guard_settings,
+    limit_settings,
+    named_registries,
+    registry_sources,
+    timeout_settings,
+)
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.peers import PeerInvoker
-from retinue.drivers.registry import Registry, open_registry
 from retinue.drivers.shelves import RegistryShelf
-from retinue.drivers.sources import RegistrySource
 from retinue.drivers.state import State
 from retinue.mesh.directory import Directory
-from retinue.mesh.dispatch import Dispatcher, Invoker, TimeoutSettings
+from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
-from retinue.mesh.guards import GuardSettings, TraceGuard
-from retinue.mesh.limits import Limits, LimitSettings
+from retinue.mesh.guards import TraceGuard
+from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
 from retinue.settings import Settings
 from retinue.workflows.dispatching import DispatchCaller
@@ -34,9 +39,6 @@ from retinue.workflows.engine import Interpreter
 from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.shelf import Library
-
-HOME_SOURCE = "home"
-"""Source name of the registry in the state folder."""
 
 
 @dataclass(slots=True)
@@ -95,39 +97,3 @@ async def open_mesh(
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
         yield Mesh(agent, dispatcher, directory, home, http, events)
-
-
-def named_registries(settings: Settings, home: Registry, http: HttpClient) -> dict[str, Registry]:
-    """The registries in the order in which they are believed: this state's, then the configured."""
-    timeout_s = settings.timeouts.registry_s
-    configured = {url: open_registry(url, http, timeout_s=timeout_s) for url in settings.registries}
-    return {HOME_SOURCE: home, **configured}
-
-
-def registry_sources(
-    settings: Settings, registries: Mapping[str, Registry], known: Iterable[Listing] = ()
-) -> list[RegistrySource]:
-    """The registries as sources of the directory; what is ``known`` of them is only revalidated."""
-    tag, kept = settings.directory.tag, tuple(known)
-    return [
-        RegistrySource(name, registry, tag=tag, known=[one for one in kept if one.source == name])
-        for name, registry in registries.items()
-    ]
-
-
-def guard_settings(settings: Settings) -> GuardSettings:
-    """The bounds of a chain, as configured."""
-    trace = settings.trace
-    return GuardSettings(max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles)
-
-
-def limit_settings(settings: Settings) -> LimitSettings:
-    """The caps of a door, as configured."""
-    limits = settings.limits
-    return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
-
-
-def timeout_settings(settings: Settings) -> TimeoutSettings:
-    """The time-outs of a call, as configured."""
-    timeouts = settings.timeouts
-    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s, timeouts.step_s)

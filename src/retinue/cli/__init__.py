@@ -1,5 +1,1 @@
-"""The command line. ``main`` is the program ``retinue``; each command is imported when it is asked for."""
-
-from retinue.cli.program import main
-
-__all__ = ["main"]
+"""The command line: a static table of commands, each imported when it is asked for (``program``)."""

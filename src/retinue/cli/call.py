@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("skill", shell_complete=complete_skill)
-@click.argument("arguments", metavar="JSON", default="{}")
+@click.argument("arguments", metavar="[JSON]", default="{}")
 @click.option("--agent", metavar="NAME", shell_complete=complete_agent, help="Only this agent.")
 @click.option("--version", metavar="RANGE", help="Only agents in these versions, such as '>=1.2,<2'.")
 @click.option(

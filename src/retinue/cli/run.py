@@ -16,7 +16,7 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 
 @click.command()
 @click.argument("workflow", metavar="FILE|NAME")
-@click.argument("given", metavar="INPUT", default="{}")
+@click.argument("given", metavar="[INPUT]", default="{}")
 @json_option
 def run(workflow: str, given: str, as_json: bool) -> None:
     """Run a workflow and watch its steps.

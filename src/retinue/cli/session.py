@@ -51,12 +51,14 @@ def find_state() -> State:
 
 
 def open_session(flags: Mapping[str, Any] | None = None, *, log_level: str = "warning") -> Session:
-    """Read the settings with ``flags`` over them, find the state folder, and send logs to standard error."""
+    """Read the settings with ``flags`` over them, make the state folder, and log to standard error."""
     from retinue.apps.logs import configure_logs
     from retinue.settings import load_settings
 
     configure_logs("debug" if os.environ.get(DEBUG_VARIABLE) else log_level)
-    return Session(load_settings(flags), find_state())
+    settings, state = load_settings(flags), find_state()
+    state.prepare()
+    return Session(settings, state)
 
 
 def run_command(command: Coroutine[Any, Any, T]) -> T:

@@ -17,6 +17,7 @@ from retinue.core.errors import HubRunningError, StateDamagedError, StateError
 from retinue.drivers.files import replace_file, storage_errors
 
 FOLDER = ".retinue"
+HUB_VARIABLE = "RETINUE_HUB"
 
 _PIDS = 2**31
 """No process has this number or one above; 0 and below would mean groups of processes."""
@@ -146,6 +147,14 @@ class State:
             yield
         finally:
             lock.release()
+
+
+def find_hub_url(state: State) -> str | None:
+    """The hub that a process of this state belongs to: ``RETINUE_HUB``, else the one that runs on it."""
+    if given := os.environ.get(HUB_VARIABLE):
+        return given
+    hub = state.read_hub()
+    return None if hub is None else hub.url
 
 
 def _is_alive(pid: int) -> bool:

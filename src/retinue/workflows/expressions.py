@@ -1,8 +1,9 @@
 """Expressions of a workflow: CEL behind one class, with caps.
 
 CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double
-inside macros, and its ``map`` is quadratic. So the source, the growth (see ``lexer``), the lists
-under a macro and the result are capped; within the caps the slowest expression takes seconds.
+inside macros, its ``map`` is quadratic, and a regular expression costs its size times the text. So
+source, growth and patterns are capped when an expression is compiled (``shapes``), the data when it
+runs (``expression_limits``), and the result.
 
 ``loop`` is a reserved word of CEL. It is handed over as ``l00p``: of the same length, so that the
 positions in the engine's messages stay true.
@@ -12,24 +13,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import orjson
 from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
 
 from retinue.core.errors import ExpressionError
-from retinue.workflows.lexer import Reference, Shape, iterate_tokens, read_shape
+from retinue.workflows.expression_limits import check_data
+from retinue.workflows.lexer import Reference, iterate_tokens
+from retinue.workflows.shapes import Shape, read_shape
 
 MAX_SOURCE_BYTES = 1024
 MAX_GROWTH = 256
 MAX_MACROS = 4
-MAX_LIST_ITEMS = 1_000
-MAX_MACRO_VALUES = 50_000
 MAX_RESULT_VALUES = 100_000
 MAX_RESULT_BYTES = 8 * 1024 * 1024
-MAX_JOINED_BYTES = 64 * 1024 * 1024
 
 _INT64 = range(-(2**63), 2**63)
 _LOOP_NAME = "l00p"
@@ -71,7 +70,7 @@ class Expression:
         if self.shape.path is not None:
             # Handed on as it is: a value that only passes keeps the order of its keys.
             return self._follow(self.shape.path, variables)
-        self._check_data(variables)
+        check_data(self.source, self.shape, variables)
         data = {"input": variables["input"], "steps": variables["steps"], _LOOP_NAME: variables["loop"]}
         try:
             value = self._program.eval(data=data)
@@ -103,50 +102,6 @@ class Expression:
         if type(value) is int and value not in _INT64:
             raise self._too_large_integer()
         return value
-
-    def _check_data(self, variables: Mapping[str, Any]) -> None:
-        """Refuse data that this expression could make explode; looks only at what it reads."""
-        shape = self.shape
-        roots = [_resolve(reference, variables) for reference in shape.references]
-        try:
-            cut = _holds_nul(roots)
-        except TypeError as error:
-            if "64-bit" in str(error):
-                raise self._too_large_integer() from None
-            raise ExpressionError(self.source, f"reads what is no JSON: {error}") from None
-        if cut:
-            # The engine takes texts as C strings, and would cut them there without a word.
-            raise ExpressionError(
-                self.source,
-                "reads a text with a NUL character",
-                remedy="hand it on alone, as in ${{ steps.x.output }}",
-            )
-        if not shape.macros and not shape.joins:
-            return
-        longest_list = shape.items
-        longest_text = MAX_SOURCE_BYTES
-        for seen, value in enumerate(_iterate_values(roots)):
-            if seen >= MAX_MACRO_VALUES:
-                raise ExpressionError(
-                    self.source,
-                    f"reads more than {MAX_MACRO_VALUES:,} values",
-                    remedy="read a smaller part, or leave the work to a skill",
-                )
-            if isinstance(value, str):
-                longest_text = max(longest_text, len(value))
-            elif isinstance(value, (list, dict)):
-                longest_list = max(longest_list, len(value))
-        if shape.macros and longest_list > MAX_LIST_ITEMS:
-            raise ExpressionError(
-                self.source,
-                f"a list of {longest_list:,} items; expressions go through at most {MAX_LIST_ITEMS:,}",
-                remedy="leave long lists to a skill",
-            )
-        rounds = min(10_000, longest_list**shape.macros) if shape.macros else 1
-        if shape.joins and longest_text * shape.growth * rounds > MAX_JOINED_BYTES:
-            raise ExpressionError(
-                self.source, "could build too long a text", remedy="leave long texts to a skill"
-            )
 
     def _explain(self, message: str) -> ExpressionError:
         if absent := _ABSENT_KEY.search(message):
@@ -234,6 +189,11 @@ def _check_caps(source: str) -> Shape:
             f"expression {shorten(source)!r} has {shape.macros} macros; at most {MAX_MACROS}",
             "leave such work to a skill",
         )
+    if shape.patterns is None:
+        raise ExpressionSyntaxError(
+            f"expression {shorten(source)!r} matches a pattern that is not written out",
+            "write text.matches('pattern')",
+        )
     if shape.growth > MAX_GROWTH:
         raise ExpressionSyntaxError(
             f"expression {shorten(source)!r} could multiply its data {shape.growth:,.0f}-fold;"
@@ -271,36 +231,6 @@ def _strip_code(message: str) -> str:
     line = re.sub(r"^[A-Z_]+: ", "", line)
     line = re.sub(r"^ERROR: <input>:\d+:(\d+): ", r"at character \1: ", line)
     return re.sub(r" \(in container ''\)| \[[A-Z_]+\]$", "", line)
-
-
-def _resolve(reference: Reference, variables: Mapping[str, Any]) -> Any:
-    value = variables[reference.root]
-    for key in reference.keys:
-        if not isinstance(value, Mapping):
-            break
-        if key not in value:
-            return None
-        value = value[key]
-    return value
-
-
-def _iterate_values(roots: Iterable[Any]) -> Iterator[Any]:
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        yield value
-        if isinstance(value, Mapping):
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
-
-
-def _holds_nul(values: list[Any]) -> bool:
-    # JSON text is searched a hundred times faster than values; a find may be an escaped backslash.
-    if b"\\u0000" not in orjson.dumps(values):
-        return False
-    texts = (value for value in _iterate_values(values) if isinstance(value, (str, Mapping)))
-    return any("\0" in text if isinstance(text, str) else any("\0" in key for key in text) for text in texts)
 
 
 def _name_type(value: Any) -> str:

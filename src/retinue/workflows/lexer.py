@@ -1,8 +1,8 @@
 """The words of a CEL expression, as far as a loader must know them before the engine does.
 
 CEL offers its syntax tree only as protobuf bytes. What is needed here is less: where strings and
-brackets end (to find the ``}}`` of a template), which steps an expression reads (to check them when
-a definition is loaded), and how far it could multiply its data (to refuse it when it is loaded).
+brackets end (to find the ``}}`` of a template), and what an expression reads; ``shapes`` tells from
+the same words how costly it could become.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
 
@@ -55,23 +54,6 @@ class Reference:
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the loader knows of an expression.
-
-    ``growth`` bounds how many times over the result can hold the data; ``items`` bounds the length
-    of a list that it writes out; ``path`` is set when the whole expression is one reference and
-    needs no engine.
-    """
-
-    references: tuple[Reference, ...]
-    macros: int
-    joins: int
-    items: int
-    growth: float
-    path: Reference | None
-
-
 def iterate_tokens(source: str, start: int = 0) -> Iterator[Token]:
     """The words from ``start`` on; never fails, since every character is at least a mark."""
     for match in _TOKEN.finditer(source, start):
@@ -94,35 +76,7 @@ def find_template_end(text: str, start: int) -> int | None:
     return None
 
 
-def read_shape(source: str) -> Shape:
-    """What an expression reads, and how far it could multiply it.
-
-    Only a macro binds a variable, so an expression with C macros and T joining marks (``+`` and
-    commas beyond the macros' own) repeats a value at most ((T / (C + 1)) + 1) ** (C + 1) times.
-    """
-    words = [token for token in iterate_tokens(source) if token.kind != "space"]
-    references: list[Reference] = []
-    macros = joins = commas = 0
-    whole: Reference | None = None
-    for index, token in enumerate(words):
-        before = words[index - 1].text if index else ""
-        after = words[index + 1].text if index + 1 < len(words) else ""
-        if token.kind == "mark":
-            joins += token.text == "+"
-            commas += token.text == ","
-        elif token.kind == "name" and before == "." and after == "(" and token.text in _MACROS:
-            macros += 1
-        elif token.kind == "name" and token.text in ROOTS and before != ".":
-            reference, end = _read_reference(words, index)
-            references.append(reference)
-            if index == 0 and end == len(words):
-                whole = reference
-    multiplying = joins + max(0, commas - macros)
-    growth = (multiplying / (macros + 1) + 1) ** (macros + 1)
-    return Shape(tuple(references), macros, joins, commas + 1, growth, whole)
-
-
-def _read_reference(words: list[Token], index: int) -> tuple[Reference, int]:
+def read_reference(words: list[Token], index: int) -> tuple[Reference, int]:
     """The reference that begins at ``index``, and the index of the word after it."""
     root = words[index].text
     keys: list[str] = []

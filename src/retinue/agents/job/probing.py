@@ -185,7 +185,7 @@ def _describe_parameter(
     candidates = reader.list_candidates(annotation, own_class) if annotation else list(UNTYPED)
     if parameter.annotation is None and parameter.default == "None":
         return None
-    if not candidates:
+    if not candidates or (parameter.default == "None" and candidates == ["st.none()"]):
         return None
     candidates = _add_flavours(candidates, target, parameter.name, samples)
     if "sorted" in target.doc and candidates[0].startswith("st.lists("):

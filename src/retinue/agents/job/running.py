@@ -106,7 +106,9 @@ async def run_tests(code: str, file_name: str, place: Place, limits: Limits = LI
             raise ExecutionFailedError(f"the tests could not be run: {ended}")
         else:
             break
-    percent = 100 * coverage["ran"] / coverage["statements"] if coverage.get("statements") else None
+    # Nothing at all ran: a compiled twin answers in place of the source, which then tells nothing.
+    measured = bool(coverage.get("statements")) and bool(coverage.get("ran"))
+    percent = 100 * coverage["ran"] / coverage["statements"] if measured else None
     return TestRun(tuple(results), percent, tuple(coverage.get("missing", ())))
 
 

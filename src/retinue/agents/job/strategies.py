@@ -205,7 +205,7 @@ class TypeReader:
         if head in _TRANSPARENT:
             return self._read(parts[0], own, depth + 1)
         if head in _STREAMS:
-            if all("bytes" in ast.unparse(part) for part in parts):
+            if "bytes" in ast.unparse(parts[0]) and "str" not in ast.unparse(parts[0]):
                 return _ATOMS["BinaryIO"]
             return _ATOMS["TextIO"]
         inner = [self._read(part, own, depth + 1) for part in parts]

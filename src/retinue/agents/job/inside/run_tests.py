@@ -87,7 +87,8 @@ class Recorder:
 
     def describe_failure(self, error, outer_notes):
         notes = [*getattr(error, "__notes__", ()), *outer_notes]
-        example = next((note for note in notes if "alsifying example" in note), "")
+        # "Falsifying example: test_x(a=1)" in older versions, "Failing test case: test_x(a=1)" in newer ones.
+        example = next((note for note in notes if note.startswith(("Falsifying", "Failing test case"))), "")
         line = 0
         for frame, number in traceback.walk_tb(error.__traceback__):
             if os.path.basename(frame.f_code.co_filename) == self.request["file"]:
@@ -97,7 +98,7 @@ class Recorder:
         return {
             "exception": name,
             "message": str(error).strip()[:600],
-            "example": example.split(":", 1)[-1].strip()[:1200],
+            "example": " ".join(example.partition("(")[2].rpartition(")")[0].split()).rstrip(",")[:1200],
             "statement": self.find_statement(line),
         }
 

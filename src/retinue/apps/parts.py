@@ -1,0 +1,53 @@
+"""From settings to the parts of a process: registries, sources and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from retinue.core.record import Listing
+from retinue.drivers.http import HttpClient
+from retinue.drivers.registry import Registry, open_registry
+from retinue.drivers.sources import RegistrySource
+from retinue.mesh.dispatch import TimeoutSettings
+from retinue.mesh.guards import GuardSettings
+from retinue.mesh.limits import LimitSettings
+from retinue.settings import Settings
+
+HOME_SOURCE = "home"
+"""Source name of the registry in the state folder."""
+
+
+def named_registries(settings: Settings, home: Registry, http: HttpClient) -> dict[str, Registry]:
+    """The registries in the order in which they are believed: this state's, then the configured."""
+    timeout_s = settings.timeouts.registry_s
+    configured = {url: open_registry(url, http, timeout_s=timeout_s) for url in settings.registries}
+    return {HOME_SOURCE: home, **configured}
+
+
+def registry_sources(
+    settings: Settings, registries: Mapping[str, Registry], known: Iterable[Listing] = ()
+) -> list[RegistrySource]:
+    """The registries as sources of the directory; what is ``known`` of them is only revalidated."""
+    tag, kept = settings.directory.tag, tuple(known)
+    return [
+        RegistrySource(name, registry, tag=tag, known=[one for one in kept if one.source == name])
+        for name, registry in registries.items()
+    ]
+
+
+def guard_settings(settings: Settings) -> GuardSettings:
+    """The bounds of a chain, as configured."""
+    trace = settings.trace
+    return GuardSettings(max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles)
+
+
+def limit_settings(settings: Settings) -> LimitSettings:
+    """The caps of a door, as configured."""
+    limits = settings.limits
+    return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
+
+
+def timeout_settings(settings: Settings) -> TimeoutSettings:
+    """The time-outs of a call, as configured."""
+    timeouts = settings.timeouts
+    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s, timeouts.step_s)

@@ -1,0 +1,94 @@
+"""What ``call`` and ``run`` refuse before anything is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.cli.conftest import Retinue
+
+FLOW = "name: hello\nsteps:\n  - id: one\n    skill: greet\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"a', "arguments: no JSON (unexpected end of data, line 1, column 4)"),
+        ("name=Ada", "arguments: no JSON (unexpected character, line 1, column 1)"),
+        ('["Ada"]', "arguments: a list, not an object"),
+        ('"Ada"', "arguments: a string, not an object"),
+        ("5", "arguments: a number, not an object"),
+        ("true", "arguments: a boolean, not an object"),
+        ("null", "arguments: null, not an object"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_refused_with_an_example(
+    given: str, said: str, retinue: Retinue
+) -> None:
+    refused = retinue("call", "greet", given)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == f"""error: {said} — write an object, such as '{{"name": "Ada"}}'\n"""
+
+
+def test_arguments_come_from_standard_input_on_wish(retinue: Retinue, plan_card: bytes) -> None:
+    refused = retinue("call", "create_plan", "-", stdin='{"rounds": 1}')
+    assert "missing required field 'requirements'" in refused.stderr
+    assert refused.exit_code == 2
+
+
+def test_a_skill_that_nobody_offers_is_answered_with_a_near_one(retinue: Retinue, plan_card: bytes) -> None:
+    refused = retinue("call", "create_plam", "{}", "--json")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert orjson.loads(refused.stderr)["error"]["remedy"] == "did you mean create_plan?"
+
+
+def test_an_agent_that_is_gone_is_named_with_its_url(retinue: Retinue, plan_card: bytes) -> None:
+    refused = retinue("call", "create_plan", '{"requirements": "x"}')
+    assert (refused.exit_code, refused.stdout) == (7, "")
+    assert "plan-agent" in refused.stderr
+    assert "http://127.0.0.1:1" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_version_that_nobody_has_is_refused_with_those_there_are(
+    retinue: Retinue, plan_card: bytes
+) -> None:
+    refused = retinue("call", "create_plan", '{"requirements": "x"}', "--version", ">=2")
+    assert refused.exit_code == 3
+    assert "1.2.0" in refused.stderr
+
+
+def test_a_workflow_file_that_is_not_there(retinue: Retinue) -> None:
+    refused = retinue("run", "flow.yaml")
+    assert (refused.exit_code, refused.stderr) == (2, "error: FILE: no file flow.yaml — check the path\n")
+
+
+def test_a_wrong_workflow_is_named_with_its_line(retinue: Retinue) -> None:
+    Path("flow.yaml").write_text(FLOW.replace("skill:", "skil:"))
+    refused = retinue("run", "flow.yaml")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: flow.yaml:4: ")
+    assert "did you mean skill?" in refused.stderr
+
+
+def test_an_unknown_workflow_is_named(retinue: Retinue) -> None:
+    refused = retinue("run", "no-such-flow")
+    assert refused.exit_code == 3
+    assert "no-such-flow" in refused.stderr
+
+
+def test_the_input_of_a_run_must_be_an_object(retinue: Retinue) -> None:
+    Path("flow.yaml").write_text(FLOW)
+    refused = retinue("run", "flow.yaml", "[]")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: input: a list, not an object")
+
+
+def test_a_step_that_nobody_offers_fails_the_run_with_its_name(retinue: Retinue) -> None:
+    Path("flow.yaml").write_text(FLOW)
+    refused = retinue("run", "flow.yaml", "{}", "--json")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    error = orjson.loads(refused.stderr.splitlines()[-1])["error"]
+    assert "step one" in error["message"]

@@ -1,0 +1,135 @@
+"""``retinue doctor`` and the checks behind it."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from retinue.apps import checkup
+from retinue.drivers.state import State
+from tests.cli.conftest import Retinue
+
+DEAD = "http://127.0.0.1:1"
+
+
+def _examine(retinue: Retinue) -> dict[str, dict[str, Any]]:
+    result = retinue("doctor", "--json")
+    reply = orjson.loads(result.stdout)
+    failed = [check for check in reply["checks"] if check["status"] == "fail"]
+    assert reply["ok"] == (not failed) == (result.exit_code == 0)
+    assert all(check["remedy"] for check in failed)
+    return {check["check"]: check for check in reply["checks"]}
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_on_a_fresh_machine_nothing_fails_and_nothing_is_made(retinue: Retinue, retinue_home: Path) -> None:
+    checks = _examine(retinue)
+    assert {check["status"] for check in checks.values()} <= {"ok", "warn"}
+    assert {"python", "libraries", "state", "disk", "hub", "registry", "skopeo"} <= set(checks)
+    assert not retinue_home.exists()
+
+
+def test_the_table_says_it_to_a_person(retinue: Retinue) -> None:
+    shown = retinue("doctor")
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0].split() == ["STATUS", "CHECK", "FOUND", "REMEDY"]
+    assert "nothing is broken" in shown.stderr
+
+
+def test_a_sound_state_is_verified(retinue: Retinue, plan_card: bytes, retinue_home: Path) -> None:
+    sqlite3.connect(State(retinue_home).database).close()
+    State(retinue_home).local_token()
+    checks = _examine(retinue)
+    assert "1 tags, verified" in checks["registry"]["found"]
+    assert checks["database"]["status"] == checks["local token"]["status"] == "ok"
+
+
+def test_a_damaged_registry_is_named(retinue: Retinue, plan_card: bytes, retinue_home: Path) -> None:
+    for blob in (retinue_home / "registry" / "agents" / "plan" / "blobs" / "sha256").iterdir():
+        blob.write_bytes(b"x")
+    check = _examine(retinue)["registry"]
+    assert check["status"] == "fail"
+    assert "damaged" in check["found"]
+
+
+def test_a_damaged_database_is_named_with_the_way_out(retinue: Retinue, retinue_home: Path) -> None:
+    retinue_home.mkdir()
+    (retinue_home / "retinue.db").write_bytes(b"no database" * 500)
+    check = _examine(retinue)["database"]
+    assert check["status"] == "fail"
+    assert "move retinue.db away" in check["remedy"]
+
+
+def test_a_token_that_others_can_read_is_named(retinue: Retinue, retinue_home: Path) -> None:
+    State(retinue_home).local_token()
+    path = retinue_home / "keys" / "local.token"
+    path.chmod(0o644)
+    check = _examine(retinue)["local token"]
+    assert (check["status"], check["remedy"]) == ("fail", f"chmod 600 {path}")
+
+
+def test_a_damaged_token_is_named(retinue: Retinue, retinue_home: Path) -> None:
+    State(retinue_home).local_token()
+    (retinue_home / "keys" / "local.token").write_text("short")
+    assert _examine(retinue)["local token"]["status"] == "fail"
+
+
+def test_a_state_folder_that_is_a_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
+    retinue_home.write_text("no folder")
+    assert "is no folder" in _examine(retinue)["state"]["found"]
+
+
+def test_a_damaged_hub_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
+    retinue_home.mkdir()
+    (retinue_home / "hub.json").write_text("{")
+    assert _examine(retinue)["hub"]["status"] == "fail"
+
+
+def test_a_hub_that_does_not_answer_is_named(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB", DEAD)
+    check = _examine(retinue)["hub"]
+    assert check["status"] == "fail"
+    assert "unset RETINUE_HUB" in check["remedy"]
+
+
+def test_a_registry_that_does_not_answer_is_named(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_REGISTRIES", f'["{DEAD}"]')
+    assert _examine(retinue)[DEAD]["status"] == "fail"
+
+
+def test_wrong_settings_are_named_and_do_not_end_the_other_checks(
+    retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("retinue.toml").write_text("[hub]\nport = 'many'\n")
+    checks = _examine(retinue)
+    assert "hub.port" in checks["settings"]["found"]
+    assert "registry" in checks
+
+
+def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyPatch, busy_port: int) -> None:
+    monkeypatch.setattr(checkup, "HUB_PORT", busy_port)
+    check = _examine(retinue)[f"port {busy_port}"]
+    assert (check["status"], "--port" in check["remedy"]) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "status"), [(2 * 1024**3, "ok"), (1024**3 - 1, "warn"), (1024, "fail")]
+)
+def test_little_space_is_said_in_time(
+    free_bytes: int, status: str, retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")(free_bytes, 0, free_bytes)
+    monkeypatch.setattr(checkup.shutil, "disk_usage", lambda _: usage)
+    assert _examine(retinue)["disk"]["status"] == status

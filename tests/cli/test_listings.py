@@ -1,0 +1,156 @@
+"""``agents``, ``show``, ``find`` and ``workflows`` without a hub: straight from the registries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.cli.conftest import Retinue, publish
+
+DEAD = "http://127.0.0.1:1"
+
+
+def test_an_empty_mesh_is_said_and_how_to_fill_it(retinue: Retinue) -> None:
+    listed = retinue("agents")
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    assert "retinue serve" in listed.stderr
+
+
+def test_agents_are_a_table_of_whole_lines(retinue: Retinue, plan_card: bytes) -> None:
+    listed = retinue("agents")
+    heading, row = listed.stdout.splitlines()
+    assert heading.split() == ["NAME", "VERSION", "STATUS", "SKILLS", "URL"]
+    assert row.split() == ["plan-agent", "1.2.0", "unknown", "create_plan,", "read_docs", DEAD]
+    assert listed.stderr == ""
+
+
+def test_agents_as_json_are_json_and_nothing_else(retinue: Retinue, plan_card: bytes) -> None:
+    reply = orjson.loads(retinue("agents", "--json").stdout)
+    assert [row["name"] for row in reply["agents"]] == ["plan-agent"]
+    assert reply["missing"] == []
+
+
+def test_a_registry_that_does_not_answer_is_named_beside_the_list(
+    retinue: Retinue, plan_card: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_REGISTRIES", f'["{DEAD}"]')
+    listed = retinue("agents")
+    assert listed.exit_code == 0
+    assert "plan-agent" in listed.stdout
+    assert listed.stderr.startswith(f"warning: {DEAD}")
+    assert "missing" in orjson.loads(retinue("agents", "--json").stdout)
+
+
+def test_show_tells_what_a_skill_takes(retinue: Retinue, plan_card: bytes) -> None:
+    shown = retinue("show", "plan-agent")
+    assert shown.stdout.startswith("plan-agent 1.2.0  Plans [31mthings\n")
+    assert "\x1b" not in shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("create_plan"))
+    assert row.split()[1:3] == ["requirements,", "rounds?"]
+
+
+def test_show_as_json_holds_the_card(retinue: Retinue, plan_card: bytes) -> None:
+    reply = orjson.loads(retinue("show", "plan-agent", "--json").stdout)
+    assert reply["card"] == orjson.loads(plan_card)
+
+
+def test_an_unknown_agent_is_answered_with_a_near_one(retinue: Retinue, plan_card: bytes) -> None:
+    refused = retinue("show", "plan-agnet")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert refused.stderr == "error: Unknown agent: plan-agnet — did you mean plan-agent?\n"
+
+
+def test_find_by_words(retinue: Retinue, plan_card: bytes) -> None:
+    found = retinue("find", "documentation reading")
+    assert [line.split()[0] for line in found.stdout.splitlines()] == ["SKILL", "read_docs"]
+
+
+def test_find_by_id_in_a_version(retinue: Retinue, plan_card: bytes) -> None:
+    assert "1.2.0" in retinue("find", "--skill", "create_plan", "--version", ">=1,<2").stdout
+    refused = retinue("find", "--skill", "create_plan", "--version", ">=2")
+    assert refused.exit_code == 3
+    assert "1.2.0" in refused.stderr
+
+
+def test_find_url_prints_urls_only(retinue: Retinue, plan_card: bytes) -> None:
+    assert retinue("find", "--skill", "create_plan", "--url").stdout == f"{DEAD}\n"
+
+
+def test_find_says_when_nothing_fits(retinue: Retinue, plan_card: bytes) -> None:
+    found = retinue("find", "astronomy")
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert "retinue find" in found.stderr
+
+
+def test_an_unknown_skill_is_answered_with_a_near_one_also_as_json(
+    retinue: Retinue, plan_card: bytes
+) -> None:
+    refused = retinue("find", "--skill", "create_plam")
+    assert refused.stderr == "error: Unknown skill: create_plam — did you mean create_plan?\n"
+    assert refused.exit_code == 3
+    as_json = retinue("find", "--skill", "create_plam", "--json")
+    assert as_json.stdout == ""
+    assert orjson.loads(as_json.stderr)["error"]["data"]["near"] == ["create_plan"]
+
+
+def test_find_in_one_registry_looks_nowhere_else(retinue: Retinue, plan_card: bytes, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    publish(
+        other,
+        "read-agent",
+        b'{"name": "read-agent", "url": "http://127.0.0.1:2", "skills": [{"id": "read"}]}',
+    )
+    found = orjson.loads(retinue("find", "--registry", str(other / "registry"), "--json").stdout)
+    assert [row["skill"] for row in found["skills"]] == ["read"]
+    refused = retinue("find", "--skill", "create_plan", "--registry", str(other / "registry"))
+    assert refused.exit_code == 3
+
+
+def test_a_registry_without_scheme_is_refused_with_the_right_spelling(retinue: Retinue) -> None:
+    refused = retinue("find", "--registry", "localhost:5000")
+    assert refused.exit_code == 2
+    assert refused.stderr.endswith("— write http://localhost:5000\n")
+
+
+def test_a_dead_hub_is_named_with_the_remedy(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB", DEAD)
+    refused = retinue("agents")
+    assert (refused.exit_code, refused.stdout) == (7, "")
+    assert refused.stderr.count("\n") == 1
+    assert DEAD in refused.stderr
+    assert "retinue hub" in refused.stderr
+
+
+def test_a_state_folder_that_is_a_file_is_named_with_the_remedy(retinue: Retinue, retinue_home: Path) -> None:
+    retinue_home.write_text("not a folder")
+    refused = retinue("agents")
+    assert refused.exit_code == 8
+    assert refused.stderr == (
+        f"error: {retinue_home} is damaged: it is no folder — move it away, or set RETINUE_HOME\n"
+    )
+
+
+def test_a_damaged_hub_file_is_named_with_the_remedy(retinue: Retinue, retinue_home: Path) -> None:
+    retinue_home.mkdir()
+    (retinue_home / "hub.json").write_text("{")
+    refused = retinue("agents")
+    assert refused.exit_code == 8
+    assert "hub.json is damaged" in refused.stderr
+    assert "remove it" in refused.stderr
+
+
+def test_a_damaged_card_never_empties_the_list(
+    retinue: Retinue, plan_card: bytes, retinue_home: Path
+) -> None:
+    publish(retinue_home, "broken-agent", b"{}")
+    listed = retinue("agents")
+    assert listed.exit_code == 0
+    assert "plan-agent" in listed.stdout
+    assert "agents/broken" in listed.stderr
+
+
+def test_no_workflows_is_said(retinue: Retinue) -> None:
+    listed = orjson.loads(retinue("workflows", "--json").stdout)
+    assert all(row["origin"] == "built-in" for row in listed["workflows"])

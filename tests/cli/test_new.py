@@ -1,0 +1,73 @@
+"""``retinue new``: a folder that works as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Retinue
+
+BIN = Path(sys.executable).parent
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_folder_holds_an_agent_its_test_and_what_to_do(retinue: Retinue) -> None:
+    made = retinue("new", "word-agent")
+    assert made.exit_code == 0
+    names = sorted(file.name for file in Path("word-agent").iterdir())
+    assert names == ["README.md", "agent.json", "agent.py", "test_agent.py"]
+    for file in Path("word-agent").iterdir():
+        assert "my-agent" not in file.read_text("utf-8")
+    for line in ("retinue serve word-agent/agent.json", "retinue call greet", "python -m pytest word-agent"):
+        assert line in made.stdout
+        assert line in Path("word-agent/README.md").read_text("utf-8")
+
+
+def test_its_own_test_passes(retinue: Retinue) -> None:
+    retinue("new", "word-agent")
+    output = _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "word-agent")
+    assert "2 passed" in output
+
+
+def test_it_is_clean_for_linter_formatter_and_type_checker(retinue: Retinue) -> None:
+    retinue("new", "word-agent")
+    os.chdir("word-agent")
+    _run(str(BIN / "ruff"), "check", "--isolated", "--no-cache", "--select", "E,F,I,UP,B,N,SIM,RUF", ".")
+    _run(str(BIN / "ruff"), "format", "--isolated", "--no-cache", "--check", ".")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Word", "word agent", "../word", "word/agent", "-x-", "wörd", "a" * 65, "."]
+)
+def test_a_bad_name_is_refused_and_makes_nothing(name: str, retinue: Retinue) -> None:
+    refused = retinue("new", "--", name)
+    assert refused.exit_code == 2
+    assert "is no agent name" in refused.stderr
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_that_exists_is_left_alone(retinue: Retinue) -> None:
+    Path("word-agent").mkdir()
+    refused = retinue("new", "word-agent")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: NAME: word-agent exists — choose another name, or move it away\n"
+    assert list(Path("word-agent").iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    refused = retinue("new", "word-agent")
+    assert refused.exit_code == 8
+    assert "cannot write word-agent: Permission denied" in refused.stderr

@@ -1,0 +1,39 @@
+"""Tables and notes."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.cli.output import clean, print_json, print_table, warn_missing, working
+
+
+def test_cells_are_one_clean_line() -> None:
+    assert clean("a\x1b[31m\nb\u202e") == "a [31m b"
+    assert clean(["x", "y"]) == "x, y"
+    assert clean(None) == ""
+
+
+def test_a_table_without_a_terminal_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "word " * 100
+    print_table(("NAME", "TEXT"), [("[bold]a", long)])
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading == "NAME     TEXT"
+    assert row == f"[bold]a  {long.strip()}"
+
+
+def test_json_is_indented_for_people_and_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [1]})
+    print_json({"a": [1]}, compact=True)
+    assert capsys.readouterr().out == '{\n  "a": [\n    1\n  ]\n}\n{"a":[1]}\n'
+
+
+def test_what_is_missing_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_missing({"missing": [{"source": "home", "key": "agents/x", "error": "broken"}]})
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "warning: home/agents/x: broken\n")
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with working("running") as say:
+        say("step one\x07")
+    assert capsys.readouterr() == ("", "step one \n")

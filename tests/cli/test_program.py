@@ -1,0 +1,202 @@
+"""The program as a whole: its table of commands, its speed, its errors."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from retinue.cli.program import PIPE_CLOSED, SECTIONS, TABLE, program
+from retinue.core.errors import HubRunningError
+from tests.cli.conftest import Retinue
+
+SLOW = ("pydantic", "aiohttp", "rich", "structlog", "starlette", "orjson", "asyncio")
+LATER = ("connect", "import", "koi", "mirror", "orchestrate", "signal", "token", "worker", "mcp")
+
+
+def _load(name: str) -> click.Command:
+    command = program.get_command(click.Context(program), name)
+    assert command is not None
+    return command
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_help_imports_nothing_but_click() -> None:
+    code = (
+        "import sys\n"
+        "from retinue.cli import main\n"
+        "sys.argv[1:] = ['--help']\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n    print(*sys.modules, file=sys.stderr)\n"
+    )
+    loaded = _python(code).stderr.split()
+    assert "click" in loaded
+    assert [name for name in loaded if name.partition(".")[0] in SLOW] == []
+    assert not any(name.startswith("retinue.cli.") and name != "retinue.cli.program" for name in loaded) or {
+        name for name in loaded if name.startswith("retinue.")
+    } == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures", "retinue.core", "retinue.core.errors"}
+
+
+def test_help_costs_little_more_than_click_alone() -> None:
+    def best(*arguments: str) -> float:
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    assert best("-m", "retinue", "--help") < 2.5 * best("-c", "import click")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_command_loads_and_says_what_the_table_says(name: str) -> None:
+    command = _load(name)
+    assert command.name == name
+    assert (command.help or "").splitlines()[0] == TABLE[name][1]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_help_of_a_command_mentions_every_option_with_a_word_about_it(
+    name: str, retinue: Retinue
+) -> None:
+    shown = retinue(name, "--help")
+    assert shown.exit_code == 0
+    for parameter in _load(name).params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert all(spelling in shown.output for spelling in parameter.opts)
+            assert parameter.help, parameter.name
+        elif isinstance(parameter, click.Argument):
+            assert parameter.make_metavar(click.Context(_load(name))) in shown.output
+
+
+def test_every_module_of_a_command_is_in_the_table() -> None:
+    for module in {place.partition(":")[0] for place, _ in TABLE.values()}:
+        loaded = importlib.import_module(f"retinue.cli.{module}")
+        commands = {name for name, value in vars(loaded).items() if isinstance(value, click.Command)}
+        here = {place.partition(":")[2] for place, _ in TABLE.values() if place.startswith(f"{module}:")}
+        assert commands == here
+
+
+def test_without_arguments_the_help_is_shown(retinue: Retinue) -> None:
+    shown = retinue()
+    assert shown.exit_code == 0
+    assert shown.stdout == retinue("--help").stdout
+    assert all(heading in shown.stdout for heading in SECTIONS)
+
+
+def test_commands_that_come_later_are_not_listed() -> None:
+    assert not set(LATER) & set(TABLE)
+
+
+def test_version(retinue: Retinue) -> None:
+    assert re.fullmatch(r"retinue \d+\.\d+\.\d+\n", retinue("--version").stdout)
+
+
+def test_a_misspelt_command_is_answered_with_the_likely_one(retinue: Retinue) -> None:
+    refused = retinue("cal", "greet")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: no such command cal — did you mean call?\n"
+    assert refused.stdout == ""
+
+
+def test_a_misspelt_option_is_answered_with_the_likely_one(retinue: Retinue) -> None:
+    refused = retinue("call", "greet", "--agnet", "x")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: no such option --agnet — did you mean --agent?\n"
+
+
+def test_a_missing_argument_is_answered_with_the_usage(retinue: Retinue) -> None:
+    refused = retinue("call")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: SKILL is missing — usage: retinue call [OPTIONS] SKILL [JSON]\n"
+
+
+def test_a_wrong_value_is_answered_with_the_way_to_the_help(retinue: Retinue) -> None:
+    refused = retinue("call", "greet", "--timeout", "soon")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: invalid value for '--timeout'")
+    assert refused.stderr.endswith("— see retinue call --help\n")
+
+
+def test_a_wrong_setting_is_named_with_its_place(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB__PORT", "many")
+    refused = retinue("agents")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: RETINUE_HUB__PORT: ")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Makes ``retinue agents`` raise what is put into this list."""
+    raised: list[BaseException] = []
+
+    def raise_it(*_: object) -> object:
+        raise raised[0]
+
+    monkeypatch.setattr("retinue.cli.agents.open_session", raise_it)
+    return raised
+
+
+def test_an_unexpected_error_is_one_line_and_says_how_to_see_more(
+    retinue: Retinue, broken: list[BaseException]
+) -> None:
+    broken.append(ZeroDivisionError("by zero\nand more"))
+    failed = retinue("agents")
+    assert failed.exit_code == 1
+    assert failed.stderr == (
+        "error: unexpected ZeroDivisionError: by zero — set RETINUE_DEBUG=1 for the traceback\n"
+    )
+
+
+def test_the_traceback_is_shown_on_wish(
+    retinue: Retinue, broken: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_DEBUG", "1")
+    broken.append(ZeroDivisionError("by zero"))
+    failed = retinue("agents")
+    assert "Traceback (most recent call last)" in failed.stderr
+    assert failed.stderr.splitlines()[-1].startswith("error: unexpected ZeroDivisionError")
+
+
+def test_an_error_of_ours_has_the_status_of_the_fault_table(
+    retinue: Retinue, broken: list[BaseException]
+) -> None:
+    broken.append(HubRunningError("http://127.0.0.1:9000", 1, "here"))
+    assert retinue("agents").exit_code == 8
+
+
+def test_ctrl_c_ends_with_130_and_without_a_word(retinue: Retinue, broken: list[BaseException]) -> None:
+    broken.append(KeyboardInterrupt())
+    failed = retinue("agents")
+    assert failed.exit_code == 130
+    assert failed.stderr.strip() == ""
+
+
+def test_output_that_nobody_reads_any_more_is_dropped_in_silence(
+    retinue: Retinue, broken: list[BaseException]
+) -> None:
+    broken.append(BrokenPipeError())
+    failed = retinue("agents")
+    assert (failed.exit_code, failed.stderr) == (PIPE_CLOSED, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["call", "--help"], ["completion", "bash"]])
+def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "retinue", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (1, PIPE_CLOSED)

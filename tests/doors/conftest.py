@@ -1,0 +1,30 @@
+"""What the tests of the doors start from: a system of this test alone, and a client of its wires."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from retinue.drivers.state import State
+from tests.doors.bench import DOORS, Doors, open_doors
+from tests.system import System, Wire, open_system, open_wire
+
+
+@pytest.fixture
+async def system(retinue_home: Path) -> AsyncIterator[System]:
+    async with open_system(State(retinue_home)) as system:
+        yield system
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with open_wire() as wire:
+        yield wire
+
+
+@pytest.fixture(params=DOORS)
+async def doors(request: pytest.FixtureRequest, system: System, wire: Wire) -> AsyncIterator[Doors]:
+    async with open_doors(system, wire, request.param) as doors:
+        yield doors

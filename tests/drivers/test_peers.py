@@ -1,0 +1,309 @@
+"""Calls to other processes over a real socket: what goes out, and what every kind of reply becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from retinue.core.call import LOCAL, Call, Hop, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallTimedOutError,
+    InvalidParametersError,
+    NotAuthenticatedError,
+    RemoteFaultError,
+)
+from retinue.core.record import AgentRecord, Endpoint, Listing
+from retinue.drivers.http import HttpClient
+from retinue.drivers.peers import HubCalls, PeerInvoker, is_loopback
+from retinue.mesh.channel import NullChannel
+from retinue.mesh.guards import TraceGuard
+from tests.mesh.scripted import make_call, make_listing, make_skill
+from tests.requirements import requirement
+from tests.serving import serve_app
+
+RESULT = {"plan": "1. read"}
+
+
+class Peer:
+    """An agent's ``/execute`` that keeps what it was sent and answers what it is told."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.body: bytes | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.paths: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.received = b""
+
+    def fail_with(self, code: int, message: str, data: Any = None) -> None:
+        error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+        self.body = orjson.dumps({"jsonrpc": "2.0", "error": error, "id": "orch"})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for _ in range(2):
+                kind = (await receive())["type"]
+                await send({"type": f"{kind}.complete"})
+            return
+        self.paths.append(scope["path"])
+        self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        message = await receive()
+        self.received = message["body"]
+        while message.get("more_body"):
+            message = await receive()
+            self.received += message["body"]
+        await self.answers.wait()
+        reply = self.body
+        if reply is None:
+            request = orjson.loads(self.received)
+            reply = orjson.dumps({"jsonrpc": "2.0", "result": RESULT, "id": request["id"]})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": reply})
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer()
+
+
+@pytest.fixture
+async def url(peer: Peer) -> AsyncIterator[str]:
+    async with serve_app(peer) as url:
+        yield url
+        peer.answers.set()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as client:
+        yield client
+
+
+def listing_at(url: str) -> Listing:
+    return make_listing("plan-agent", url=url)
+
+
+async def invoke(
+    http: HttpClient,
+    url: str,
+    call: Call | None = None,
+    *,
+    guard: TraceGuard | None = None,
+    token: str | None = None,
+) -> Any:
+    guard = guard or TraceGuard()
+    call = call or make_call(trace=TraceContext("t", depth=1))
+    passage = guard.enter(call, "plan-agent")
+    invoker = PeerInvoker(http, guard, token=token)
+    answer = await invoker.invoke(listing_at(url), make_skill(), call, passage, NullChannel())
+    return answer.value
+
+
+# what goes out
+
+
+@requirement("P-07")
+@requirement("P-08")
+async def test_the_body_has_exactly_the_four_keys_of_the_seed(peer: Peer, url: str, http: HttpClient) -> None:
+    assert await invoke(http, url) == RESULT
+    assert peer.received == (
+        b'{"jsonrpc":"2.0","method":"create_plan","params":{"requirements":"a parser"},"id":"orch"}'
+    )
+    assert peer.paths == ["/execute"]
+    assert peer.headers["content-type"] == "application/json"
+
+
+@requirement("S-13")
+async def test_trace_depth_path_and_time_travel_as_headers(peer: Peer, url: str, http: HttpClient) -> None:
+    now = asyncio.get_running_loop().time()
+    trace = TraceContext("abc", depth=2, path=(Hop("a", "x"), Hop("b", "y")), calls_left=7)
+    await invoke(
+        http,
+        url,
+        make_call(trace=trace, deadline=now + 5, idempotency_key="run-1/plan", version_range=">=1"),
+        guard=TraceGuard(hub_id="hub-1"),
+    )
+    assert peer.headers["x-openstarry-trace-id"] == "abc"
+    assert peer.headers["x-openstarry-trace-depth"] == "2"
+    detail = orjson.loads(peer.headers["x-retinue-trace"])
+    assert 0 < detail.pop("seconds_left") <= 5
+    assert detail == {"path": [["a", "x"], ["b", "y"]], "via": ["hub-1"], "calls_left": 7}
+    assert peer.headers["idempotency-key"] == "run-1/plan"
+    assert peer.headers["x-retinue-version"] == ">=1"
+    assert "authorization" not in peer.headers
+
+
+async def test_a_token_is_sent_to_this_machine(peer: Peer, url: str, http: HttpClient) -> None:
+    await invoke(http, url, token="s3cret")
+    assert peer.headers["authorization"] == "Bearer s3cret"
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://127.0.0.1:8001", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:8001/x", True),
+        ("http://localhost:8001", True),
+        ("http://LOCALHOST:8001", True),
+        ("http://10.0.0.1:8001", False),
+        ("http://agents.example.org", False),
+        ("http://localhost.example.org", False),
+        ("http://127.0.0.1.example.org", False),
+        ("http://127.0.0.1@example.org", False),
+        ("http://[::", False),
+        ("", False),
+    ],
+)
+def test_a_token_goes_to_no_other_machine_whatever_a_card_says(url: str, here: bool) -> None:
+    assert is_loopback(url) is here
+
+
+@pytest.mark.parametrize("end", ["", "/", "/agents/plan", "/agents/plan/"])
+async def test_execute_is_asked_below_the_url_of_the_card(
+    peer: Peer, url: str, http: HttpClient, end: str
+) -> None:
+    await invoke(http, url + end)
+    assert peer.paths == [end.rstrip("/") + "/execute"]
+
+
+async def test_arguments_that_are_no_json_are_not_sent(peer: Peer, url: str, http: HttpClient) -> None:
+    with pytest.raises(InvalidParametersError, match="no JSON"):
+        await invoke(http, url, make_call(arguments={"requirements": object()}))
+    assert peer.paths == []
+
+
+# what comes back
+
+
+@requirement("P-27")
+@pytest.mark.parametrize(
+    ("code", "message", "data"),
+    [
+        (-32601, "Unknown skill: create_plan", None),
+        (
+            -32603,
+            "Invalid parameters: missing required field 'requirements'",
+            {"type": "validation_error", "jsonrpc_code": -32602, "errors": [{"path": "", "message": "m"}]},
+        ),
+        (-33007, "Call chain too deep", {"depth": 6}),
+        (418, "teapot", ["any", "data"]),
+    ],
+)
+async def test_an_error_of_the_agent_comes_back_as_it_was_sent(
+    peer: Peer, url: str, http: HttpClient, code: int, message: str, data: Any
+) -> None:
+    peer.fail_with(code, message, data)
+    with pytest.raises(RemoteFaultError) as caught:
+        await invoke(http, url)
+    error = caught.value
+    assert (error.agent, error.code, error.message, error.fault_data) == ("plan-agent", code, message, data)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>502</html>", b"[]", b"{}", b'"text"', b"[" * 5000])
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_a_reply_that_is_no_json_rpc_is_an_error_of_the_agent(
+    peer: Peer, url: str, http: HttpClient, status: int, body: bytes
+) -> None:
+    peer.status, peer.body = status, body
+    with pytest.raises(RemoteFaultError) as caught:
+        await invoke(http, url)
+    assert str(status) in caught.value.message
+    assert "plan-agent" in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_agent_that_does_not_let_us_in_is_alive(
+    peer: Peer, url: str, http: HttpClient, status: int
+) -> None:
+    peer.status = status
+    with pytest.raises(NotAuthenticatedError) as caught:
+        await invoke(http, url)
+    assert not caught.value.kind.counts_against_health
+    assert "token" in caught.value.remedy
+
+
+async def test_a_dead_peer_was_not_sent_anything(http: HttpClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(AgentUnreachableError) as caught:
+        await invoke(http, url)
+    assert not caught.value.sent
+    assert caught.value.kind.counts_against_health
+    assert url in caught.value.message
+
+
+async def test_a_peer_that_hangs_up_may_have_run_the_call(http: HttpClient) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(AgentUnreachableError) as caught:
+            await invoke(http, f"http://127.0.0.1:{port}")
+    assert caught.value.sent
+
+
+async def test_a_card_without_a_url_leads_nowhere(http: HttpClient) -> None:
+    guard = TraceGuard()
+    call = make_call()
+    listing = Listing(AgentRecord("a", endpoints=(Endpoint("a2a", "http://x"),)), "home", "agents/a")
+    with pytest.raises(AgentUnreachableError, match="no url"):
+        await PeerInvoker(http, guard).invoke(
+            listing, make_skill(), call, guard.enter(call, "a"), NullChannel()
+        )
+
+
+async def test_a_peer_that_does_not_answer_in_time_is_named(peer: Peer, url: str, http: HttpClient) -> None:
+    peer.answers.clear()
+    deadline = asyncio.get_running_loop().time() + 0.05
+    with pytest.raises(CallTimedOutError) as caught:
+        await invoke(http, url, make_call(deadline=deadline))
+    assert caught.value.message.startswith("create_plan did not answer within")
+
+
+# the mesh behind a hub
+
+
+async def test_a_hub_is_asked_for_a_skill_and_finds_the_agent(peer: Peer, url: str, http: HttpClient) -> None:
+    outcome = await HubCalls(http, url + "/", token="s3cret").dispatch(
+        make_call(trace=TraceContext("t", depth=1))
+    )
+    assert (outcome.status, outcome.value, outcome.agent) == ("done", RESULT, None)
+    assert peer.paths == ["/execute"]
+    assert peer.headers["authorization"] == "Bearer s3cret"
+    assert "via" not in peer.headers.get("x-retinue-trace", "")
+
+
+async def test_a_named_agent_is_asked_for_at_its_own_door_of_the_hub(
+    peer: Peer, url: str, http: HttpClient
+) -> None:
+    outcome = await HubCalls(http, url).dispatch(make_call(agent="plan agent/ä"))
+    assert (outcome.status, outcome.agent) == ("done", "plan agent/ä")
+    assert peer.paths == ["/agents/plan agent/ä/execute"]
+
+
+async def test_a_failure_behind_the_hub_is_data(peer: Peer, url: str, http: HttpClient) -> None:
+    peer.fail_with(-32603, "Execution failed: boom", {"type": "execution_error"})
+    outcome = await HubCalls(http, url).dispatch(make_call(principal=LOCAL))
+    assert outcome.status == "failed"
+    assert isinstance(outcome.error, RemoteFaultError)
+    assert outcome.error.message == "Execution failed: boom"
+
+
+async def test_a_hub_that_is_gone_is_data_too(http: HttpClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    outcome = await HubCalls(http, url).dispatch(make_call())
+    assert isinstance(outcome.error, AgentUnreachableError)
+    assert outcome.error.agent == "hub"

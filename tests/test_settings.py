@@ -1,0 +1,160 @@
+"""Settings: ``retinue.toml``, the environment over it, flags over both, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from retinue.core.errors import InvalidSettingError
+from retinue.settings import Settings, find_settings_file, load_settings
+
+EXAMPLE = """
+registries = ["http://127.0.0.1:5000"]
+[hub]
+port = 9100
+[[agents]]
+target = "plan_agent.py"
+[timeouts]
+door_s = 5
+[llm.claude]
+backend = "api"
+provider = "anthropic"
+model = "m"
+scores = {planning = 0.95, execution = 0.85, review = 0.90}
+context_window = 200000
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "retinue.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
+    settings = load_settings(start=tmp_path)
+    assert settings.model_dump() == Settings().model_dump()
+    assert (settings.hub.host, settings.hub.port) == ("127.0.0.1", 9000)
+    assert (settings.timeouts.door_s, settings.timeouts.agent_call_s, settings.timeouts.step_s) == (
+        60,
+        30,
+        300,
+    )
+    assert settings.timeouts.registry_s == 10
+    assert (settings.trace.max_depth, settings.trace.calls) == (5, 10_000)
+    assert (settings.directory.ttl_s, settings.directory.refresh_s) == (300, 60)
+
+
+def test_the_example_of_the_design_is_read(tmp_path: Path) -> None:
+    write(tmp_path, EXAMPLE)
+    settings = load_settings(start=tmp_path)
+    assert settings.registries == ("http://127.0.0.1:5000",)
+    assert settings.hub.port == 9100
+    assert [agent.target for agent in settings.agents] == ["plan_agent.py"]
+    assert settings.llm["claude"].scores == {"planning": 0.95, "execution": 0.85, "review": 0.9}
+
+
+def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    outer = write(tmp_path, "database = 'outer'")
+    assert find_settings_file(deep) == outer
+    assert load_settings(start=deep).database == "outer"
+    inner = write(tmp_path / "a", "database = 'inner'")
+    assert find_settings_file(deep) == inner
+
+
+def test_the_environment_wins_over_the_file_and_a_flag_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "[hub]\nport = 9100\nhost = 'localhost'\n[trace]\ncalls = 7")
+    monkeypatch.setenv("RETINUE_HUB__PORT", "9200")
+    settings = load_settings(start=tmp_path)
+    assert (settings.hub.port, settings.hub.host, settings.trace.calls) == (9200, "localhost", 7)
+    settings = load_settings({"hub": {"port": 9300}}, start=tmp_path)
+    assert (settings.hub.port, settings.hub.host) == (9300, "localhost")
+
+
+def test_the_hub_to_join_and_the_state_folder_are_no_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "[hub]\nport = 9100")
+    monkeypatch.setenv("RETINUE_HUB", "http://127.0.0.1:9000")
+    monkeypatch.setenv("RETINUE_HOME", str(tmp_path))
+    assert load_settings(start=tmp_path).hub.port == 9100
+
+
+def test_settings_are_frozen(tmp_path: Path) -> None:
+    settings = load_settings(start=tmp_path)
+    with pytest.raises(ValidationError):
+        settings.database = "x"  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        settings.hub.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[hub]\nport = 70000", "hub.port"),
+        ("[hub]\nport = 'many'", "hub.port"),
+        ("[hub]\nprot = 9000", "hub.prot"),
+        ("[hubb]\nport = 9000", "hubb"),
+        ("[timeouts]\ndoor_s = 0", "timeouts.door_s"),
+        ("[trace]\nmax_depth = 0", "trace.max_depth"),
+        ("[[agents]]\nport = 1", "agents.0.target"),
+        ("[llm.claude]\nbackend = 'magic'", "llm.claude.backend"),
+        ("registries = 5", "registries"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_file_and_place(tmp_path: Path, text: str, place: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert caught.value.field == f"{path}: {place}"
+    assert "\n" not in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "[hub]\nport = ?\n")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert caught.value.message.startswith(f"{path}: ")
+    assert "line 2" in caught.value.message
+
+
+def test_a_wrong_variable_is_named_even_where_a_file_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "[hub]\nport = 9100")
+    monkeypatch.setenv("RETINUE_HUB__PORT", "many")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert caught.value.field == "RETINUE_HUB__PORT"
+
+
+def test_a_variable_that_should_hold_a_table_says_how_to_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_TRACE", "deep")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert "trace" in caught.value.message
+    assert "RETINUE_HUB__PORT=9000" in caught.value.remedy
+
+
+def test_a_wrong_value_is_not_repeated_for_it_may_be_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_HUB__PORT", "hunter2")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert "hunter2" not in caught.value.message
+
+
+def test_a_wrong_flag_is_named_by_its_place(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings({"hub": {"port": -1}}, start=tmp_path)
+    assert caught.value.field == "hub.port"
