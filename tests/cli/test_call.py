@@ -16,7 +16,7 @@ FLOW = "name: hello\nsteps:\n  - id: one\n    skill: greet\n"
     ("given", "said"),
     [
         ('{"a', "arguments: no JSON (unexpected end of data, line 1, column 4)"),
-        ("name=Ada", "arguments: no JSON (unexpected character, line 1, column 1)"),
+        ("name: Ada", "arguments: no JSON (invalid literal, expected 'null', line 1, column 1)"),
         ('["Ada"]', "arguments: a list, not an object"),
         ('"Ada"', "arguments: a string, not an object"),
         ("5", "arguments: a number, not an object"),
@@ -52,9 +52,7 @@ def test_an_agent_that_is_gone_is_named_with_its_url(retinue: Retinue, plan_card
     assert refused.stderr.count("\n") == 1
 
 
-def test_a_version_that_nobody_has_is_refused_with_those_there_are(
-    retinue: Retinue, plan_card: bytes
-) -> None:
+def test_a_version_that_nobody_has_is_refused(retinue: Retinue, plan_card: bytes) -> None:
     refused = retinue("call", "create_plan", '{"requirements": "x"}', "--version", ">=2")
     assert refused.exit_code == 3
     assert "1.2.0" in refused.stderr

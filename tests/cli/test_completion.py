@@ -24,7 +24,7 @@ def complete(*words: str) -> list[str]:
         [sys.executable, "-m", "retinue"], capture_output=True, text=True, check=True, env=environment
     )
     assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 def test_commands_complete_in_bash() -> None:

@@ -124,9 +124,7 @@ def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyP
     assert (check["status"], "--port" in check["remedy"]) == ("warn", True)
 
 
-@pytest.mark.parametrize(
-    ("free_bytes", "status"), [(2 * 1024**3, "ok"), (1024**3 - 1, "warn"), (1024, "fail")]
-)
+@pytest.mark.parametrize(("free_bytes", "status"), [(2**31, "ok"), (2**30 - 1, "warn"), (1024, "fail")])
 def test_little_space_is_said_in_time(
     free_bytes: int, status: str, retinue: Retinue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,9 +84,7 @@ def test_find_says_when_nothing_fits(retinue: Retinue, plan_card: bytes) -> None
     assert "retinue find" in found.stderr
 
 
-def test_an_unknown_skill_is_answered_with_a_near_one_also_as_json(
-    retinue: Retinue, plan_card: bytes
-) -> None:
+def test_an_unknown_skill_is_answered_with_a_near_one(retinue: Retinue, plan_card: bytes) -> None:
     refused = retinue("find", "--skill", "create_plam")
     assert refused.stderr == "error: Unknown skill: create_plam — did you mean create_plan?\n"
     assert refused.exit_code == 3
@@ -100,7 +98,7 @@ def test_find_in_one_registry_looks_nowhere_else(retinue: Retinue, plan_card: by
     publish(
         other,
         "read-agent",
-        b'{"name": "read-agent", "url": "http://127.0.0.1:2", "skills": [{"id": "read"}]}',
+        b'{"name": "read-agent", "url": "http://x:2", "skills": [{"id": "read"}]}',
     )
     found = orjson.loads(retinue("find", "--registry", str(other / "registry"), "--json").stdout)
     assert [row["skill"] for row in found["skills"]] == ["read"]

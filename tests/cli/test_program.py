@@ -40,9 +40,9 @@ def test_help_imports_nothing_but_click() -> None:
     loaded = _python(code).stderr.split()
     assert "click" in loaded
     assert [name for name in loaded if name.partition(".")[0] in SLOW] == []
-    assert not any(name.startswith("retinue.cli.") and name != "retinue.cli.program" for name in loaded) or {
-        name for name in loaded if name.startswith("retinue.")
-    } == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures", "retinue.core", "retinue.core.errors"}
+    ours = {name for name in loaded if name.startswith("retinue.")}
+    core = {"retinue.core", "retinue.core.errors"}
+    assert ours == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures"} | core
 
 
 def test_help_costs_little_more_than_click_alone() -> None:
@@ -65,9 +65,7 @@ def test_every_command_loads_and_says_what_the_table_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_help_of_a_command_mentions_every_option_with_a_word_about_it(
-    name: str, retinue: Retinue
-) -> None:
+def test_the_help_of_a_command_explains_every_option(name: str, retinue: Retinue) -> None:
     shown = retinue(name, "--help")
     assert shown.exit_code == 0
     for parameter in _load(name).params:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.core.call import LOCAL, Call, Outcome, Principal, TraceContext
+from retinue.core.call import LOCAL, Call, Hop, Outcome, Principal, TraceContext
 from retinue.core.errors import (
     BudgetSpentError,
     BusyError,
@@ -548,6 +548,32 @@ async def test_a_refused_call_is_not_announced_but_told(call: Call) -> None:
     seen = observed(dispatcher)
     await dispatcher.dispatch(call)
     assert [event.type for event in seen] == ["CALL:ENDED"]
+
+
+async def test_nothing_of_a_call_is_lost_when_it_gets_its_trace() -> None:
+    seen: list[Call] = []
+
+    async def act(call: Call) -> dict[str, str]:
+        seen.append(call)
+        return {"plan": ""}
+
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    given = TraceContext("", 2, (Hop("a", "x"),), ("h",), 9, 8.0, parent, "v=1", {"k": "v"}, "kid", "mac")
+    call = make_call(
+        principal=LOCAL,
+        trace=given,
+        door="a2a",
+        agent="plan-agent",
+        version_range=">=1",
+        idempotency_key="k",
+        run_step="r/1",
+    )
+    dispatcher, _, _ = make_dispatcher(acts={"plan-agent": act})
+    assert (await dispatcher.dispatch(call)).status == "done"
+    ran = seen[0]
+    assert ran.deadline == pytest.approx(asyncio.get_running_loop().time() + 8, abs=1)
+    assert replace(ran, trace=given, deadline=None) == call
+    assert replace(ran.trace, id="") == given
 
 
 async def test_a_new_chain_gets_an_id_at_depth_nought() -> None:

@@ -184,7 +184,7 @@ ITEMS = [
     "source",
     [
         "input.items.filter(x, x.status == 'failed' && x.path.matches('^tests/.*[.]py$')).map(x, x.path)",
-        "input.items.filter(x, x.status == 'failed').map(x, {'id': x.id, 'path': x.path, 'size': size(x.text)})",
+        "input.items.filter(x, x.status == 'failed').map(x, {'id': x.id, 'path': x.path, 'n': size(x.text)})",
         "input.items.exists(x, x.id == 499 && x.text.contains('xx')) && !input.items.all(x, x.id > 3)",
         "input.items.map(x, x.path + ':' + string(x.id))",
         "size(input.items.filter(x, x.status != 'passed')) * 100 / size(input.items)",

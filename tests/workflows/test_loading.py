@@ -78,6 +78,8 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
         ("name: w\nsteps: []\n", 2, "no steps", "add at least one"),
         ("name: w\n", 1, "'steps' is missing", "add steps"),
         ("steps: [{id: a, skill: b}]\n", 1, "'name' is missing", "add name"),
+        (with_step("{id: a, skill: b, with: {n: ${{ input.n }}}}"), 4, "", "put quotes around it"),
+        ("name: w\nsteps: [\n", 3, "", "mend the YAML"),
         ("- a\n", 1, "no workflow", "an object"),
         ("", 0, "no workflow", "an object"),
         ("name: w\nname: w\n", 2, "key 'name' stands twice", "remove one"),

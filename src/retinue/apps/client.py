@@ -9,14 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.apps.mesh import open_mesh
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.drivers.http import HttpClient
 from retinue.drivers.peers import HubCalls
 from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import fresh_trace
-from retinue.mesh.listings import MemoryListings
 from retinue.settings import Settings
 
 
@@ -66,5 +64,9 @@ async def open_client(
             http = await stack.enter_async_context(HttpClient())
             yield Client(HubCalls(http, url, token=state.local_token()), url)
         else:
+            # a command that asks a hub must not wait for the import of everything a hub is made of
+            from retinue.apps.mesh import open_mesh
+            from retinue.mesh.listings import MemoryListings
+
             mesh = await stack.enter_async_context(open_mesh(settings, state, MemoryListings()))
             yield Client(mesh.dispatcher, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retinue.core.call import Answer, Attempt, Call, Outcome, Status
@@ -264,10 +264,25 @@ class Dispatcher:
 
 def _bounded(call: Call, passage: Passage) -> Call:
     """The call with its resolved trace, and with the time that its chain has left as its deadline."""
-    trace = passage.trace
-    if trace.seconds_left is not None and call.deadline is None:
-        return replace(call, trace=trace, deadline=asyncio.get_running_loop().time() + trace.seconds_left)
-    return call if trace is call.trace else replace(call, trace=trace)
+    trace, deadline = passage.trace, call.deadline
+    if deadline is None and trace.seconds_left is not None:
+        deadline = asyncio.get_running_loop().time() + trace.seconds_left
+    elif trace is call.trace:
+        return call
+    # every field by name: dataclasses.replace takes three times as long, and most calls pass here
+    return Call(
+        id=call.id,
+        skill=call.skill,
+        arguments=call.arguments,
+        principal=call.principal,
+        door=call.door,
+        trace=trace,
+        agent=call.agent,
+        version_range=call.version_range,
+        deadline=deadline,
+        idempotency_key=call.idempotency_key,
+        run_step=call.run_step,
+    )
 
 
 def _is_given_up() -> bool:

@@ -124,14 +124,20 @@ def _read_yaml(text: str, source: str) -> Document:
             builder.take(event)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
         problem = (error.problem or error.context or "no YAML").strip()
-        raise DefinitionError(
-            problem, source=source, line=mark.line + 1 if mark else 0, remedy="mend the YAML"
-        ) from None
+        raise DefinitionError(problem, source=source, line=line, remedy=_yaml_remedy(text, line)) from None
     except YAMLError as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no YAML"
         raise DefinitionError(line, source=source, remedy="mend the YAML") from None
     return Document(builder.value, source, builder.lines)
+
+
+def _yaml_remedy(text: str, line: int) -> str:
+    near = text.splitlines()[max(0, line - 2) : line]
+    if any("{{" in part for part in near):
+        return 'put quotes around it: "${{ … }}"'
+    return "mend the YAML"
 
 
 @dataclass(slots=True)
