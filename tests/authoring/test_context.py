@@ -141,7 +141,6 @@ async def test_the_context_says_who_calls_and_until_when() -> None:
 # the way on
 
 
-@requirement("S-03")
 async def test_an_agent_calls_another_by_skill() -> None:
     assert await caller_of("work").call("go", peers=[offering("work")]) == "here"
 

@@ -49,7 +49,6 @@ def properties_of(function: Callable[..., Any]) -> Any:
     return schema_of(function)["properties"]
 
 
-@requirement("P-20")
 def test_types_make_exactly_the_schemas_that_seed_001_has_for_create_plan() -> None:
     class SeedPlan(BaseModel):
         plan: str

@@ -32,7 +32,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 def test_help_imports_nothing_but_click() -> None:
     code = (
         "import sys\n"
-        "from retinue.cli import main\n"
+        "from retinue.cli.program import main\n"
         "sys.argv[1:] = ['--help']\n"
         "try:\n    main()\n"
         "except SystemExit:\n    print(*sys.modules, file=sys.stderr)\n"

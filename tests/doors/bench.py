@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.authoring.agent import Agent
-from tests.system import Hub, Served, System, Wire
+from retinue.drivers.state import State
+from tests.system import Hub, Served, System, open_system
 
 DOORS = ("agent", "hub by skill", "hub by agent")
 
@@ -30,10 +31,14 @@ class Bench:
     """The agent ``bench-agent``, and what its skills have seen."""
 
     def __init__(self) -> None:
+        self.agent = self._make()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, for the next test."""
         self.ran: list[str] = []
         self.waiting = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.agent = self._make()
 
     def _make(self) -> Agent:
         agent = Agent("bench-agent", version="1.0.0")
@@ -112,16 +117,13 @@ class Doors:
     hub: Hub
     base: str
 
-    @property
-    def through_hub(self) -> bool:
-        return self.base.startswith(self.hub.url)
-
 
 @asynccontextmanager
-async def open_doors(system: System, wire: Wire, name: str) -> AsyncIterator[Doors]:
+async def open_doors(state: State, name: str) -> AsyncIterator[Doors]:
     bench = Bench()
-    served = await system.start_agent(bench.agent)
-    hub = await system.start_hub()
-    bases = {"agent": served.url, "hub by skill": hub.url, "hub by agent": f"{hub.url}/agents/bench-agent"}
-    await wire.call(hub.url, "refresh_agents")
-    yield Doors(bench, system, served, hub, bases[name])
+    async with open_system(state) as system:
+        served = await system.start_agent(bench.agent)
+        hub = await system.start_hub()
+        named = f"{hub.url}/agents/bench-agent"
+        bases = {"agent": served.url, "hub by skill": hub.url, "hub by agent": named}
+        yield Doors(bench, system, served, hub, bases[name])

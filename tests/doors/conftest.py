@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from retinue.drivers.state import State
-from tests.doors.bench import DOORS, Doors, open_doors
 from tests.system import System, Wire, open_system, open_wire
 
 
@@ -22,9 +21,3 @@ async def system(retinue_home: Path) -> AsyncIterator[System]:
 async def wire() -> AsyncIterator[Wire]:
     async with open_wire() as wire:
         yield wire
-
-
-@pytest.fixture(params=DOORS)
-async def doors(request: pytest.FixtureRequest, system: System, wire: Wire) -> AsyncIterator[Doors]:
-    async with open_doors(system, wire, request.param) as doors:
-        yield doors

@@ -120,7 +120,6 @@ async def test_the_body_has_exactly_the_four_keys_of_the_seed(peer: Peer, url: s
     assert peer.headers["content-type"] == "application/json"
 
 
-@requirement("S-13")
 async def test_trace_depth_path_and_time_travel_as_headers(peer: Peer, url: str, http: HttpClient) -> None:
     now = asyncio.get_running_loop().time()
     trace = TraceContext("abc", depth=2, path=(Hop("a", "x"), Hop("b", "y")), calls_left=7)

@@ -324,8 +324,36 @@ def test_nothing_is_kept_of_a_chain_that_has_ended() -> None:
         passage = guard.enter(a_call(TraceContext(f"t{number}")), "a")
         with pytest.raises(ValueError, match="boom"), passage.outgoing():
             raise ValueError("boom")
+        guard.leave(passage)
     assert guard._outgoing == {}
+    assert guard._running == {}
     assert guard._refusals == {}
+
+
+async def test_a_tree_of_calls_spends_one_budget_however_it_branches() -> None:
+    guard = TraceGuard(GuardSettings(calls=40))
+    ran = 0
+
+    async def branch(call: Call) -> dict[str, str]:
+        nonlocal ran
+        ran += 1
+        if call.trace.depth < 5:
+            passage = Passage(guard, call.trace, Hop("plan-agent", call.skill))
+            for _ in range(5):
+                with passage.outgoing() as trace:
+                    await dispatcher.dispatch(make_call(trace=trace))
+        return {"plan": ""}
+
+    dispatcher, _, _ = make_dispatcher(acts={"plan-agent": branch}, guard=guard)
+    assert (await dispatcher.dispatch(make_call(trace=TraceContext("t")))).status == "done"
+    assert ran == 40
+    assert guard._running == {}
+
+
+async def test_a_client_that_always_sends_the_same_id_is_not_refused_for_it() -> None:
+    dispatcher, _, _ = make_dispatcher(guard=TraceGuard(GuardSettings(calls=3)))
+    for _ in range(10):
+        assert (await dispatcher.dispatch(make_call(trace=TraceContext("mine")))).status == "done"
 
 
 # the breaker of a trace

@@ -14,6 +14,7 @@ from retinue.core.errors import (
     NotAllowedError,
     StepFailedError,
 )
+from retinue.workflows.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench, failing
 
@@ -431,3 +432,29 @@ async def test_a_long_sequence_runs(bench: Bench) -> None:
     steps = [{"id": f"s{index}", "skill": "a"} for index in range(200)]
     record = await bench.run({"name": "w", "steps": steps}, {"n": 0})
     assert record.get() == {"n": 200}
+
+
+async def test_cancelling_a_run_cuts_off_the_calls_of_every_branch(bench: Bench) -> None:
+    begun = asyncio.Barrier(3)
+    cut: list[str] = []
+
+    def hang(name: str) -> Any:
+        async def answer(_: Any) -> Any:
+            try:
+                await begun.wait()
+                await asyncio.Event().wait()
+            finally:
+                cut.append(name)
+
+        return answer
+
+    bench.offer("seed", {"n": 1})
+    bench.offer("a", hang("a"))
+    bench.offer("c", hang("c"))
+    started = await bench.orchestrator.start(load_definition(PARALLEL), {})
+    async with asyncio.timeout(5):
+        await begun.wait()
+        record = await bench.runs.cancel(started.id)
+    assert record.status == "cancelled"
+    assert sorted(cut) == ["a", "c"]
+    assert "end" not in bench.called

@@ -117,6 +117,7 @@ class Dispatcher:
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call; every failure is data in the outcome, only cancellation raises."""
         course = _Course(time.perf_counter())
+        passage: Passage | None = None
         try:
             self.limits.admit(call.principal.id)
             try:
@@ -129,6 +130,8 @@ class Dispatcher:
                 answer = await self._run(candidates, call, passage, channel, course)
             finally:
                 self.limits.release()
+                if passage is not None:
+                    self.guard.leave(passage)
             outcome = _done(call, course, answer)
         except RetinueError as error:
             outcome = _failed(call, course, error)

@@ -5,6 +5,9 @@ A stranger's claim is not believed below 1 + the depth of this process's own cal
 that trace, so that a loop through a careless peer still grows (SPEC 7, seed 004; S-14, S-15). Whoever
 authenticates belongs to this mesh and counts honestly: a depth that it gives is taken as it is, or
 the siblings of a fan-out on an agent that calls on would push each other over the limit.
+
+``calls_left`` bounds one branch; what bounds the tree is that each process counts the calls of a
+trace from the first that is in flight here to the last.
 """
 
 from __future__ import annotations
@@ -65,6 +68,12 @@ def guess_cycle(path: tuple[Hop, ...], target: Hop) -> str:
 
 
 @dataclass(slots=True)
+class _Running:
+    in_flight: int = 0
+    admitted: int = 0
+
+
+@dataclass(slots=True)
 class _Refusals:
     count: int = 0
     open_until: float = 0.0
@@ -84,10 +93,14 @@ class TraceGuard:
         self._hub_id = hub_id
         self._clock = clock
         self._outgoing: dict[str, list[int]] = {}
+        self._running: dict[str, _Running] = {}
         self._refusals: OrderedDict[str, _Refusals] = OrderedDict()
 
     def enter(self, call: Call, agent: str) -> Passage:
-        """Check one inbound call to ``agent``; raises a GuardError that says which bound it passed."""
+        """Check one inbound call to ``agent``; raises a GuardError that says which bound it passed.
+
+        Each admitted call ends with ``leave``.
+        """
         trace = self._resolve_depth(call) if call.trace.id else self._begin(call.trace)
         target = Hop(agent, call.skill)
         refused = self._refusals.get(trace.id) if self._refusals else None
@@ -107,7 +120,21 @@ class TraceGuard:
             raise BudgetSpentError("calls", "trace.calls")
         if trace.seconds_left is not None and trace.seconds_left <= 0:
             raise BudgetSpentError("seconds", "the caller's timeout")
+        running = self._running.get(trace.id)
+        if running is None:
+            running = self._running[trace.id] = _Running()
+        elif running.admitted >= self._settings.calls:
+            raise BudgetSpentError("calls", "trace.calls")
+        running.in_flight += 1
+        running.admitted += 1
         return Passage(self, trace, target)
+
+    def leave(self, passage: Passage) -> None:
+        """Say that an admitted call has ended; the last of its trace takes the count with it."""
+        running = self._running[passage.trace.id]
+        running.in_flight -= 1
+        if not running.in_flight:
+            del self._running[passage.trace.id]
 
     def forward(self, trace: TraceContext) -> TraceContext:
         """The trace as a hub hands it on: the same depth, itself added to ``via``."""

@@ -1,0 +1,95 @@
+"""``retinue demo``: the whole job in processes of its own, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.running import descendants, is_running, program, wait_until
+from tests.requirements import requirement
+
+MODULE = '''"""Small sums."""
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    """Puts a value between two bounds. Raises ValueError when they are the wrong way round."""
+    if low > high:
+        raise ValueError("low is above high")
+    return max(low, min(value, high))
+
+
+def initials(name: str) -> str:
+    """The first letters of the words of a name, in upper case."""
+    return "".join(word[0].upper() for word in name.split())
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    file = tmp_path / "small_sums.py"
+    file.write_text(MODULE)
+    return file
+
+
+@requirement("P-25")
+@pytest.mark.timeout(300)
+def test_the_demo_writes_tests_that_run_and_leaves_no_process(tmp_path: Path, module: Path) -> None:
+    with program("demo", str(module), cwd=tmp_path) as demo:
+        demo.wait_for("plan-agent")
+        started = descendants(demo.process.pid)
+        assert len(started) >= 4
+        demo.wait_for("The tests:")
+        assert demo.wait() == 0, demo.output
+        for skill in ("create_plan", "generate_code", "review_code"):
+            assert any(skill in line and " s" in line for line in demo.lines), demo.output
+        assert "Try next:" in demo.output
+        wait_until(lambda: not any(map(is_running, started)), "every process of the demo ends")
+    (tests,) = (tmp_path / "retinue-demo").glob("test_*.py")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_the_demo_takes_another_port_and_says_so(tmp_path: Path, module: Path) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 9000))
+        taken.listen()
+        with program("demo", str(module), cwd=tmp_path) as demo:
+            demo.wait_for("port 9000 is taken")
+
+
+def test_ctrl_c_stops_everything_that_the_demo_started(tmp_path: Path, module: Path) -> None:
+    with program("demo", str(module), cwd=tmp_path) as demo:
+        demo.wait_for("create_plan")
+        demo.wait_for("Writing tests")
+        started = descendants(demo.process.pid)
+        assert demo.end(signal.SIGINT) == 130, demo.output
+        assert "Traceback" not in demo.output
+        wait_until(lambda: not any(map(is_running, started)), "every process of the demo ends")
+
+
+def test_no_orphan_stays_when_the_demo_is_killed(tmp_path: Path, module: Path) -> None:
+    with program("demo", str(module), cwd=tmp_path) as demo:
+        demo.wait_for("Writing tests")
+        started = descendants(demo.process.pid)
+        assert started
+        demo.end(signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, started)), "the children of the killed demo end")
+
+
+def test_an_unknown_module_is_one_line_that_names_what_was_looked_for(tmp_path: Path) -> None:
+    with program("demo", "no_such_module_anywhere", cwd=tmp_path) as demo:
+        assert demo.wait() != 0
+        assert "no_such_module_anywhere" in demo.lines[-1]
+        assert "Traceback" not in demo.output
