@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ class Wire:
         """Send ``body`` (bytes as they are, else as JSON); ``_`` in a header's name stands for ``-``."""
         sent = {"content-type": "application/json", **_wire_names(headers)}
         content = body if isinstance(body, bytes) else orjson.dumps(body)
-        async with self._session.post(url, data=content, headers=sent) as answer:
+        # a file-like body, because aiohttp warns of large bytes
+        async with self._session.post(url, data=io.BytesIO(content), headers=sent) as answer:
             return await _read(answer)
 
     async def call(self, base: str, skill: str, params: Any = None, id: Any = "orch", **headers: str) -> Reply:  # noqa: A002

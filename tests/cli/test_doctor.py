@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sqlite3
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -128,6 +129,6 @@ def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyP
 def test_little_space_is_said_in_time(
     free_bytes: int, status: str, retinue: Retinue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")(free_bytes, 0, free_bytes)
-    monkeypatch.setattr(checkup.shutil, "disk_usage", lambda _: usage)
+    usage = SimpleNamespace(total=free_bytes, used=0, free=free_bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert _examine(retinue)["disk"]["status"] == status

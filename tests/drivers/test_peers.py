@@ -86,6 +86,9 @@ async def http() -> AsyncIterator[HttpClient]:
         yield client
 
 
+SOURCE = make_listing().source
+
+
 def listing_at(url: str) -> Listing:
     return make_listing("plan-agent", url=url)
 
@@ -97,11 +100,12 @@ async def invoke(
     *,
     guard: TraceGuard | None = None,
     token: str | None = None,
+    source: str = SOURCE,
 ) -> Any:
     guard = guard or TraceGuard()
     call = call or make_call(trace=TraceContext("t", depth=1))
     passage = guard.enter(call, "plan-agent")
-    invoker = PeerInvoker(http, guard, token=token)
+    invoker = PeerInvoker(http, guard, tokens={} if token is None else {source: token})
     answer = await invoker.invoke(listing_at(url), make_skill(), call, passage, NullChannel())
     return answer.value
 
@@ -139,9 +143,14 @@ async def test_trace_depth_path_and_time_travel_as_headers(peer: Peer, url: str,
     assert "authorization" not in peer.headers
 
 
-async def test_a_token_is_sent_to_this_machine(peer: Peer, url: str, http: HttpClient) -> None:
+async def test_a_token_is_sent_to_agents_of_its_source(peer: Peer, url: str, http: HttpClient) -> None:
     await invoke(http, url, token="s3cret")
     assert peer.headers["authorization"] == "Bearer s3cret"
+
+
+async def test_a_card_of_another_source_collects_no_token(peer: Peer, url: str, http: HttpClient) -> None:
+    await invoke(http, url, token="s3cret", source="http://registry.example.org")
+    assert "authorization" not in peer.headers
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ async def test_a_token_is_sent_to_this_machine(peer: Peer, url: str, http: HttpC
         ("", False),
     ],
 )
-def test_a_token_goes_to_no_other_machine_whatever_a_card_says(url: str, here: bool) -> None:
+def test_a_hub_on_another_machine_gets_no_token_of_this_state(url: str, here: bool) -> None:
     assert is_loopback(url) is here
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from retinue.apps.parts import HOME_SOURCE
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
@@ -48,7 +49,7 @@ class JoinedMesh:
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
-        peers = PeerInvoker(http, guard, token=state.local_token())
+        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
         straight = Dispatcher("mesh", directory, lambda _: peers, guard=guard)
         try:
             yield cls(http, state, hub_url, straight)

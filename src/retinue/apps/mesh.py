@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
 from retinue.apps.parts import (
+    HOME_SOURCE,
     guard_settings,
     limit_settings,
     named_registries,
@@ -73,7 +74,7 @@ async def open_mesh(
         stack.push_async_callback(directory.aclose)
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
         events = EventBus()
-        peers = PeerInvoker(http, guard, token=state.local_token())
+        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
         timeouts = timeout_settings(settings)
 
         def invoker_of(listing: Listing) -> Invoker:

@@ -27,17 +27,19 @@ def serve_reloading(text: str, serve_once: Callable[[Target], int], say: Say) ->
 
     An agent that does not load is said so, and waits for the file to be mended.
     """
+    place = _find_place(text)
+    # Taken before the agent is loaded: what changes meanwhile must not go unseen.
+    before = _neighbours([place])
     try:
         target = load_target(text)
     except RetinueError as error:
-        place = Path(text.partition(":")[0])
-        if not place.exists():
+        if not place.is_file():
             raise
         say(f"{error.message}; waiting for a change")
-        wait_for_change(_neighbours([place.resolve()]), threading.Event())
+        wait_for_change(before, threading.Event())
         _restart()
+    before = _neighbours(target.files) | before
     stop, changed = threading.Event(), threading.Event()
-    before = _neighbours(target.files)
 
     def watch() -> None:
         if wait_for_change(before, stop):
@@ -66,6 +68,12 @@ def wait_for_change(before: Stamps, stop: threading.Event) -> bool:
         if any(path not in before for path in now if path.parent in folders):
             return True
     return False
+
+
+def _find_place(text: str) -> Path:
+    """The file that a target stands in; no file for a module."""
+    place = Path(text.partition(":")[0]).resolve()
+    return place / "agent.json" if place.is_dir() else place
 
 
 def _neighbours(files: Iterable[Path]) -> Stamps:

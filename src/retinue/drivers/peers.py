@@ -3,14 +3,15 @@
 The body holds exactly the four keys of seed 001 (P-07); trace, idempotency key and token travel as
 headers. A reply's error comes back as the agent sent it: code, message and data.
 
-An agent's url comes from its card, which anybody may have published: the token of this state goes to
-this machine only, or a card in a registry could collect it.
+An agent's url comes from its card, and into a registry of others anybody may publish one: a token goes
+only to agents of the source that it was given for, and the state's own to no hub on another machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -38,12 +39,17 @@ _UNBOUNDED_S = 3600.0
 
 
 class PeerInvoker:
-    """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards."""
+    """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards.
 
-    def __init__(self, http: HttpClient, guard: TraceGuard, *, token: str | None = None) -> None:
+    ``tokens`` are by source: one is sent to the agents of that source and to no others.
+    """
+
+    def __init__(
+        self, http: HttpClient, guard: TraceGuard, *, tokens: Mapping[str, str] | None = None
+    ) -> None:
         self._http = http
         self._guard = guard
-        self._token = token
+        self._tokens = dict(tokens or {})
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
@@ -53,18 +59,21 @@ class PeerInvoker:
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
         trace = self._guard.forward(passage.trace)
-        token = self._token if is_loopback(url) else None
+        token = self._tokens.get(listing.source)
         value = await execute(self._http, name, url, skill.id, call, trace, token)
         return Answer(value=value)
 
 
 class HubCalls:
-    """The mesh behind a hub: every call goes to its ``/execute``, which finds the agent."""
+    """The mesh behind a hub: every call goes to its ``/execute``, which finds the agent.
+
+    ``token`` is that of this machine's state, which means nothing to a hub elsewhere.
+    """
 
     def __init__(self, http: HttpClient, url: str, *, token: str | None = None) -> None:
         self._http = http
         self._url = url
-        self._token = token
+        self._token = token if is_loopback(url) else None
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub tells it; ``agent`` stays None where only the hub knows it."""

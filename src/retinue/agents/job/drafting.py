@@ -166,7 +166,7 @@ class _Writer:
     def _refuse(found: Mapping[str, Any]) -> str:
         """Why a target gets no test; empty when it gets some."""
         counts = found["counts"]
-        if counts["refused"] or found["why_refused"]:
+        if counts["refused"]:
             return f"it {found['why_refused'] or 'acts on the world'} when called with generated arguments"
         if counts["slow"]:
             return "it takes too long, or never ends, on some generated arguments"

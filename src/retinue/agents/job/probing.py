@@ -196,7 +196,11 @@ def _describe_parameter(
             return None
         candidates = [f"st.just({parameter.default}) | {candidate}" for candidate in candidates]
     elif parameter.default == "None" and not candidates[0].startswith("st.none()"):
-        candidates = [f"st.none() | {candidate}" for candidate in candidates]
+        given = [candidate for candidate in candidates if candidate != "st.none()"]
+        candidates = [*(f"st.none() | {candidate}" for candidate in given), *given]
+    elif parameter.default == "None":
+        given = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
+        candidates = [*candidates, *(candidate for candidate in given if candidate != "st.none()")]
     return {
         "name": parameter.name,
         "given_name": parameter.name.rstrip("_") if parameter.kind == "keyword" else parameter.name,

@@ -11,6 +11,7 @@ from retinue.agents.job.running import Failure, TestResult, TestRun
 from retinue.agents.job.subject import Untestable
 
 FEWER_EXAMPLES = 20
+PINNED_SUFFIX = "_pinned"
 _NEVER_DOCUMENTED = ("hypothesis.errors.", "_pytest.")
 
 
@@ -92,19 +93,21 @@ def _judge(result: TestResult, before: Narrowing) -> tuple[Narrowing, list[Count
     change = Narrowing()
     found: list[CounterExample] = []
     for failure in result.failures:
-        narrower, what = _judge_failure(failure)
+        narrower, what = _judge_failure(failure, pinned=result.name.endswith(PINNED_SUFFIX))
         change = change.merge(narrower)
         if what:
             found.append(CounterExample(result.name, what, failure.example or failure.statement))
     return change, found
 
 
-def _judge_failure(failure: Failure) -> tuple[Narrowing, str]:
+def _judge_failure(failure: Failure, *, pinned: bool) -> tuple[Narrowing, str]:
     if failure.exception.startswith("hypothesis.errors.Flaky"):
         return Narrowing(leave_out="it does not do the same each time"), ""
     if failure.exception.startswith(_NEVER_DOCUMENTED) and "outcomes.Failed" not in failure.exception:
         return Narrowing(leave_out=f"no inputs could be made: {failure.exception.rpartition('.')[2]}"), ""
     statement = _find_claim(failure.statement)
+    if pinned:
+        return Narrowing(drop=(statement,)), f"does not repeat `{statement.removeprefix('assert ')}`"
     if failure.exception == "AssertionError" or "outcomes.Failed" in failure.exception:
         return Narrowing(drop=(statement,)), f"breaks `{statement.removeprefix('assert ')}`"
     if statement.startswith("assert"):

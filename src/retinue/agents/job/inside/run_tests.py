@@ -98,7 +98,7 @@ class Recorder:
         return {
             "exception": name,
             "message": str(error).strip()[:600],
-            "example": " ".join(example.partition("(")[2].rpartition(")")[0].split()).rstrip(",")[:1200],
+            "example": tidy(example),
             "statement": self.find_statement(line),
         }
 
@@ -112,6 +112,13 @@ class Recorder:
                 if best is None or node.lineno >= best.lineno:
                     best = node
         return ast.unparse(best) if best is not None else ""
+
+
+def tidy(example):
+    """The arguments of a falsifying example on one line, without Hypothesis's remarks."""
+    lines = [line.split("  # or any other")[0].strip() for line in example.splitlines()]
+    kept = " ".join(line for line in lines if line and not line.startswith("# "))
+    return kept.partition("(")[2].rpartition(")")[0].strip().rstrip(",")[:1200]
 
 
 def measure(request, cover):

@@ -1,0 +1,116 @@
+"""The words of a text or an identifier, in the form in which they are compared.
+
+Split at case, punctuation and digits, so that ``create_plan``, ``createPlan`` and ``create-plan``
+are the same words; folded (NFKD without accents, casefold); stop words dropped; English endings
+taken off. Han, Kana and Hangul, which set no spaces, become pairs of neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+from retinue.mesh.stemming import stem
+
+MAX_TEXT_CHARS = 20_000
+"""What lies beyond is not read: neither a card nor a query may cost without bound."""
+
+MAX_WORD_CHARS = 64
+_CACHED_CHUNKS = 65_536
+
+STOP_WORDS = frozenset(
+    """
+    a able about above after again all also am an and any anyone anything are aren as ask at be because
+    been before being below between both but by came can cannot come could couldn d did didn do does
+    doesn doing don done down during each else etc ever every few for from further get gets getting give
+    given gives go goes going gonna got had hadn has hasn have haven having he hello help helps her here
+    hers herself hey hi him himself his how however i if in into is isn it its itself just kindly know
+    let lets like ll looking m made make makes many may maybe me might more most much must my myself
+    need needs no nor not now of off ok on once one only or other our ours ourselves out over own
+    perhaps please provide provides re really s same shall she should shouldn show so some someone
+    something such sure t take tell than thank thanks that the their theirs them themselves then there
+    these they thing things this those through to too trying under until up upon us use used user using
+    ve very via want wanted wants was wasn we well were weren what whatever when where whether which
+    while who whom whose why will wish with within without won wonder wondering would wouldn yes yet you
+    your yours yourself
+    """.split()
+)
+"""Words of the asking, not of what is asked; a small catalogue has no counts that would tell them apart."""
+
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\ufe0f\u200d"
+_CHUNK = re.compile(rf"[Cc]\+\+|[CFcf]#|(?:[^\W_]|[{_MARKS}])+|[\u2190-\u2bff\U0001f000-\U0001faff]")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
+_ACCENTS = re.compile("[\u0300-\u036f\ufe0f\u200d]")
+_UNSPACED = re.compile("[\u2e80-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+")
+_SPELLED = {"c++": "cplusplus", "c#": "csharp", "f#": "fsharp"}
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text or an identifier, folded, stop words and endings included, in order.
+
+    A chunk in camelCase gives its parts and itself: ``GitHub`` is found by ``git`` and ``github``.
+    """
+    return [word for chunk in _chunks(text) for word in _split_chunk(chunk)]
+
+
+def stems(text: str) -> list[str]:
+    """The stems of the words of a text that say something, in order, repeated as they are."""
+    return [one for chunk in _chunks(text) for one in _chunk_stems(chunk)]
+
+
+def stem_words(text: str) -> dict[str, str]:
+    """As `stems`, each with the word that first gave it, to be shown to a person."""
+    found: dict[str, str] = {}
+    for word in split_words(text):
+        if word not in STOP_WORDS:
+            found.setdefault(stem(word), word)
+    return found
+
+
+def _chunks(text: str) -> Iterator[str]:
+    return (match[0] for match in _CHUNK.finditer(text[:MAX_TEXT_CHARS]))
+
+
+@lru_cache(maxsize=_CACHED_CHUNKS)
+def _chunk_stems(chunk: str) -> tuple[str, ...]:
+    return tuple(stem(word) for word in _split_chunk(chunk) if word not in STOP_WORDS)
+
+
+@lru_cache(maxsize=_CACHED_CHUNKS)
+def _split_chunk(chunk: str) -> tuple[str, ...]:
+    if chunk.isascii() and chunk.isalpha() and (chunk.islower() or chunk[1:].islower()):
+        words = [chunk.lower()]
+    elif chunk.lower() in _SPELLED:
+        words = [_SPELLED[chunk.lower()]]
+    else:
+        words = _split_mixed(unicodedata.normalize("NFC", _fold_accents(chunk)))
+    return tuple(word[:MAX_WORD_CHARS] for word in words if len(word) > 1 or not word.isascii())
+
+
+def _split_mixed(chunk: str) -> list[str]:
+    if _UNSPACED.search(chunk):
+        return [word for part in _split_scripts(chunk) for word in part]
+    whole = chunk.casefold()
+    parts = [part.casefold() for part in _PART.findall(chunk)]
+    if len(parts) < 2:
+        return [whole]
+    # Of `base64` and `mp3` the letters count alone where they are a word; a lone digit never does.
+    return [*(part for part in parts if len(part) > 2 and not part.isdigit()), whole]
+
+
+def _split_scripts(chunk: str) -> Iterator[list[str]]:
+    at = 0
+    for run in _UNSPACED.finditer(chunk):
+        if run.start() > at:
+            yield _split_mixed(chunk[at : run.start()])
+        signs = run[0].casefold()
+        yield [signs[i : i + 2] for i in range(len(signs) - 1)] or [signs]
+        at = run.end()
+    if at < len(chunk):
+        yield _split_mixed(chunk[at:])
+
+
+def _fold_accents(text: str) -> str:
+    return _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
