@@ -77,7 +77,14 @@ class Wire:
         async with self._session.post(url, data=io.BytesIO(content), headers=sent) as answer:
             return await _read(answer)
 
-    async def call(self, base: str, skill: str, params: Any = None, id: Any = "orch", **headers: str) -> Reply:  # noqa: A002
+    async def call(
+        self,
+        base: str,
+        skill: str,
+        params: Any = None,
+        id: Any = "orch",  # noqa: A002 - JSON-RPC's name for it
+        **headers: str,
+    ) -> Reply:
         """One JSON-RPC request to ``{base}/execute``."""
         request = {"jsonrpc": "2.0", "method": skill, "params": params or {}, "id": id}
         return await self.post(f"{base}/execute", request, **headers)

@@ -251,6 +251,21 @@ async def test_what_a_skill_raises_is_one_line_of_reason() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+@pytest.mark.parametrize(
+    "raised", [StopIteration("no more"), SystemExit("no more"), KeyboardInterrupt("no more")]
+)
+async def test_a_synchronous_skill_fails_whatever_it_raises(raised: BaseException) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    def fail() -> None:
+        raise raised
+
+    outcome = await agent.ask("fail", timeout_s=2)
+    assert isinstance(outcome.error, ExecutionFailedError)
+    assert "no more" in outcome.error.message
+
+
 async def test_a_synchronous_skill_leaves_the_loop_free() -> None:
     agent = Agent("a")
     go_on = threading.Event()

@@ -12,8 +12,8 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.authoring.local import LocalLookup, NoMesh, local_dispatcher
-from retinue.core.call import LOCAL, Call, Hop, Outcome
+from retinue.authoring.local import local_dispatcher
+from retinue.core.call import LOCAL, Hop
 from retinue.core.errors import (
     CallTimedOutError,
     CallTooDeepError,
@@ -21,12 +21,11 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InputRequiredError,
     RetinueError,
-    SkillNotOfferedError,
     UnknownAgentError,
     UnknownSkillError,
-    VersionConflictError,
 )
-from retinue.mesh.channel import Channel, LogLevel, NullChannel
+from retinue.mesh.channel import LogLevel, NullChannel
+from tests.authoring.meshes import ScriptedMesh, caller_of, go, offering
 from tests.mesh.scripted import make_call, unreachable
 from tests.requirements import requirement
 
@@ -43,42 +42,6 @@ class NotingChannel(NullChannel):
 
     async def elicit(self, message: str, schema: Mapping[str, Any]) -> Any:
         return {"answer": message}
-
-
-@dataclass
-class ScriptedMesh:
-    """The rest of the mesh: answers every call with this outcome, and keeps the calls."""
-
-    value: Any = None
-    error: RetinueError | None = None
-    calls: list[Call] = field(default_factory=list)
-
-    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
-        self.calls.append(call)
-        status: Any = "done" if self.error is None else "failed"
-        return Outcome(call.id, call.skill, status, value=self.value, error=self.error)
-
-
-def caller_of(skill: str, *, name: str = "caller", **options: Any) -> Agent:
-    """An agent whose skill ``go`` calls ``skill`` and returns its value."""
-    agent = Agent(name, version="1.0.0")
-
-    @agent.skill
-    async def go(ctx: Context) -> Any:
-        return await ctx.call(skill, {}, **options)
-
-    return agent
-
-
-def offering(skill: str, value: Any = "here", *, name: str = "callee", version: str = "1.0.0") -> Agent:
-    agent = Agent(name, version=version)
-    agent.skill(skill)(lambda: value)
-    return agent
-
-
-async def go(agent: Agent, mesh: Any = None, **fields: Any) -> Outcome:
-    dispatcher = local_dispatcher(agent, mesh=mesh, **fields)
-    return await dispatcher.dispatch(make_call("go", {}))
 
 
 # the way back
@@ -220,81 +183,6 @@ async def test_agents_that_call_each_other_for_ever_are_stopped_with_the_cycle_n
     assert outcome.error.depth == 6
     assert outcome.status == "refused"
     assert outcome.error.cycle == "one → two → one"
-
-
-# what may be called
-
-
-async def test_an_agent_may_call_its_own_private_skills_and_nobody_else_may() -> None:
-    agent = caller_of("secret", name="a")
-    agent.skill("secret", private=True)(lambda: 42)
-    dispatcher = local_dispatcher(agent)
-    assert (await dispatcher.dispatch(make_call("go", {}))).value == 42
-    assert isinstance((await dispatcher.dispatch(make_call("secret", {}))).error, UnknownSkillError)
-
-
-async def test_a_relayed_call_has_the_rights_of_its_caller_and_no_more() -> None:
-    agent = Agent("hub")
-    agent.skill("secret", private=True)(lambda: 42)
-    agent.skill("open")(lambda: 1)
-
-    @agent.skill
-    async def relay(skill: str, ctx: Context) -> Any:
-        return (await ctx.relay(skill, {})).get()
-
-    dispatcher = local_dispatcher(agent)
-    assert (await dispatcher.dispatch(make_call("relay", {"skill": "open"}))).value == 1
-    outcome = await dispatcher.dispatch(make_call("relay", {"skill": "secret"}))
-    assert isinstance(outcome.error, UnknownSkillError)
-
-
-async def test_a_relayed_call_is_the_same_call_no_hop_deeper() -> None:
-    agent = Agent("hub")
-
-    @agent.skill
-    async def relay(ctx: Context) -> Any:
-        return (await ctx.relay("work", {"a": 1}, agent="far", version=">1")).get()
-
-    mesh = ScriptedMesh(value="done")
-    call = make_call("relay", {}, idempotency_key="k")
-    assert (await local_dispatcher(agent, mesh=mesh).dispatch(call)).value == "done"
-    relayed = mesh.calls[0]
-    assert (relayed.id, relayed.principal, relayed.idempotency_key) == (call.id, call.principal, "k")
-    assert (relayed.trace.depth, relayed.agent, relayed.version_range) == (0, "far", ">1")
-
-
-async def test_own_skills_come_before_those_of_the_mesh() -> None:
-    mesh = ScriptedMesh(value="far")
-    agent = caller_of("work")
-    agent.skill("work")(lambda: "own")
-    assert (await go(agent, mesh)).value == "own"
-    assert (await go(caller_of("work", agent="elsewhere"), mesh)).value == "far"
-
-
-async def test_an_own_skill_of_another_version_is_not_meant() -> None:
-    mesh = ScriptedMesh(value="far")
-    agent = caller_of("work", version=">=2")
-    agent.skill("work")(lambda: "own")
-    assert (await go(agent, mesh)).value == "far"
-
-
-async def test_without_a_mesh_nobody_offers_what_the_agent_has_not() -> None:
-    outcome = await NoMesh().dispatch(make_call("work"))
-    assert isinstance(outcome.error, SkillNotOfferedError)
-
-
-async def test_the_look_up_in_this_process_knows_agents_versions_and_scopes() -> None:
-    lookup = LocalLookup({"a": offering("x", name="a"), "b": offering("x", name="b", version="2.0.0")})
-    mesh = frozenset({"mesh"})
-    assert [one.record.name for one in await lookup.resolve_skill("x", mesh)] == ["a", "b"]
-    assert [one.record.name for one in await lookup.resolve_skill("x", mesh, version_range=">=2")] == ["b"]
-    with pytest.raises(UnknownAgentError):
-        await lookup.resolve_skill("x", mesh, agent="c")
-    with pytest.raises(UnknownSkillError):
-        await lookup.resolve_skill("x", frozenset({"exposed"}))
-    with pytest.raises(VersionConflictError) as caught:
-        await lookup.resolve_skill("x", mesh, version_range=">=3")
-    assert caught.value.offered == ("1.0.0", "2.0.0")
 
 
 # what a further call fails with

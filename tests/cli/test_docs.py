@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,27 +11,45 @@ from pathlib import Path
 import pytest
 
 from retinue.cli.program import TABLE
-from scripts.cli_docs import PAGE, list_documented, main, render_page
+from scripts import cli_docs
+from scripts.cli_docs import PAGE, list_documented, render_page
+from tests.cli.conftest import Retinue
 from tests.processes.running import program
 
 TEXT = PAGE.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
-LONG = {"retinue demo textwrap": "`make demo` and its own suite run it"}
+ELSEWHERE = ("retinue demo textwrap",)
+"""What a suite of its own runs."""
+
 READY = {"hub": "hub at", "serve": "published"}
 
 
 @contextmanager
-def _background(command: str, folder: Path) -> Iterator[None]:
+def _background(command: str) -> Iterator[None]:
     _, name, *arguments = command.removesuffix("&").split()
     port = ("--port", "0") if name == "hub" else ()
-    with program(name, *arguments, *port, cwd=folder) as running:
+    with program(name, *arguments, *port, cwd=Path.cwd()) as running:
         running.wait_for(READY[name])
         yield
 
 
-def test_the_help_on_the_page_is_what_the_program_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_on_the_page_is_what_the_program_says() -> None:
     assert render_page(TEXT) == TEXT, "run: python -m scripts.cli_docs"
-    assert main() == 0
+
+
+def test_the_script_brings_a_page_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "cli.md"
+    page.write_text("before\n<!-- help: retinue call -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(cli_docs, "PAGE", page)
+    assert cli_docs.main() == 0
+    assert "Usage: retinue call" in page.read_text()
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("<!-- end -->\nafter\n")
+
+
+def test_a_block_for_no_command_is_refused() -> None:
+    with pytest.raises(LookupError, match="nonsense"):
+        render_page("<!-- help: retinue nonsense -->\n<!-- end -->")
 
 
 def test_every_command_has_its_help_and_an_example() -> None:
@@ -42,24 +58,20 @@ def test_every_command_has_its_help_and_an_example() -> None:
     assert examples == set(TABLE)
 
 
-def test_the_session_on_the_page_runs(tmp_path: Path) -> None:
+def test_the_session_on_the_page_runs(retinue: Retinue) -> None:
     flow = re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     assert flow is not None
-    (tmp_path / "flow.yaml").write_text(flow[1])
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    Path("flow.yaml").write_text(flow[1])
     with ExitStack() as running:
         for command in COMMANDS:
+            if command in ELSEWHERE:
+                continue
             if command.endswith("&"):
-                running.enter_context(_background(command, tmp_path))
-            elif command not in LONG:
-                done = subprocess.run(
-                    ["sh", "-c", command],
-                    cwd=tmp_path,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    env={**os.environ, "PATH": path},
-                )
-                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-                assert done.stdout or command.startswith("retinue find"), command
-    assert (tmp_path / "copy.yaml").read_text() == flow[1]
+                running.enter_context(_background(command))
+                continue
+            given, piped, rest = command.rpartition(" | ")
+            stdin = shlex.split(given)[1] if piped else None
+            done = retinue(*shlex.split(rest)[1:], stdin=stdin)
+            assert done.exit_code == 0, f"{command}\n{done.output}"
+            assert done.stdout, command
+    assert Path("copy.yaml").read_text() == flow[1]

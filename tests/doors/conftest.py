@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from retinue.drivers.state import State
+from tests.doors.bench import Bench
+from tests.doors.office import Office
 from tests.system import System, Wire, open_system, open_wire
 
 
@@ -21,3 +23,10 @@ async def system(retinue_home: Path) -> AsyncIterator[System]:
 async def wire() -> AsyncIterator[Wire]:
     async with open_wire() as wire:
         yield wire
+
+
+@pytest.fixture
+async def office(system: System, wire: Wire) -> Office:
+    bench = Bench()
+    served = await system.start_agent(bench.agent)
+    return Office(bench, served, await system.start_hub(), system, wire)

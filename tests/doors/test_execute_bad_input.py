@@ -53,7 +53,11 @@ def _request(skill: str = "create_plan", params: Any = None, **more: Any) -> dic
         (b"\xff\xfe", -32700, "not JSON"),
         (b"[]", -32600, "the batch is empty"),
         (orjson.dumps([_request()] * 1001), -32600, "1,000 requests"),
-        (b'{"method":"create_plan","id":1,"params":{"requirements":' + b"[" * 2000 + b"]" * 2000 + b"}}", -32700, "128 levels"),
+        (
+            b'{"method":"create_plan","id":1,"params":{"requirements":' + b"[" * 2000 + b"]" * 2000 + b"}}",
+            -32700,
+            "128 levels",
+        ),
         (b"null", -32600, "null"),
     ],
     ids=["invalid JSON", "no UTF-8", "batch of 0", "batch of 1,001", "2,000 levels", "null"],
@@ -109,7 +113,12 @@ async def test_an_unknown_skill_keeps_the_words_of_the_seed(doors: Doors, wire: 
         ("create_plan", {}, "missing required field 'requirements'", "requirements"),
         ("create_plan", {"requirements": 3}, "field 'requirements' must be string", "requirements"),
         ("create_plan", ["x"], "the value must be object", ""),
-        ("nested", {"job": {"files": [{"size": 1}, {}]}}, "missing required field 'job.files.1.size'", "job.files.1.size"),
+        (
+            "nested",
+            {"job": {"files": [{"size": 1}, {}]}},
+            "missing required field 'job.files.1.size'",
+            "job.files.1.size",
+        ),
         ("nested", {"job": 1}, "field 'job' must be object", "job"),
     ],
     ids=["missing", "wrong type", "a list", "missing deep down", "wrong type of an object"],
@@ -170,7 +179,9 @@ async def test_a_skill_that_does_not_deliver_says_why_in_one_line(
 
 async def test_the_callers_deadline_ends_a_call_and_is_named(doors: Doors, wire: Wire) -> None:
     """DESIGN 7: each limit is cut to what is left of the caller's; the skill is cancelled."""
-    reply = await wire.call(doors.base, "wait", x_openstarry_trace_id="t", x_retinue_trace='{"seconds_left":0.3}')
+    reply = await wire.call(
+        doors.base, "wait", x_openstarry_trace_id="t", x_retinue_trace='{"seconds_left":0.3}'
+    )
     assert reply.error["data"]["type"] == "timeout"
     assert reply.error["data"]["layer"] == "caller"
     async with asyncio.timeout(WAIT_S):

@@ -8,9 +8,9 @@ import orjson
 from structlog.testing import capture_logs
 
 from retinue.core.call import Attempt, Outcome, TraceContext
-from retinue.core.errors import UnknownSkillError
+from retinue.core.errors import RemoteFaultError, UnknownSkillError
 from retinue.mesh.events import CallEndedEvent, Event, EventBus, ToolCallEvent, log_line, now
-from tests.mesh.scripted import make_call
+from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -115,6 +115,16 @@ def test_each_ended_call_is_one_line_of_the_log_and_no_other_event_is() -> None:
     assert logs[0]["event"] == "call"
     assert (logs[0]["skill"], logs[0]["status"], logs[0]["trace_id"]) == ("create_plan", "done", "t")
     assert "hunter2" not in str(logs[0])
+
+
+async def test_where_a_skill_raised_its_author_finds_the_traceback_in_that_line() -> None:
+    raised = KeyError("requirements")
+    dispatcher, _, _ = make_dispatcher(acts={"plan-agent": [raised, RemoteFaultError("a", -1, "no")]})
+    dispatcher.events.subscribe(log_line)
+    with capture_logs() as logs:
+        await dispatcher.dispatch(make_call())
+        await dispatcher.dispatch(make_call())
+    assert [line.get("exc_info") for line in logs] == [raised, None]
 
 
 def test_times_of_events_are_in_utc() -> None:

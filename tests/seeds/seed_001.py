@@ -87,7 +87,7 @@ def schemas_of(takes: str, *gives: str) -> dict[str, Any]:
     text = {"type": "string"}
     return {
         "input_schema": {"type": "object", "properties": {takes: text}, "required": [takes]},
-        "output_schema": {"type": "object", "properties": {name: text for name in gives}},
+        "output_schema": {"type": "object", "properties": dict.fromkeys(gives, text)},
     }
 
 

@@ -1,4 +1,4 @@
-"""Seed 001's pipeline over real sockets: Plan → Build → Test through hub and registry (GOLDEN 1-4, 1-7, 1-11).
+"""Seed 001's pipeline over real sockets: Plan → Build → Test through a hub (GOLDEN 1-4, 1-7, 1-11).
 
 Every message is written down on its way: what the hub asks of the registry, and of each agent.
 """
@@ -87,7 +87,6 @@ def _is_in_order(wanted: list[tuple[str, str, str]], seen: list[tuple[str, str, 
 
 @asynccontextmanager
 async def open_team(home: Path, folder: Path, **directory: Any) -> AsyncIterator[Team]:
-    folder.mkdir()
     with docker_registry(folder) as registry_url:
         async with relay_to(registry_url) as relay, HttpClient() as http:
             recording = Recording()
@@ -103,14 +102,14 @@ async def open_team(home: Path, folder: Path, **directory: Any) -> AsyncIterator
 
 @pytest.fixture
 async def team(retinue_home: Path, tmp_path: Path) -> AsyncIterator[Team]:
-    async with open_team(retinue_home, tmp_path / "registry") as team:
+    async with open_team(retinue_home, tmp_path) as team:
         yield team
 
 
 @pytest.fixture
 async def doubting_team(retinue_home: Path, tmp_path: Path) -> AsyncIterator[Team]:
     """A team whose hub trusts no look-up of before."""
-    async with open_team(retinue_home, tmp_path / "registry", ttl_s=1e-9) as team:
+    async with open_team(retinue_home, tmp_path, ttl_s=1e-9) as team:
         yield team
 
 

@@ -87,13 +87,23 @@ def _without_accelerators(text: str) -> str:
 
 
 def _list_public(tree: ast.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
+    offered = _read_all(tree)
     for number, node in enumerate(tree.body):
+        if offered is not None and getattr(node, "name", "") not in offered:
+            continue
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             yield node.name, (number,)
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             for inner, method in enumerate(node.body):
                 if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
                     yield f"{node.name}.{method.name}", (number, inner)
+
+
+def _read_all(tree: ast.Module) -> set[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
 
 
 def _find(tree: ast.Module, index: tuple[int, ...]) -> ast.FunctionDef:

@@ -66,7 +66,9 @@ async def generate_code(
         dict[str, Any] | None, Field(description="What the last review says to narrow, by test")
     ] = None,
     feedback: Annotated[str, Field(description="The last review's advice, for people")] = "",
-    python: Annotated[str, Field(description="The interpreter that has the module; default: the plan's")] = "",
+    python: Annotated[
+        str, Field(description="The interpreter that has the module; default: the plan's")
+    ] = "",
 ) -> Code:
     """Generates code from a plan: property-based tests of the module that the plan names."""
     notes = parse_code_notes(code)
@@ -79,7 +81,9 @@ async def generate_code(
     )
     if not draft.tests:
         reasons = "; ".join(f"{entry.name}: {entry.why}" for entry in draft.untestable[:3])
-        raise ExecutionFailedError(f"{subject.module} has nothing that can be tested ({reasons or 'no functions'})")
+        raise ExecutionFailedError(
+            f"{subject.module} has nothing that can be tested ({reasons or 'no functions'})"
+        )
     await ctx.progress(1.0, f"{len(draft.tests)} tests written")
     return Code(
         code=draft.code,
@@ -95,7 +99,7 @@ async def learn(plan: str, python: str, ctx: Context) -> tuple[Subject, Findings
     """Inspect and probe the module of a plan; the result of the same plan is kept for the next round."""
     subject = await inspect_plan(plan, python)
     stamp = Path(subject.source).stat().st_mtime_ns if subject.source else 0
-    key = hashlib.sha256(f"{plan}\0{python}\0{stamp}".encode()).hexdigest()
+    key = hashlib.sha256(f"{plan}\0{subject.python}\0{stamp}".encode()).hexdigest()
     if key in _probed:
         _probed.move_to_end(key)
         return _probed[key]
@@ -121,7 +125,8 @@ async def inspect_plan(plan: str, python: str) -> Subject:
     wanted = notes.get("targets")
     if isinstance(wanted, list):
         subject = replace(
-            subject, targets=tuple(target for target in subject.targets if target.name in wanted or target.builds)
+            subject,
+            targets=tuple(target for target in subject.targets if target.name in wanted or target.builds),
         )
     return subject
 

@@ -53,9 +53,13 @@ agent = Agent(
     timeout_s=240,
 )
 async def review_code(
-    code: Annotated[str, Field(description="A pytest file; what the build agent writes says in a comment what it tests")],
+    code: Annotated[
+        str, Field(description="A pytest file; what the build agent writes says in a comment what it tests")
+    ],
     ctx: Context,
-    python: Annotated[str, Field(description="The interpreter to run it with; default: the one it names")] = "",
+    python: Annotated[
+        str, Field(description="The interpreter to run it with; default: the one it names")
+    ] = "",
 ) -> CodeReview:
     """Reviews code by running it: property-based tests of a Python module, or any other pytest file."""
     check_runnable(code)
@@ -75,7 +79,9 @@ def check_runnable(code: str) -> None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ExecutionFailedError(f"the code is no Python{line}: {error.args[0] if error.args else error}") from error
+        raise ExecutionFailedError(
+            f"the code is no Python{line}: {error.args[0] if error.args else error}"
+        ) from error
     names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not any(name.startswith("test") for name in names):
         raise ExecutionFailedError("the code has no tests: functions named test_… that pytest finds")

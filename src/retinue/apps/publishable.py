@@ -14,6 +14,7 @@ import orjson
 
 from retinue.apps.targets import load_target
 from retinue.core.errors import InvalidSettingError, TooLargeError
+from retinue.mesh.schema import check_skill
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.oci.artifacts import MAX_CONTENT_BYTES
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
@@ -47,7 +48,7 @@ def read_target(text: str, *, url: str | None = None) -> Card | WorkflowText:
     """What a target is: a card (``.json``), a workflow (``.yaml``), or an agent in Python.
 
     ``url`` is where a Python agent answers; the card of a file has its own. Raises InvalidSettingError,
-    MalformedArtifactError, DefinitionError.
+    MalformedArtifactError, SchemaRefusedError, DefinitionError.
     """
     path = Path(text)
     if path.suffix in _YAML:
@@ -94,6 +95,8 @@ def _as_card(path: Path, content: bytes, url: str | None) -> Card:
         raise InvalidSettingError(
             f"{path.name}: url", "it is missing", remedy="say where the agent answers: http://host:port"
         )
+    for skill in record.skills:
+        check_skill(skill)
     shown = tuple(skill.id for skill in record.skills if is_visible(skill, PUBLISHED_SCOPES))
     return Card(record.name, content, record.version, shown)
 

@@ -16,7 +16,7 @@ from retinue.core.errors import InvalidSettingError, UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait, Visibility
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guards import fresh_trace
-from retinue.mesh.schema import compile_schema
+from retinue.mesh.schema import check_skill
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,10 +120,7 @@ class Agent:
             raise InvalidSettingError(
                 f"skill {skill.id}", f"{self.name} has it already", remedy="give one of them another id"
             )
-        if skill.input_schema is not None:
-            compile_schema(skill.input_schema, f"input of {skill.id}")
-        if skill.output_schema is not None:
-            compile_schema(skill.output_schema, f"output of {skill.id}")
+        check_skill(skill)
         self._skills[skill.id] = skill
 
     @overload
@@ -219,7 +216,7 @@ class Agent:
         if signature.is_async:
             value = await function(**bound)
         else:
-            value = await asyncio.to_thread(function, **bound)
+            value = await asyncio.to_thread(_run, function, bound)
             if inspect.isawaitable(value):  # a decorator hid that the function is asynchronous
                 value = await value
         return signature.encode(value)
@@ -274,3 +271,11 @@ class Agent:
             deadline=deadline,
         )
         return await local_dispatcher(self, *peers).dispatch(call, channel or NullChannel())
+
+
+def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run in a thread, whose future cannot carry every exception: on StopIteration it waits for ever."""
+    try:
+        return function(**arguments)
+    except (StopIteration, SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error

@@ -95,12 +95,7 @@ def say_fields(schema: Any) -> str:
 
 async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
     async with open_session().client() as client:
-        return await client.get(skill, arguments, agent=client_agent(client.hub_url))
-
-
-def client_agent(hub_url: str | None) -> str | None:
-    """Whose skill is asked for: the hub answers its own first, so its url says it all."""
-    return None if hub_url is not None else "retinue"
+        return await client.get(skill, arguments)
 
 
 def _say_status(row: Mapping[str, Any]) -> str:

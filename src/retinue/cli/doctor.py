@@ -18,8 +18,10 @@ def doctor(as_json: bool) -> int:
     The exit status is 1 when something fails.
     """
     from retinue.apps.checkup import examine
+    from retinue.apps.logs import configure_logs
     from retinue.settings import load_settings
 
+    configure_logs("error")
     checks = run_command(examine(load_settings, find_state()))
     failed = [check for check in checks if check.status == "fail"]
     if as_json:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
-from retinue.core.errors import MalformedArtifactError, ReferenceNotFoundError, RetinueError
-from retinue.core.record import Listing
+from retinue.core.errors import (
+    MalformedArtifactError,
+    ReferenceNotFoundError,
+    RetinueError,
+    SchemaRefusedError,
+)
+from retinue.core.record import AgentRecord, Listing
 from retinue.drivers.registry import Registry
+from retinue.mesh.schema import check_skill
 from retinue.mesh.sources import Reading, SourceProblem
 from retinue.protocols.oci.artifacts import Artifact
 from retinue.protocols.oci.reference import Reference, choose_tag, is_repository
@@ -23,6 +30,12 @@ CONCURRENT_READS = 16
 
 FULL_READ_S = 60.0
 """An unchanged stamp is trusted this long: a layout that was copied in by hand bears none."""
+
+_MAY_EXPLODE = re.compile(
+    rb'"(?:\$ref|\$dynamicRef|\$recursiveRef|allOf|anyOf|oneOf|not|if|dependentSchemas|dependencies)"'
+)
+"""Words without which a schema is harmless. Checking all of a thousand cards would take longer than
+reading them; what hides from this look is refused when it is called."""
 
 
 @runtime_checkable
@@ -151,6 +164,8 @@ class RegistrySource:
             return _Known(tag, artifact.digest, None)
         try:
             record = parse_card(artifact.content, reference=str(reference))
+            if _MAY_EXPLODE.search(artifact.content):
+                _check_schemas(record, str(reference))
         except MalformedArtifactError as error:
             return _Known(tag, artifact.digest, None, error)
         listing = Listing(
@@ -164,6 +179,14 @@ class RegistrySource:
             fetched_at=self._now(),
         )
         return _Known(tag, artifact.digest, listing)
+
+
+def _check_schemas(record: AgentRecord, reference: str) -> None:
+    try:
+        for skill in record.skills:
+            check_skill(skill)
+    except SchemaRefusedError as error:
+        raise MalformedArtifactError(reference, error.message) from None
 
 
 def _may_hold_card(repository: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import structlog
 
 from retinue.core.call import Call, Outcome
+from retinue.core.errors import ExecutionFailedError, RetinueError
 
 _log = structlog.get_logger("retinue.events")
 
@@ -113,7 +114,11 @@ def now() -> datetime:
 
 
 def log_line(event: Event) -> None:
-    """Observer: one JSON log line per ended call (P-26)."""
+    """Observer: one JSON log line per ended call (P-26), with the traceback where a skill raised."""
     if isinstance(event, CallEndedEvent):
-        row: Mapping[str, Any] = event.as_json()
-        _log.info("call", **{k: v for k, v in row.items() if k not in ("type", "timestamp")})
+        row = {k: v for k, v in event.as_json().items() if k not in ("type", "timestamp")}
+        error = event.outcome.error
+        raised = error.__cause__ if isinstance(error, ExecutionFailedError) else None
+        if raised is not None and not isinstance(raised, RetinueError):
+            row["exc_info"] = raised
+        _log.info("call", **row)

@@ -15,7 +15,7 @@ import jsonschema_rs
 import orjson
 
 from retinue.core.errors import Problem, SchemaRefusedError
-from retinue.core.record import Schema
+from retinue.core.record import Schema, Skill
 from retinue.mesh.schema_cost import measure_schema
 from retinue.mesh.schema_words import explain
 
@@ -98,6 +98,13 @@ def check_schema(schema: Schema | bool, where: str) -> None:
     points outside itself, or could take exponential time (FACTS 4.1).
     """
     compile_schema(schema, where)
+
+
+def check_skill(skill: Skill) -> None:
+    """Refuse a skill with an unusable schema; raises SchemaRefusedError as `check_schema` does."""
+    for schema, side in ((skill.input_schema, "input"), (skill.output_schema, "output")):
+        if schema is not None:
+            compile_schema(schema, f"{side} of {skill.id}")
 
 
 def _encode(schema: Schema | bool, where: str) -> bytes:

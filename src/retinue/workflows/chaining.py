@@ -25,7 +25,9 @@ def chain_arguments(step_id: str, skill: str, schema: Mapping[str, Any] | None, 
     takes_all = not properties or declared.get("additionalProperties") not in (None, False)
     required = [name for name in declared.get("required", ()) if isinstance(name, str)]
     if not isinstance(nearest, Mapping):
-        if takes_all and not required and not properties:
+        # a null, or what is no object where one is wanted, could only be refused: nothing is sent then
+        fits = nearest is not None and declared.get("type") != "object"
+        if takes_all and not required and not properties and fits:
             return nearest
         arguments: dict[str, Any] = {}
     elif takes_all:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.agents.job.formatting import WIDTH, format_assertion, format_expression
 from retinue.agents.job.inside.calls import write_call
 from retinue.agents.job.narrowing import Narrowing, render_narrowing
 from retinue.agents.job.notes import render_code_notes
@@ -17,7 +18,6 @@ from retinue.agents.job.probing import Findings, choose_python
 from retinue.agents.job.strategies import PLAIN_DATA
 from retinue.agents.job.subject import Subject, Target, Untestable
 
-_WIDTH = 100
 _SHORT = 60
 _NONE = Narrowing()
 
@@ -31,7 +31,9 @@ class Draft:
     untestable: tuple[Untestable, ...]
 
 
-def draft_tests(subject: Subject, findings: Findings, narrowing: Mapping[str, Narrowing], number: int) -> Draft:
+def draft_tests(
+    subject: Subject, findings: Findings, narrowing: Mapping[str, Narrowing], number: int
+) -> Draft:
     """The test file of round ``number`` (from 1): tests of every target that probing understood."""
     writer = _Writer(subject, findings, narrowing)
     for target in subject.targets:
@@ -91,7 +93,7 @@ class _Writer:
                 continue
             name = f"{parameter}_of_{make_slug(target.name)}"
             self._shared[source] = name
-            lines.append(f"{name} = {_break(source, '', len(name) + 3)}\n")
+            lines.append(f"{name} = {format_expression(source, '', len(name) + 3)}\n")
         return lines
 
     def add_alias(self, alias: str, original: str) -> None:
@@ -131,7 +133,10 @@ class _Writer:
         if needs_path:
             lines += ["", f"sys.path.insert(0, {notes['root']!r})", f"import {module}  # noqa: E402"]
         if "@given" in body:
-            lines += ["", "repeatable = settings(max_examples=100, derandomize=True, deadline=None, database=None)"]
+            lines += [
+                "",
+                "repeatable = settings(max_examples=100, derandomize=True, deadline=None, database=None)",
+            ]
         if definitions:
             lines += ["", *definitions]
         return "\n".join(lines) + "\n\n\n" + body + "\n"
@@ -155,9 +160,9 @@ class _Writer:
         wanted: list[str] = []
         for name, source in reversed(self._findings.instances.items()):
             if re.search(rf"\b{name}\b", "\n".join([body, *wanted])):
-                wanted.insert(0, f"{name} = {_break(source, '', len(name) + 3)}")
+                wanted.insert(0, f"{name} = {format_expression(source, '', len(name) + 3)}")
         if "plain_data" in "\n".join([body, *wanted]):
-            wanted.insert(0, f"plain_data = {PLAIN_DATA}")
+            wanted.insert(0, f"plain_data = {format_expression(PLAIN_DATA, '', 13)}")
         return wanted
 
     # --- one target
@@ -212,7 +217,10 @@ class _Writer:
             return ""
         known = self._findings.relations[target.name]
         claim = next(relation.claim for relation in known if relation.name == held["name"])
-        lines = [*self._write_head(target, found, name, change), *_write_doc(claim[0].upper() + claim[1:] + ".")]
+        lines = [
+            *self._write_head(target, found, name, change),
+            *_write_doc(claim[0].upper() + claim[1:] + "."),
+        ]
         call = self._write_call(target, found)
         handlers = self._list_handlers(found, change)
         if handlers:
@@ -240,7 +248,7 @@ class _Writer:
                 if not change.drops(pin["call"]):
                     refusals += block
             elif not change.drops(pin["lines"][-1]):
-                lines += [*pin["lines"][:-1], _wrap_assertion(pin["lines"][-1])]
+                lines += [*pin["lines"][:-1], format_assertion(pin["lines"][-1])]
         if not lines and not refusals:
             return ""
         body = textwrap.indent("\n".join([*lines, *refusals]), "    ")
@@ -249,11 +257,13 @@ class _Writer:
         doc = f'    """Pinned behaviour: what {self._title(target)} gave when these tests were written."""'
         return f"def {name}():\n{doc}\n{body}"
 
-    def _write_head(self, target: Target, found: Mapping[str, Any], name: str, change: Narrowing) -> list[str]:
+    def _write_head(
+        self, target: Target, found: Mapping[str, Any], name: str, change: Narrowing
+    ) -> list[str]:
         variables = [parameter.name for parameter in target.parameters if parameter.name in found["chosen"]]
         given = [f"{v}={self._shared.get(found['chosen'][v], found['chosen'][v])}" for v in variables]
         one_line = f"@given({', '.join(given)})"
-        if len(one_line) > _WIDTH or "\n" in one_line:
+        if len(one_line) > WIDTH or "\n" in one_line:
             one_line = "@given(\n" + "".join(f"    {entry},\n" for entry in given) + ")"
         bound = f"@settings(repeatable, max_examples={change.examples})" if change.examples else "@repeatable"
         return [bound, one_line, f"def {name}({', '.join(variables)}):"]
@@ -367,75 +377,6 @@ def _write_doc(claim: str) -> list[str]:
 def _shorten(text: str, width: int = 60) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= width else flat[: width - 1] + "…"
-
-
-def _break(source: str, indent: str, offset: int) -> str:
-    """A union of strategies, one member to a line when it is long."""
-    if len(indent) + offset + len(source) <= _WIDTH or "\n" in source:
-        return source
-    inner = indent + "    "
-    members = [_break_list(member, inner) for member in _split_union(source)]
-    if len(members) == 1:
-        return _break_list(source, indent)
-    return "(\n" + f"\n{inner}| ".join([inner + members[0], *members[1:]]) + f"\n{indent})"
-
-
-def _break_list(source: str, indent: str) -> str:
-    """A strategy with a long list of choices, the list filled over several lines."""
-    start, end = source.find("["), source.rfind("]")
-    if len(indent) + len(source) + 2 <= _WIDTH or not _is_balanced(source[start : end + 1]):
-        return source
-    choices = _split_union(source[start + 1 : end], ",")
-    lines, line = [], indent + "    "
-    for choice in choices:
-        if len(line) + len(choice) + 2 > _WIDTH and line.strip():
-            lines.append(line.rstrip())
-            line = indent + "    "
-        line += f"{choice}, "
-    return "\n".join([source[: start + 1], *lines, line.rstrip(), indent + source[end:]])
-
-
-def _split_union(source: str, separator: str = "|") -> list[str]:
-    """The members of ``a | b | c`` at the top level."""
-    members, depth, quote, start = [], 0, "", 0
-    index = 0
-    while index < len(source):
-        letter = source[index]
-        if quote:
-            if letter == "\\":
-                index += 1
-            elif letter == quote:
-                quote = ""
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        elif letter == separator and depth == 0:
-            members.append(source[start:index].strip())
-            start = index + 1
-        index += 1
-    return [*members, source[start:].strip()]
-
-
-def _wrap_assertion(line: str) -> str:
-    """A long comparison over three lines."""
-    if len(line) + 4 <= _WIDTH:
-        return line
-    for operator in (" == ", " is "):
-        head, found, tail = line.rpartition(operator)
-        if found and _is_balanced(head) and _is_balanced(tail):
-            return f"{head}{operator}(\n    {tail}\n)"
-    return line
-
-
-def _is_balanced(source: str) -> bool:
-    try:
-        compile(source.removeprefix("assert "), "<pin>", "eval")
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def make_file_name(module: str) -> str:

@@ -17,7 +17,7 @@ from retinue.core.errors import ExecutionFailedError
 from retinue.drivers.commands import CommandResult, Limits, run_command
 
 _LIMITS = Limits(wall_s=30, cpu_s=30, processes=4)
-_REMEDY = "name an importable module (\"textwrap\", \"tests for the json module\") or a path to a .py file"
+_REMEDY = 'name an importable module ("textwrap", "tests for the json module") or a path to a .py file'
 
 
 async def inspect_text(requirements: str, python: str = "") -> Subject:
@@ -28,7 +28,9 @@ async def inspect_text(requirements: str, python: str = "") -> Subject:
     names = list_names(requirements)
     if not names:
         shown = requirements.strip()[:80]
-        raise ExecutionFailedError(f"'{shown}' names no Python module to write tests for; {_REMEDY}", remedy=_REMEDY)
+        raise ExecutionFailedError(
+            f"'{shown}' names no Python module to write tests for; {_REMEDY}", remedy=_REMEDY
+        )
     return await inspect_names(names, python)
 
 

@@ -12,7 +12,9 @@ _MARKED = re.compile(
     r"\b(?:module|package|library)\s+(?:named\s+|called\s+)?([A-Za-z_][\w.]*\w|[A-Za-z_])"
     r"|([A-Za-z_][\w.]*)\s+(?:module|package|library)\b"
 )
-_FOR = re.compile(r"\b(?:tests?|testing|cover|check)\s+(?:for|of)?\s*(?:the\s+)?([A-Za-z_][\w.]*\w|[A-Za-z_])")
+_FOR = re.compile(
+    r"\b(?:tests?|testing|cover|check)\s+(?:for|of)?\s*(?:the\s+)?([A-Za-z_][\w.]*\w|[A-Za-z_])"
+)
 _PROSE = frozenset(
     {"a", "an", "the", "python", "my", "this", "that", "your", "our", "some", "standard", "for", "of", "with"}
     | {"tests", "test", "property", "based", "every", "all", "it", "is", "and", "in", "its", "code"}

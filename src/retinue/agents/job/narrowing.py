@@ -70,9 +70,7 @@ def render_narrowing(narrowing: Mapping[str, Narrowing]) -> dict[str, Any]:
     return {name: entry.as_json() for name, entry in narrowing.items()}
 
 
-def merge_narrowing(
-    earlier: Mapping[str, Narrowing], later: Mapping[str, Narrowing]
-) -> dict[str, Narrowing]:
+def merge_narrowing(earlier: Mapping[str, Narrowing], later: Mapping[str, Narrowing]) -> dict[str, Narrowing]:
     """Both together; the later one adds to the earlier."""
     merged = dict(earlier)
     for name, entry in later.items():

@@ -26,6 +26,7 @@ from retinue.drivers.commands import Limits, run_command
 LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8)
 _BUDGET_S = 9.0
 _RESTARTS = 6
+_PINS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ def _prepare(subject: Subject, made: Mapping[str, str]) -> tuple[list[dict[str, 
                 "builds": target.builds,
                 "strategy_name": made.get(target.builds, ""),
                 "is_async": target.is_async,
+                "pin_cap": max(8, min(16, _PINS // len(ordered))),
                 "budget_s": max(0.5, min(3.0, _BUDGET_S / max(1, len(ordered)))),
             }
         )
@@ -189,8 +191,12 @@ def _describe_parameter(
         return None
     candidates = _add_flavours(candidates, target, parameter.name, samples)
     if "sorted" in target.doc and candidates[0].startswith("st.lists("):
-        candidates = [f"{candidate}.map(sorted)" for candidate in candidates if candidate.startswith("st.lists(")]
-    always = parameter.required and any(kind in candidates[0] for kind in (".text(", ".binary(", ".integers("))
+        candidates = [
+            f"{candidate}.map(sorted)" for candidate in candidates if candidate.startswith("st.lists(")
+        ]
+    always = parameter.required and any(
+        kind in candidates[0] for kind in (".text(", ".binary(", ".integers(")
+    )
     if parameter.default is not None and parameter.default not in ("True", "False", "None"):
         if not _is_literal(parameter.default):
             return None
@@ -198,9 +204,13 @@ def _describe_parameter(
     elif parameter.default == "None" and not candidates[0].startswith("st.none()"):
         given = [candidate for candidate in candidates if candidate != "st.none()"]
         candidates = [*(f"st.none() | {candidate}" for candidate in given), *given]
+        if given[0].startswith("st.just("):
+            candidates.append("st.none()")  # a function that fits nowhere is better left out
     elif parameter.default == "None":
         given = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
         candidates = [*candidates, *(candidate for candidate in given if candidate != "st.none()")]
+        if any("st.just(" in candidate for candidate in candidates):
+            candidates.append("st.none()")  # a function that fits nowhere is better left out
     return {
         "name": parameter.name,
         "given_name": parameter.name.rstrip("_") if parameter.kind == "keyword" else parameter.name,

@@ -48,9 +48,7 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
     if target.operands or target.builds or target.is_async or "." in target.name or "(" in target.name:
         return list(_list_class_relations(subject, target))
     required = [parameter for parameter in target.parameters if parameter.required]
-    functions = {
-        other.name: other for other in subject.targets if "." not in other.name and not other.builds
-    }
+    functions = {other.name: other for other in subject.targets if "." not in other.name and not other.builds}
     found: list[Relation] = []
     if len(required) == 1:
         call = f"{subject.module}.{target.name}(result)"

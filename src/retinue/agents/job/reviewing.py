@@ -114,7 +114,9 @@ def _judge_failure(failure: Failure, *, pinned: bool) -> tuple[Narrowing, str]:
         what = f"breaks `{statement.removeprefix('assert ')}` with {failure.exception}"
         return Narrowing(drop=(statement,)), what
     example = failure.example or failure.statement
-    return Narrowing(allow={failure.exception: example}), f"raises {failure.exception}, which it does not document"
+    return Narrowing(
+        allow={failure.exception: example}
+    ), f"raises {failure.exception}, which it does not document"
 
 
 def _find_claim(statement: str) -> str:
@@ -169,7 +171,9 @@ def render_feedback(review: Review) -> str:
     lines = []
     for test, change in review.narrowing.items():
         for exception, example in change.allow.items():
-            lines.append(f"- {test}: accept {exception} and name it as a finding ({' '.join(example.split())})")
+            lines.append(
+                f"- {test}: accept {exception} and name it as a finding ({' '.join(example.split())})"
+            )
         lines += [f"- {test}: withdraw `{line}`, it does not always hold" for line in change.drop]
         if change.examples:
             lines.append(f"- {test}: too slow, try {change.examples} examples")

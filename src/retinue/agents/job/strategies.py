@@ -94,14 +94,45 @@ _ATOMS: Mapping[str, Sequence[str]] = {
     "frozenset": (f"st.frozensets({_INTEGERS[0]}, max_size=8)",),
 }
 _SEQUENCES = frozenset(
-    ["list", "List", "Sequence", "MutableSequence", "Iterable", "Collection", "Reversible", "Container", "Sized", "deque", "SupportsLenAndGetItem", "SupportsLenAndGetItemT", "_SizedIterable", "SupportsIter"]
+    [
+        "list",
+        "List",
+        "Sequence",
+        "MutableSequence",
+        "Iterable",
+        "Collection",
+        "Reversible",
+        "Container",
+        "Sized",
+        "deque",
+        "SupportsLenAndGetItem",
+        "SupportsLenAndGetItemT",
+        "_SizedIterable",
+        "SupportsIter",
+    ]
 )
-_STREAMS = frozenset(["IO", "SupportsRead", "SupportsReadline", "SupportsNoArgReadline", "SupportsWrite", "TextIOBase"])
-_MAPPINGS = frozenset(["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "SupportsItems"])
+_STREAMS = frozenset(
+    ["IO", "SupportsRead", "SupportsReadline", "SupportsNoArgReadline", "SupportsWrite", "TextIOBase"]
+)
+_MAPPINGS = frozenset(
+    ["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "SupportsItems"]
+)
 _TRANSPARENT = frozenset(
-    ["Annotated", "Final", "Required", "NotRequired", "ClassVar", "Unpack", "SupportsAbs", "SupportsRound", "SupportsTrunc"]
+    [
+        "Annotated",
+        "Final",
+        "Required",
+        "NotRequired",
+        "ClassVar",
+        "Unpack",
+        "SupportsAbs",
+        "SupportsRound",
+        "SupportsTrunc",
+    ]
 )
-_STRANGE = frozenset(["Callable", "Type", "type", "Awaitable", "Coroutine", "ModuleType", "CodeType", "FrameType", "Generator"])
+_STRANGE = frozenset(
+    ["Type", "type", "Awaitable", "Coroutine", "ModuleType", "CodeType", "FrameType", "Generator"]
+)
 
 UNTYPED = (
     _INTEGERS[0],
@@ -200,6 +231,8 @@ class TypeReader:
             return self._unite([*parts, ast.Constant(value=None)], own, depth)
         if head == "Union":
             return self._unite(parts, own, depth)
+        if head == "Callable":
+            return _make_functions(parts)
         if head in _STRANGE:
             return ()
         if head in _TRANSPARENT:
@@ -247,6 +280,18 @@ def _list_members(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
+def _make_functions(parts: Sequence[ast.expr]) -> Sequence[str]:
+    """Functions that everybody knows: their names read well in a recorded call."""
+    arity = len(parts[0].elts) if isinstance(parts[0], ast.List) else 1
+    if arity == 2:
+        return ("st.just(max)", "st.just(min)")
+    if arity != 1:
+        return ()
+    if len(parts) > 1 and ast.unparse(parts[1]) == "bool":
+        return ("st.just(bool)", "st.just(callable)")
+    return ("st.just(str)", "st.just(abs)", "st.just(list)")
+
+
 def _make_tuples(parts: Sequence[ast.expr], inner: Sequence[Sequence[str]]) -> Sequence[str]:
     if len(parts) == 2 and isinstance(parts[1], ast.Constant) and parts[1].value is ...:
         return (f"st.lists({inner[0][0]}, max_size=5).map(tuple)",) if inner[0] else ()
@@ -265,7 +310,9 @@ def _make_lists(element: Sequence[str]) -> Sequence[str]:
     return made
 
 
-def list_text_flavours(words: Collection[str], samples: Collection[str], *, binary: bool = False) -> list[str]:
+def list_text_flavours(
+    words: Collection[str], samples: Collection[str], *, binary: bool = False
+) -> list[str]:
     """Strategies for a text that means something to its function.
 
     ``words`` are short texts found in its code and docstring, ``samples`` whole arguments of its examples.

@@ -75,7 +75,9 @@ def list_targets(
             for number, signature in enumerate(_choose_signatures(signatures)):
                 shown = name if number == 0 else f"{name} ({number + 1})"
                 targets.append(
-                    _make(shown, f"{module}.{name}({{arguments}})", signature, functions.get(name), own_errors)
+                    _make(
+                        shown, f"{module}.{name}({{arguments}})", signature, functions.get(name), own_errors
+                    )
                 )
         elif name in classes:
             if name in own_errors:
@@ -85,7 +87,8 @@ def list_targets(
             )
     unique = list({target.name: target for target in targets}.values())
     left_out += [
-        (target.name, f"over the cap of {MAX_TARGETS} targets for one module") for target in unique[MAX_TARGETS:]
+        (target.name, f"over the cap of {MAX_TARGETS} targets for one module")
+        for target in unique[MAX_TARGETS:]
     ]
     return unique[:MAX_TARGETS], left_out
 
@@ -122,7 +125,9 @@ def _list_class_targets(
     name = described["name"]
     methods = {method["name"]: method for method in described["methods"]}
     stubbed = stub.get("methods", {})
-    if "Protocol" in described["bases"] or any("abstract" in d for m in methods.values() for d in m["decorators"]):
+    if "Protocol" in described["bases"] or any(
+        "abstract" in d for m in methods.values() for d in m["decorators"]
+    ):
         left_out.append((name, "is abstract: there is no instance to test"))
         return
     maker = next((m for m in ("__init__", "__new__") if m in stubbed), None) or next(
@@ -159,7 +164,9 @@ def _list_class_targets(
         errors = (*own_errors, *_IMPLIED.get(method, ()))
         if method == "__iter__":
             errors += tuple(methods.get("__next__", {}).get("raises", ()))
-        yield from _list_method_targets(module, name, method, methods.get(method), stubbed.get(method), errors, described["bases"])
+        yield from _list_method_targets(
+            module, name, method, methods.get(method), stubbed.get(method), errors, described["bases"]
+        )
 
 
 def _list_method_targets(
@@ -278,4 +285,6 @@ def _variable(class_name: str) -> str:
 def _free(name: str, taken: set[str]) -> str:
     """The parameter's name, unless it would hide the module or another variable of the test."""
     name = name.lstrip("_") or "value"
-    return f"{name}_" if name in taken or name in ("result", "st", "pytest") or keyword.iskeyword(name) else name
+    return (
+        f"{name}_" if name in taken or name in ("result", "st", "pytest") or keyword.iskeyword(name) else name
+    )

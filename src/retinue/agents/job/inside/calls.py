@@ -1,13 +1,16 @@
 """Calls and values as Python source; standard library only, shared by the scripts and the drafting."""
 
+from __future__ import annotations
+
 import datetime
 import decimal
 import enum
 import fractions
 import math
+from typing import Any
 
 
-def write_call(target, values, omit_defaults=False):
+def write_call(target: dict[str, Any], values: dict[str, Any], omit_defaults: bool = False) -> str | None:
     """The call of a target as source.
 
     ``target`` has ``template``, ``operands`` and ``params`` ({name, kind, default}); ``values`` maps each
@@ -37,7 +40,7 @@ def write_call(target, values, omit_defaults=False):
     return call
 
 
-def write_value(value, made=None):
+def write_value(value: Any, made: Any = None) -> str | None:
     """A literal for a value, None when there is none; ``made`` maps ids of built objects to their source."""
     if made and id(value) in made:
         return made[id(value)][1]
@@ -60,7 +63,7 @@ def write_value(value, made=None):
     return write_object(value, kind)
 
 
-def write_collection(value, kind, made):
+def write_collection(value: Any, kind: Any, made: Any) -> str | None:
     parts = [write_value(part, made) for part in value]
     if any(part is None for part in parts):
         return None
@@ -72,7 +75,7 @@ def write_collection(value, kind, made):
     return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
 
 
-def write_object(value, kind):
+def write_object(value: Any, kind: Any) -> str | None:
     """Values of the standard library whose repr is their constructor."""
     module = kind.__module__
     if kind is fractions.Fraction or (kind.__name__ == "Fraction" and module == "fractions"):
@@ -85,6 +88,6 @@ def write_object(value, kind):
         return repr(value)
     if isinstance(value, enum.Enum) and "." not in kind.__qualname__:
         return "{}.{}.{}".format(module, kind.__name__, value.name)  # noqa: UP032
-    if isinstance(value, type) and value.__module__ == "builtins":
+    if (isinstance(value, type) or callable(value)) and getattr(value, "__module__", "") == "builtins":
         return value.__name__
     return None

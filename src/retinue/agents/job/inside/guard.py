@@ -4,8 +4,11 @@ A function that is called with generated arguments may delete what they happen t
 before it happens. Standard library only.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import Any
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 REFUSED_EVENTS = frozenset(
@@ -53,12 +56,12 @@ class Refused(BaseException):
 class Guard:
     """An audit hook that refuses while it is raised; ``folder`` is the one place where files may be written."""
 
-    def __init__(self, folder=""):
+    def __init__(self, folder: str = "") -> None:
         self.raised = False
         self._folder = folder and os.path.join(os.path.realpath(folder), "")
         sys.addaudithook(self._look)
 
-    def _look(self, event, arguments):
+    def _look(self, event: str, arguments: Any) -> None:
         if not self.raised:
             return
         if event == "open":
@@ -73,7 +76,7 @@ class Guard:
         if event in REFUSED_EVENTS and not (arguments and self._is_inside(arguments[0])):
             raise Refused("does " + event)
 
-    def _is_inside(self, path):
+    def _is_inside(self, path: str) -> bool:
         if not self._folder or not isinstance(path, (str, bytes, os.PathLike)):
             return False
         return os.path.realpath(os.fsdecode(path)).startswith(self._folder)

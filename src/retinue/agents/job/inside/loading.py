@@ -4,12 +4,15 @@ A copy of a standard module, or a user's ``types.py``, must win over the one tha
 others keep the one they hold. Standard library only.
 """
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
+from typing import Any
 
 
-def load(module, root, source):
+def load(module: str, root: str, source: str) -> types.ModuleType:
     """The module, loaded from ``source`` below ``root``; raises ImportError when another file answers."""
     top = module.split(".")[0]
     if root and not is_loaded_from(module, source):
@@ -26,14 +29,14 @@ def load(module, root, source):
     return loaded
 
 
-def is_loaded_from(module, source):
+def is_loaded_from(module: str, source: str) -> bool:
     loaded = sys.modules.get(module)
     return loaded is not None and same_file(getattr(loaded, "__file__", None), source)
 
 
-def same_file(one, other):
+def same_file(one: Any, other: Any) -> bool:
     return bool(one) and bool(other) and os.path.realpath(one) == os.path.realpath(other)
 
 
-def is_below(path, folder):
+def is_below(path: str, folder: str) -> bool:
     return bool(path) and os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))

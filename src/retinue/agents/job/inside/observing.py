@@ -3,8 +3,12 @@
 Standard library only.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 KINDS = ("ok", "documented", "surprise", "slow", "refused")
 HOLDS_AFTER = 60
@@ -15,29 +19,29 @@ TELLING_LENGTH = 40
 class Watcher:
     """Notes the steps from line to line inside one source file and its neighbours in the same package."""
 
-    def __init__(self, source):
+    def __init__(self, source: str) -> None:
         self._source = source
         self._folder = os.path.dirname(source) if source.endswith("__init__.py") else ""
         self._arcs = set()
 
-    def start(self):
+    def start(self) -> None:
         self._arcs = set()
         if self._source:
             sys.settrace(self._enter)
 
-    def stop(self):
+    def stop(self) -> None:
         sys.settrace(None)
 
-    def take(self):
+    def take(self) -> frozenset[Any]:
         return frozenset(self._arcs)
 
-    def _enter(self, frame, _event, _argument):
+    def _enter(self, frame: Any, _event: str, _argument: Any) -> Any:
         file = frame.f_code.co_filename
         if file != self._source and not (self._folder and file.startswith(self._folder)):
             return None
         before = frame.f_lineno
 
-        def step(frame, event, _argument):
+        def step(frame: Any, event: str, _argument: Any) -> Any:
             nonlocal before
             if event == "line":
                 self._arcs.add((before, frame.f_lineno))
@@ -49,7 +53,7 @@ class Watcher:
         return step
 
 
-def describe_outcome(case):
+def describe_outcome(case: Any) -> frozenset[Any]:
     """Coarse features of an outcome, for code whose lines cannot be watched."""
     if case.kind != "ok":
         return frozenset({("raised", type(case.error).__name__)})
@@ -64,7 +68,7 @@ def describe_outcome(case):
     return frozenset(features)
 
 
-def pick(cases, count, by_result=True):
+def pick(cases: list[Any], count: int, by_result: bool = True) -> list[Any]:
     """Cases that together show most: first those that add a feature (simple ones first), then a spread.
 
     ``by_result``: the spread is over different results, at most a few of each.
@@ -88,34 +92,34 @@ def pick(cases, count, by_result=True):
     return picked + rest[: max(0, count - len(picked))]
 
 
-def dullness(case):
+def dullness(case: Any) -> tuple[Any, ...]:
     """Sorts the examples that say much to the front: a result that is not the argument, of a middling length."""
     echoes = any(type(v) is type(case.result) and equal(v, case.result) for v in case.values.values())
     return echoes, simplicity(case)[0], abs(len(str(case.sources)) - TELLING_LENGTH)
 
 
-def simplicity(case):
+def simplicity(case: Any) -> tuple[bool, int]:
     """Sorts the examples that a person reads with ease to the front."""
     shown = str(case.sources)
     return not (shown.isascii() and "\\x" not in shown), len(shown)
 
 
-def equal(one, other):
+def equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
     except Exception:  # noqa: BLE001  (an __eq__ under probe may refuse in any way)
         return False
 
 
-def same(one, other):
+def same(one: Any, other: Any) -> bool:
     return equal(one, other) or (type(one) is type(other) and repr(one) == repr(other))
 
 
-def is_plain(value):
+def is_plain(value: Any) -> bool:
     return isinstance(value, (int, float, str, bytes, bool, list, tuple, dict, set, frozenset, type(None)))
 
 
-def is_inexact(value):
+def is_inexact(value: Any) -> bool:
     """A float, or a flat collection with one: compared with a tolerance."""
     if isinstance(value, float):
         return True
@@ -124,7 +128,7 @@ def is_inexact(value):
     return numbers and any(isinstance(part, float) for part in parts)
 
 
-def list_invariants(good, names):
+def list_invariants(good: list[Any], names: Any) -> list[str]:
     """Plain statements about arguments and result that held in every call; at most two."""
     if len(good) < HOLDS_AFTER:
         return []
@@ -144,7 +148,7 @@ def list_invariants(good, names):
     return list(found.values())[:2]
 
 
-def propose(values, results):
+def propose(values: dict[str, Any], results: list[Any]) -> Iterator[tuple[str, str]]:
     """(subject, statement) worth trying for these types; of one subject the first that holds is enough."""
     kinds = {type(result) for result in results}
     sized = [name for name, value in values.items() if isinstance(value, (str, bytes, list, tuple))]
@@ -174,7 +178,9 @@ def propose(values, results):
             yield "length", "len(result) <= len(" + name + ")"
 
 
-def propose_for_sequences(kinds, sized, numbers, results):
+def propose_for_sequences(
+    kinds: set[type], sized: list[str], numbers: list[str], results: list[Any]
+) -> Iterator[tuple[str, str]]:
     if all(isinstance(part, (int, float)) for result in results for part in result):
         yield "range", "all(0 <= part <= 1 for part in result)"
     if all(isinstance(part, str) for result in results for part in result):

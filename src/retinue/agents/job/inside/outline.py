@@ -4,12 +4,16 @@ Run as ``python -I outline.py REQUEST``; REQUEST is JSON: ``names`` (importable 
 ``path`` (a source file). Prints one JSON object. Standard library only: the interpreter may be a foreign one.
 """
 
+from __future__ import annotations
+
 import ast
 import importlib.machinery
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 EXCEPTION_NAME = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)\b")
 QUOTED = re.compile(r"""(?<!\w)'([^'\n]{1,40})'|(?<!\w)"([^"\n]{1,40})\"""")
@@ -19,7 +23,7 @@ CONSTANTS_KEPT = 24
 FOLLOW_DEPTH = 3
 
 
-def find_module(name):
+def find_module(name: str) -> tuple[Any, str]:
     """The spec of a dotted name and the search path entry it hangs from; (None, "") when there is none."""
     path, root = None, ""
     spec = None
@@ -39,7 +43,7 @@ def find_module(name):
     return spec, root
 
 
-def name_of_file(path):
+def name_of_file(path: str) -> tuple[str, str]:
     """The dotted name of a source file and the folder to import it from: up while there is an __init__."""
     folder, leaf = os.path.split(os.path.abspath(path))
     parts = [] if leaf == "__init__.py" else [os.path.splitext(leaf)[0]]
@@ -49,11 +53,11 @@ def name_of_file(path):
     return ".".join(parts), folder
 
 
-def show(node):
+def show(node: Any) -> str | None:
     return None if node is None else ast.unparse(node)
 
 
-def list_parameters(node):
+def list_parameters(node: Any) -> list[dict[str, Any]]:
     found = []
     arguments = node.args
     positional = arguments.posonlyargs + arguments.args
@@ -80,7 +84,7 @@ def list_parameters(node):
     return described
 
 
-def own_nodes(node):
+def own_nodes(node: Any) -> Iterator[ast.AST]:
     """The nodes of a body without those of nested functions."""
     waiting = list(ast.iter_child_nodes(node))
     while waiting:
@@ -90,7 +94,7 @@ def own_nodes(node):
             waiting.extend(ast.iter_child_nodes(current))
 
 
-def list_raised(node):
+def list_raised(node: Any) -> list[str]:
     """Names of the exceptions that a body raises by itself."""
     found = []
     for inner in ast.walk(node):
@@ -102,7 +106,7 @@ def list_raised(node):
     return found
 
 
-def list_called(node):
+def list_called(node: Any) -> set[str]:
     """Names that a body calls or hands on, whoever they belong to."""
     found = set()
     for inner in ast.walk(node):
@@ -113,7 +117,7 @@ def list_called(node):
     return found
 
 
-def list_words(node, doc):
+def list_words(node: Any, doc: str) -> list[str]:
     """Short texts that mean something to this function: in its examples, its docstring, its code."""
     words = []
     for match in QUOTED.finditer(doc):
@@ -128,7 +132,7 @@ def list_words(node, doc):
     return list(dict.fromkeys(word for word in words if word.strip()))[:CONSTANTS_KEPT]
 
 
-def list_examples(doc, name):
+def list_examples(doc: str, name: str) -> list[list[str]]:
     """Argument lists of the calls to ``name`` in the doctest examples of a docstring."""
     found = []
     for line in doc.splitlines():
@@ -147,7 +151,7 @@ def list_examples(doc, name):
     return found[:CONSTANTS_KEPT]
 
 
-def describe_function(node):
+def describe_function(node: Any) -> dict[str, Any]:
     doc = ast.get_docstring(node) or ""
     nodes = list(own_nodes(node))
     return {
@@ -166,7 +170,7 @@ def describe_function(node):
     }
 
 
-def describe_class(node):
+def describe_class(node: Any) -> dict[str, Any]:
     doc = ast.get_docstring(node) or ""
     functions = [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     fields = [
@@ -181,7 +185,9 @@ def describe_class(node):
     ]
     methods = {}
     for function in functions:
-        if not any("setter" in ast.unparse(d) or "deleter" in ast.unparse(d) for d in function.decorator_list):
+        if not any(
+            "setter" in ast.unparse(d) or "deleter" in ast.unparse(d) for d in function.decorator_list
+        ):
             methods[function.name] = describe_function(function)
     return {
         "name": node.name,
@@ -196,7 +202,7 @@ def describe_class(node):
     }
 
 
-def spread_raises(functions):
+def spread_raises(functions: Any) -> None:
     """What a function calls in its own file may raise through it."""
     by_name = {}
     for function in functions:
@@ -214,7 +220,7 @@ def spread_raises(functions):
                 changed = True
 
 
-def list_statements(tree):
+def list_statements(tree: Any) -> Iterator[ast.stmt]:
     """Top-level statements, also those under ``if`` and ``try``."""
     for node in tree.body:
         if isinstance(node, ast.If):
@@ -228,7 +234,7 @@ def list_statements(tree):
             yield node
 
 
-def read_all(node):
+def read_all(node: Any) -> list[str] | None:
     """The names of a literal ``__all__``, None when it is worked out at run time."""
     try:
         return [str(name) for name in ast.literal_eval(node)]
@@ -236,7 +242,7 @@ def read_all(node):
         return None
 
 
-def describe_file(path, module, is_package, depth=0):
+def describe_file(path: str, module: str, is_package: bool, depth: int = 0) -> dict[str, Any]:
     """Functions, classes, aliases and public names of one source file."""
     with open(path, "rb") as file:
         tree = ast.parse(file.read(), path)
@@ -289,7 +295,7 @@ def describe_file(path, module, is_package, depth=0):
     return result
 
 
-def follow_imports(result, imported, module, is_package, depth):
+def follow_imports(result: Any, imported: Any, module: str, is_package: bool, depth: int) -> None:
     """Take in what the module offers but another file of the same package defines."""
     top = module.split(".")[0]
     cache = {}
@@ -317,7 +323,7 @@ def follow_imports(result, imported, module, is_package, depth):
         result["constants"] = {**other["constants"], **result["constants"]}
 
 
-def main():
+def main() -> None:
     request = json.loads(sys.argv[1])
     answer = {
         "executable": sys.executable,
@@ -353,7 +359,7 @@ def main():
         if answer["source"]:
             answer.update(describe_file(answer["source"], answer["module"], package))
     except SyntaxError as error:
-        answer["error"] = "line {}: {}".format(error.lineno, error.msg)
+        answer["error"] = f"line {error.lineno}: {error.msg}"
     except (OSError, ValueError) as error:
         answer["error"] = str(error)
     print(json.dumps(answer))

@@ -6,6 +6,8 @@ costs one target only. What is learned per target: which strategies it accepts, 
 examples that together walk as many of its branches as could be found, and properties that always held.
 """
 
+from __future__ import annotations
+
 import ast
 import asyncio
 import contextlib
@@ -18,6 +20,8 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Callable
+from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -30,7 +34,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 FIT_DRAWS = 20
-FINAL_DRAWS = 160
+FINAL_DRAWS = 120
 CALL_LIMIT_S = 1.0
 SLOW_S = 0.5
 GOOD_SCORE = 0.6
@@ -42,21 +46,21 @@ class TooSlow(BaseException):
     """One call passed its time; not an Exception, so that the code under probe does not swallow it."""
 
 
-def ring(_number, _frame):
+def ring(_number: Any, _frame: Any) -> None:
     raise TooSlow
 
 
 class Terminal:
     """Stands for standard input: a test that reads it would hang or fail, depending on who runs it."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> None:
         raise Refused("reads standard input")
 
 
 class Builds(ast.NodeTransformer):
     """Makes ``st.builds(X, …)`` remember the source of what it builds."""
 
-    def visit_Call(self, node):  # noqa: N802
+    def visit_Call(self, node: Any) -> Any:
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "builds":
             name = ast.Constant(ast.unparse(node.args[0]))
@@ -69,7 +73,7 @@ class Case:
 
     __slots__ = ("error", "features", "kind", "result", "sources", "values")
 
-    def __init__(self, values, sources):
+    def __init__(self, values: dict[str, Any], sources: dict[str, Any]) -> None:
         self.values = values
         self.sources = sources
         self.kind = "ok"
@@ -79,7 +83,7 @@ class Case:
 
 
 class Probe:
-    def __init__(self, request, results):
+    def __init__(self, request: dict[str, Any], results: list[Any]) -> None:
         self.request = request
         self.results = results
         sys.path += [entry for entry in request["appended"] if entry not in sys.path]
@@ -105,8 +109,8 @@ class Probe:
         signal.signal(signal.SIGALRM, ring)
         sys.stdin = Terminal()
 
-    def _builds(self, name, build, *args, **kwargs):
-        def make(*values, **named):
+    def _builds(self, name: str, build: Any, *args: Any, **kwargs: Any) -> Any:
+        def make(*values: dict[str, Any], **named: Any) -> Any:
             # Arguments may be built objects themselves, or streams that are spent by use.
             parts = [write_value(value, self.made) for value in values]
             options = {key: write_value(value, self.made) for key, value in named.items()}
@@ -117,7 +121,7 @@ class Probe:
 
         return st.builds(make, *args, **kwargs)
 
-    def write_build(self, name, parts, options):
+    def write_build(self, name: str, parts: list[Any], options: Any) -> str | None:
         """The source of a built object; for a class of the module without the arguments that are defaults."""
         target = self.constructors.get(name)
         if target is None:
@@ -126,11 +130,11 @@ class Probe:
         sources.update(zip([p["name"] for p in target["params"]], parts))  # noqa: B905
         return write_call(target, sources, True)
 
-    def compile_strategy(self, source):
+    def compile_strategy(self, source: str) -> Any:
         tree = ast.fix_missing_locations(Builds().visit(ast.parse(source.strip(), mode="eval")))
         return eval(compile(tree, "<strategy>", "eval"), self.names)  # noqa: S307
 
-    def draw(self, chosen, count):
+    def draw(self, chosen: dict[str, str], count: int) -> list[dict[str, Any]]:
         """Values for the parameters, the same ones each time the probe runs."""
         drawn = []
         by_name = {name: self.compile_strategy(source) for name, source in chosen.items()}
@@ -144,7 +148,7 @@ class Probe:
             suppress_health_check=list(HealthCheck),
         )
         @given(st.fixed_dictionaries(by_name))
-        def collect(values):
+        def collect(values: dict[str, Any]) -> None:
             drawn.append(values)
 
         with contextlib.suppress(HypothesisException, TooSlow):
@@ -155,7 +159,9 @@ class Probe:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         return drawn
 
-    def call(self, function, values, watched=True):
+    def call(
+        self, function: Any, values: dict[str, Any], watched: bool = True
+    ) -> tuple[Any, BaseException | None, frozenset[Any]]:
         """Run one call under guard, time limit and observation: (result, error or None, features)."""
         result, error = None, None
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -173,7 +179,7 @@ class Probe:
                 self.guard.raised = False
         return result, error, self.watcher.take() if watched else frozenset()
 
-    def run_case(self, target, function, values):
+    def run_case(self, target: dict[str, Any], function: Any, values: dict[str, Any]) -> Case:
         sources = {name: write_value(value, self.made) for name, value in values.items()}
         case = Case(copy_values(values), sources)
         started = time.monotonic()
@@ -193,7 +199,7 @@ class Probe:
 
     # --- what a target accepts
 
-    def fit(self, target, function):
+    def fit(self, target: dict[str, Any], function: Any) -> tuple[dict[str, str], list[Case]]:
         """Choose a strategy for each parameter: (chosen sources, cases seen on the way)."""
         chosen = {param["name"]: param["candidates"][0] for param in target["params"]}
         cases = []
@@ -209,26 +215,29 @@ class Probe:
         for param in target["params"]:
             if len(param["candidates"]) == 1 or time.monotonic() - started > target["budget_s"]:
                 continue
-            current = self.sample(target, function, chosen, {})
+            current = self.sample(target, function, chosen, {param["name"]: chosen[param["name"]]})
             cases += current
             if not param["always"] and self.score(current) >= GOOD_SCORE:
                 continue
             seen = [(chosen[param["name"]], current)]
             for candidate in param["candidates"]:
                 if candidate != chosen[param["name"]]:
-                    seen.append((candidate, self.sample(target, function, chosen, {param["name"]: candidate})))
+                    seen.append(
+                        (candidate, self.sample(target, function, chosen, {param["name"]: candidate}))
+                    )
                     cases += seen[-1][1]
             chosen[param["name"]] = self.unite(seen, param)
         return chosen, cases
 
-    def sample(self, target, function, chosen, instead):
-        return [
-            self.run_case(target, function, values)
-            for values in self.draw({**chosen, **instead}, FIT_DRAWS)
-        ]
+    def sample(
+        self, target: dict[str, Any], function: Any, chosen: dict[str, str], instead: Any
+    ) -> list[Case]:
+        """A few calls with options at their defaults, but for those in ``instead``."""
+        drawn = self.draw({**chosen, **list_defaults(target), **instead}, FIT_DRAWS)
+        return [self.run_case(target, function, values) for values in drawn]
 
     @staticmethod
-    def score(cases):
+    def score(cases: list[Any]) -> float:
         """The share of calls that ended well; a refusal that is documented counts a little."""
         if not cases:
             return -1.0
@@ -236,7 +245,7 @@ class Probe:
         # A strategy of two or three values tells little, however well it goes.
         return sum(worth[case.kind] for case in cases) / max(len(cases), 8)
 
-    def unite(self, seen, param):
+    def unite(self, seen: Any, param: Any) -> str:
         """The best candidate, and others that lead to branches which it does not reach."""
         bad = ("slow", "refused")
         usable = [entry for entry in seen if not any(case.kind in bad for case in entry[1])] or seen
@@ -263,7 +272,7 @@ class Probe:
 
     # --- one target
 
-    def probe_target(self, target):
+    def probe_target(self, target: dict[str, Any]) -> dict[str, Any]:
         target["wrappers"] = ["asyncio.run({call})"] if target["is_async"] else []
         function = self.compile_call(target)
         with contextlib.suppress(TooSlow):
@@ -276,11 +285,13 @@ class Probe:
                     break
         chosen, cases = self.fit(target, function)
         drawn = self.draw(chosen, FINAL_DRAWS)
-        optional = {p["name"]: "st.just(" + p["default"] + ")" for p in target["params"] if p["default"]}
+        optional = list_defaults(target)
         if optional:
             # Calls as people write them: most options left alone.
             plain = self.draw({**chosen, **optional}, FINAL_DRAWS // 2)
-            drawn = [case for pair in itertools.zip_longest(plain, drawn) for case in pair if case is not None]
+            drawn = [
+                case for pair in itertools.zip_longest(plain, drawn) for case in pair if case is not None
+            ]
         final = []
         started = time.monotonic()
         for values in drawn:
@@ -295,12 +306,12 @@ class Probe:
             self.define_instances(target, chosen, final)
         return self.describe(target, function, chosen, cases, final)
 
-    def compile_call(self, target):
+    def compile_call(self, target: dict[str, Any]) -> Callable[..., Any]:
         variables = {param["name"]: param["name"] for param in target["params"]}
         call = write_call(target, variables)
         return eval("lambda " + ", ".join(variables) + ": " + call, self.names)  # noqa: S307
 
-    def define_instances(self, target, chosen, cases):
+    def define_instances(self, target: dict[str, Any], chosen: dict[str, str], cases: list[Any]) -> None:
         """A strategy for instances of the class, made only of arguments that its constructor took."""
         good = [case for case in cases if case.kind == "ok"]
         class_source = target["template"].split("(")[0]
@@ -335,13 +346,13 @@ class Probe:
             target["instances"] = source
             self.names[target["strategy_name"]] = self.compile_strategy(source)
 
-    def find_safe(self, target):
+    def find_safe(self, target: dict[str, Any]) -> dict[str, str] | None:
         """The first combination of candidates with which the constructor never refuses."""
         function = self.compile_call(target)
         combinations = itertools.product(*(param["candidates"] for param in target["params"]))
         for combination in itertools.islice(combinations, 24):
             chosen = dict(zip(names(target["params"]), combination))  # noqa: B905
-            cases = self.sample(target, function, chosen, {})
+            cases = self.sample(target, function, chosen, chosen)
             if len(cases) < FIT_DRAWS // 2 or any(case.kind != "ok" for case in cases):
                 continue
             more = [self.run_case(target, function, values) for values in self.draw(chosen, FINAL_DRAWS)]
@@ -349,7 +360,9 @@ class Probe:
                 return chosen
         return None
 
-    def describe(self, target, function, chosen, cases, final):
+    def describe(
+        self, target: dict[str, Any], function: Any, chosen: dict[str, str], cases: list[Any], final: Any
+    ) -> dict[str, Any]:
         good = [case for case in final if case.kind == "ok"]
         counts = {kind: sum(case.kind == kind for case in final) for kind in observing.KINDS}
         found = {
@@ -385,7 +398,7 @@ class Probe:
                 found["relations"].append(relation)
         return found
 
-    def list_errors(self, target, cases, kind):
+    def list_errors(self, target: dict[str, Any], cases: list[Any], kind: Any) -> list[dict[str, Any]]:
         """One example of each exception type."""
         found = {}
         for case in cases:
@@ -400,7 +413,7 @@ class Probe:
                 }
         return list(found.values())
 
-    def name_class(self, kind):
+    def name_class(self, kind: Any) -> tuple[str | None, str]:
         """How to write a class in the test file: (source, module to import or "")."""
         if kind.__module__ == "builtins":
             return (kind.__name__, "") if hasattr(__builtins__, kind.__name__) else (None, "")
@@ -411,7 +424,7 @@ class Probe:
             return kind.__module__ + "." + kind.__name__, kind.__module__
         return None, ""
 
-    def list_types(self, good):
+    def list_types(self, good: list[Any]) -> list[dict[str, Any]]:
         kinds = list(dict.fromkeys(type(case.result) for case in good))
         if len(kinds) > 4:
             return []
@@ -423,7 +436,7 @@ class Probe:
             found.append({"name": name, "import": needed})
         return found
 
-    def check_repeats(self, found, function, good):
+    def check_repeats(self, found: dict[str, Any], function: Any, good: list[Any]) -> None:
         """Whether the same arguments give the same result, and stay as they are."""
         changed = set()
         for case in good[:60]:
@@ -437,13 +450,15 @@ class Probe:
             if error is not None or not observing.equal(twice, result):
                 found["comparable"] = False
             for name, value in again.items():
-                if isinstance(value, (list, dict, set, bytearray)) and not observing.same(value, before[name]):
+                if isinstance(value, (list, dict, set, bytearray)) and not observing.same(
+                    value, before[name]
+                ):
                     changed.add(name)
         found["changes"] = sorted(changed)
 
     # --- examples
 
-    def write_pins(self, target, found, pool):
+    def write_pins(self, target: dict[str, Any], found: dict[str, Any], pool: Any) -> list[dict[str, Any]]:
         """Assertions on recorded results, each tried out before it is handed on."""
         pins = []
         written = [case for case in pool if None not in case.sources.values()]
@@ -465,11 +480,13 @@ class Probe:
             lines = self.write_assertion(target, found, case, call)
             if lines and self.try_lines(lines):
                 pins.append({"lines": lines})
-            if len(pins) >= 18:
+            if len(pins) >= target["pin_cap"]:
                 break
         return pins
 
-    def write_assertion(self, target, found, case, call):
+    def write_assertion(
+        self, target: dict[str, Any], found: dict[str, Any], case: Any, call: str
+    ) -> list[str] | None:
         if found["changes"]:
             return self.write_changes(target, found, case)
         expected = write_value(case.result, self.made)
@@ -486,11 +503,13 @@ class Probe:
         shown = repr(case.result)
         if " at 0x" in shown or "object at" in shown or len(shown) > 160:
             return None
-        if type(case.result).__repr__ is object.__repr__ or isinstance(case.result, (types.FunctionType, dict)):
+        if type(case.result).__repr__ is object.__repr__ or isinstance(
+            case.result, (types.FunctionType, dict)
+        ):
             return None
         return ["assert repr(" + call + ") == " + repr(shown)]
 
-    def write_changes(self, target, found, case):
+    def write_changes(self, target: dict[str, Any], found: dict[str, Any], case: Any) -> list[str] | None:
         after = copy_values(case.values)
         function = self.compile_call(target)
         _result, error, _features = self.call(function, after, watched=False)
@@ -512,7 +531,7 @@ class Probe:
             lines.append("assert " + name + " == " + expected)
         return lines
 
-    def try_lines(self, lines):
+    def try_lines(self, lines: list[str]) -> bool:
         names = dict(self.names)
         _result, error, _features = self.call(
             lambda: exec("\n".join(lines), names),  # noqa: S102
@@ -521,7 +540,7 @@ class Probe:
         )
         return error is None
 
-    def try_refusal(self, name, call):
+    def try_refusal(self, name: str, call: str) -> bool:
         _result, error, _features = self.call(
             lambda: eval(call, dict(self.names)),  # noqa: S307
             {},
@@ -531,7 +550,9 @@ class Probe:
 
     # --- properties
 
-    def relation_holds(self, relation, target, function, good, found):
+    def relation_holds(
+        self, relation: Any, target: dict[str, Any], function: Any, good: list[Any], found: dict[str, Any]
+    ) -> bool:
         """Whether a property held for every call that ended well, and for enough of them to say so."""
         if found["changes"]:
             return False
@@ -549,7 +570,7 @@ class Probe:
             told.add(repr(case.result)[:200])
         return len(told) >= 5 and self.survives(relation, target, function, good)
 
-    def survives(self, relation, target, function, good):
+    def survives(self, relation: Any, target: dict[str, Any], function: Any, good: list[Any]) -> bool:
         """Whether the property also holds for arguments that other functions of the module made."""
         for challenge in relation["challenges"]:
             variables = list(good[0].values)
@@ -571,7 +592,7 @@ class Probe:
         return True
 
 
-def copy_values(values):
+def copy_values(values: dict[str, Any]) -> dict[str, Any]:
     """Copies of the arguments; what cannot be copied is handed on as it is."""
     copied = {}
     for name, value in values.items():
@@ -582,16 +603,21 @@ def copy_values(values):
     return copied
 
 
-def names(params):
+def list_defaults(target: dict[str, Any]) -> dict[str, str]:
+    """Strategies that leave every option alone."""
+    return {p["name"]: "st.just(" + p["default"] + ")" for p in target["params"] if p["default"] is not None}
+
+
+def names(params: list[dict[str, Any]]) -> list[str]:
     return [param["name"] for param in params]
 
 
-def main():
+def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         request = json.load(file)
     with open(sys.argv[2], "a", encoding="utf-8") as results:
 
-        def tell(found):
+        def tell(found: dict[str, Any]) -> None:
             results.write(json.dumps(found) + "\n")
             results.flush()
 

@@ -4,6 +4,8 @@ Run as ``python -I -B run_tests.py REQUEST RESULTS`` (two files) in a limited su
 a ``start`` before each test, so that a test which kills or hangs the process is known.
 """
 
+from __future__ import annotations
+
 import ast
 import json
 import os
@@ -11,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -29,29 +33,29 @@ class TestTooSlow(BaseException):
     """A test passed its time."""
 
 
-def ring(_number, _frame):
+def ring(_number: Any, _frame: Any) -> None:
     raise TestTooSlow
 
 
 class Recorder:
     """A pytest plugin that writes what happens."""
 
-    def __init__(self, tell, request, guard):
+    def __init__(self, tell: Callable[[dict[str, Any]], None], request: dict[str, Any], guard: Any) -> None:
         self.tell = tell
         self.request = request
         self.guard = guard
 
-    def pytest_collection_modifyitems(self, items):
+    def pytest_collection_modifyitems(self, items: Any) -> None:
         skipped = set(self.request["skip"])
         items[:] = [item for item in items if item.name not in skipped]
         self.tell({"event": "collected", "tests": [item.name for item in items]})
 
-    def pytest_collectreport(self, report):
+    def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self.tell({"event": "uncollectable", "why": str(report.longreprtext)[-1500:]})
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item):
+    def pytest_runtest_call(self, item: Any) -> Any:
         self.tell({"event": "start", "test": item.name})
         signal.signal(signal.SIGALRM, ring)
         signal.setitimer(signal.ITIMER_REAL, self.request["test_limit_s"])
@@ -78,14 +82,14 @@ class Recorder:
             result["duration_s"] = round(time.monotonic() - started, 3)
             self.tell(result)
 
-    def list_failures(self, error):
+    def list_failures(self, error: Any) -> list[dict[str, Any]]:
         """What failed and where, one entry for each different failure that Hypothesis found."""
         leaves = [error]
         while any(hasattr(leaf, "exceptions") for leaf in leaves):
             leaves = [part for leaf in leaves for part in getattr(leaf, "exceptions", [leaf])]
         return [self.describe_failure(leaf, getattr(error, "__notes__", ())) for leaf in leaves[:5]]
 
-    def describe_failure(self, error, outer_notes):
+    def describe_failure(self, error: Any, outer_notes: Any) -> dict[str, Any]:
         notes = [*getattr(error, "__notes__", ()), *outer_notes]
         # "Falsifying example: test_x(a=1)" in older versions, "Failing test case: test_x(a=1)" in newer ones.
         example = next((note for note in notes if note.startswith(("Falsifying", "Failing test case"))), "")
@@ -102,7 +106,7 @@ class Recorder:
             "statement": self.find_statement(line),
         }
 
-    def find_statement(self, line):
+    def find_statement(self, line: int) -> str:
         """The whole statement around a line of the test file."""
         with open(self.request["file"], encoding="utf-8") as file:
             source = file.read()
@@ -114,14 +118,14 @@ class Recorder:
         return ast.unparse(best) if best is not None else ""
 
 
-def tidy(example):
+def tidy(example: str) -> str:
     """The arguments of a falsifying example on one line, without Hypothesis's remarks."""
     lines = [line.split("  # or any other")[0].strip() for line in example.splitlines()]
     kept = " ".join(line for line in lines if line and not line.startswith("# "))
     return kept.partition("(")[2].rpartition(")")[0].strip().rstrip(",")[:1200]
 
 
-def measure(request, cover):
+def measure(request: dict[str, Any], cover: Any) -> dict[str, Any] | None:
     """How many statements in the bodies of the module's functions ran."""
     if cover is None or not request["source"]:
         return None
@@ -137,20 +141,27 @@ def measure(request, cover):
                     inside.add(inner.lineno)
     counted = inside & set(_statements)
     ran = counted - set(missing)
-    return {"event": "coverage", "statements": len(counted), "ran": len(ran), "missing": sorted(counted - ran)}
+    return {
+        "event": "coverage",
+        "statements": len(counted),
+        "ran": len(ran),
+        "missing": sorted(counted - ran),
+    }
 
 
-def is_text(node):
+def is_text(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def warm_up():
+def warm_up() -> None:
     """Let Hypothesis build its tables of characters now, not inside the first test and under coverage."""
     if st is not None:
-        settings(max_examples=1, database=None)(given(st.text() | st.from_regex("[a-z]"))(lambda text: None))()
+        settings(max_examples=1, database=None)(
+            given(st.text() | st.from_regex("[a-z]"))(lambda text: None)
+        )()
 
 
-def start_coverage(request):
+def start_coverage(request: dict[str, Any]) -> Any:
     try:
         import coverage
     except ImportError:
@@ -162,12 +173,12 @@ def start_coverage(request):
     return cover
 
 
-def main():
+def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         request = json.load(file)
     with open(sys.argv[2], "a", encoding="utf-8") as results:
 
-        def tell(found):
+        def tell(found: dict[str, Any]) -> None:
             results.write(json.dumps(found) + "\n")
             results.flush()
 

@@ -15,9 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from outline import list_parameters, show  # type: ignore[import-not-found]  # the sibling script
-
 import typeshed_client
+from outline import list_parameters, show  # type: ignore[import-not-found]  # the sibling script
 
 
 def describe(definition: ast.AST) -> dict[str, Any] | None:
@@ -31,9 +30,7 @@ def describe(definition: ast.AST) -> dict[str, Any] | None:
 
 
 def list_signatures(info: typeshed_client.NameInfo) -> list[dict[str, Any]]:
-    definitions = (
-        info.ast.definitions if isinstance(info.ast, typeshed_client.OverloadedName) else [info.ast]
-    )
+    definitions = info.ast.definitions if isinstance(info.ast, typeshed_client.OverloadedName) else [info.ast]
     return [described for d in definitions if isinstance(d, ast.AST) and (described := describe(d))]
 
 

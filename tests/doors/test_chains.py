@@ -1,0 +1,109 @@
+"""Chains of calls over real sockets: from agent to agent, through a hub and without one (GOLDEN 4-7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from tests.requirements import requirement
+from tests.system import System, Wire
+
+
+class Chain:
+    """Agents that each call the next one's skill; ``depths`` are those at which they ran."""
+
+    def __init__(self) -> None:
+        self.depths: list[int] = []
+
+    def link(self, name: str, following: str | None) -> Agent:
+        """The agent ``name`` whose skill ``ask_<name>`` calls ``ask_<following>``."""
+        agent = Agent(f"agent-{name}")
+
+        @agent.skill(f"ask_{name}")
+        async def ask(ctx: Context) -> Any:
+            self.depths.append(ctx.trace.depth)
+            return "the end" if following is None else await ctx.call(f"ask_{following}")
+
+        return agent
+
+
+WITH_AND_WITHOUT_HUB = pytest.mark.parametrize("hub", [True, False], ids=["through a hub", "without a hub"])
+
+
+@requirement("S-14")
+@requirement("S-15")
+@WITH_AND_WITHOUT_HUB
+async def test_a_loop_of_three_agents_ends_at_hop_6_with_its_path_drawn(
+    system: System, wire: Wire, hub: bool
+) -> None:
+    """A → B → C → A … : depths 0 to 5 run, the sixth is refused, and every caller learns why."""
+    chain = Chain()
+    if hub:
+        await system.start_hub()
+    first = await system.start_agent(chain.link("a", "b"))
+    for name, following in (("b", "c"), ("c", "a")):
+        await system.start_agent(chain.link(name, following))
+    reply = await wire.call(first.url, "ask_a")
+    assert chain.depths == [0, 1, 2, 3, 4, 5]
+    message = reply.error["message"]
+    assert "hop 6 of at most 5" in message
+    path = " → ".join(f"agent-{name}:ask_{name}" for name in "abcabc")
+    assert path in message
+    assert "the cycle is agent-a → agent-b → agent-c → agent-a" in message
+
+
+@requirement("S-14")
+@WITH_AND_WITHOUT_HUB
+async def test_five_agents_in_a_line_pass(system: System, wire: Wire, hub: bool) -> None:
+    """The bound is on chains that go on, not on teams."""
+    chain = Chain()
+    if hub:
+        await system.start_hub()
+    names = "abcde"
+    served = [
+        await system.start_agent(chain.link(name, following))
+        for name, following in zip(names, [*names[1:], None], strict=True)
+    ]
+    assert (await wire.call(served[0].url, "ask_a")).result == "the end"
+    assert chain.depths == [0, 1, 2, 3, 4]
+
+
+@requirement("S-14")
+async def test_twenty_branches_on_one_agent_that_calls_on_pass(system: System, wire: Wire) -> None:
+    """Siblings of a fan-out do not push each other over the limit (SPEC 7, seed 004)."""
+    chain = Chain()
+    await system.start_agent(chain.link("a", "b"))
+    await system.start_agent(chain.link("b", None))
+    hub = await system.start_hub()
+    branches = [{"id": f"b{n}", "skill": "ask_a", "with": {}} for n in range(20)]
+    workflow = {"name": "fan-out", "steps": [{"id": "all", "parallel": {"mode": "all"}, "steps": branches}]}
+    reply = await wire.call(hub.url, "orchestrate_workflow", {"workflow": workflow, "input": {}})
+    assert reply.result["output"] == {f"b{n}": "the end" for n in range(20)}
+    assert sorted(chain.depths) == [1] * 20 + [2] * 20
+
+
+@requirement("S-13")
+async def test_one_trace_id_goes_through_the_whole_chain(system: System, wire: Wire) -> None:
+    """As a header of every request on the way, one hop deeper at each agent."""
+    chain = Chain()
+    hub = await system.start_hub()
+    first = await system.start_agent(chain.link("a", "b"))
+    await system.start_agent(chain.link("b", "c"))
+    await system.start_agent(chain.link("c", None))
+    await wire.call(hub.url, "refresh_agents")
+    system.recording.clear()
+    await wire.call(first.url, "ask_a", x_openstarry_trace_id="one-chain")
+    sent = [
+        (one.to, one.headers["x-openstarry-trace-id"], one.headers.get("x-openstarry-trace-depth"))
+        for one in system.recording.exchanges
+    ]
+    assert sent == [
+        ("agent-a", "one-chain", None),
+        ("hub", "one-chain", "1"),
+        ("agent-b", "one-chain", "1"),
+        ("hub", "one-chain", "2"),
+        ("agent-c", "one-chain", "2"),
+    ]
