@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pytest
 
-JOB = 3
 REGISTRIES = 4
 MCP = 5
 WORKFLOWS = 6

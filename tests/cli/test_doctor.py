@@ -119,6 +119,15 @@ def test_wrong_settings_are_named_and_do_not_end_the_other_checks(
     assert "registry" in checks
 
 
+def test_a_wrong_variable_does_not_end_the_other_checks(
+    retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_HUB__PORT", "many")
+    checks = _examine(retinue)
+    assert "RETINUE_HUB__PORT" in checks["settings"]["found"]
+    assert checks["registry"]["status"] == "ok"
+
+
 def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyPatch, busy_port: int) -> None:
     monkeypatch.setattr(checkup, "HUB_PORT", busy_port)
     check = _examine(retinue)[f"port {busy_port}"]

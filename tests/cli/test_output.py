@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+
 import pytest
 
+from retinue.cli.failures import paint
 from retinue.cli.output import clean, print_json, print_table, warn_missing, working
 
 
@@ -37,3 +41,26 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
     with working("running") as say:
         say("step one\x07")
     assert capsys.readouterr() == ("", "step one \n")
+
+
+def test_a_terminal_sees_colour_unless_it_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paint("x", fg="red") == "x"
+    monkeypatch.delenv("NO_COLOR")
+    assert paint("x", fg="red") == "\x1b[31mx\x1b[0m"
+
+
+def test_only_a_status_is_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a real terminal: a name that sounds like a status is plain."""
+    monkeypatch.delenv("NO_COLOR")
+    main, terminal = pty.openpty()
+    try:
+        with os.fdopen(terminal, "w") as stream:
+            monkeypatch.setattr("sys.stdout", stream)
+            monkeypatch.setenv("TERM", "xterm")
+            print_table(("NAME", "STATUS"), [("failed", "unavailable since noon")])
+            stream.flush()
+            shown = os.read(main, 4096).decode()
+    finally:
+        os.close(main)
+    assert "\x1b[31munavailable since noon" in shown
+    assert "\nfailed" in shown

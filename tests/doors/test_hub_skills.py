@@ -145,10 +145,9 @@ async def test_call_skill_gives_the_value_and_keeps_the_agents_own_errors(office
     """Found by skill, under the caller's rights; code, message and data pass through."""
     value = await office.get("call_skill", {"skill": "create_plan", "arguments": {"requirements": "x"}})
     assert value == {"plan": "x"}
-    empty: dict[str, Any] = {}
     for skill in ("fail", "create_plan", "zz_secret", "nobody_has_it"):
-        relayed = await office.ask("call_skill", {"skill": skill, "arguments": empty})
-        direct = await office.ask(skill, empty)
+        relayed = await office.ask("call_skill", {"skill": skill, "arguments": {}})
+        direct = await office.ask(skill, {})
         assert relayed.body == direct.body
 
 

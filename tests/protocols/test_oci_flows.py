@@ -19,9 +19,9 @@ from retinue.core.errors import (
     RegistryRefusedError,
     RetinueError,
 )
-from retinue.protocols.oci import flows
+from retinue.protocols.oci import flows, pushing
 from retinue.protocols.oci.artifacts import card_artifact, render_artifact
-from retinue.protocols.oci.flows import Request, Response
+from retinue.protocols.oci.exchange import Request, Response
 from retinue.protocols.oci.manifest import Manifest, describe, render_manifest
 from retinue.protocols.oci.reference import Reference, digest_of
 from retinue.protocols.oci.wire import parse_error, parse_next_link, render_error, render_next_link
@@ -138,7 +138,7 @@ def test_a_known_digest_is_asked_conditionally_and_not_read_again(answer: Reply)
 
 def test_push_sends_what_is_missing_and_then_the_manifest() -> None:
     digest, asked = _feed(
-        flows.push("agents/plan", "v1", NEW),
+        pushing.push("agents/plan", "v1", NEW),
         (200, {}, b""),
         (404, {}, b""),
         (202, {"location": "/v2/agents/plan/blobs/uploads/7?_state=a%3D"}, b""),
@@ -163,7 +163,7 @@ def test_push_sends_what_is_missing_and_then_the_manifest() -> None:
     ],
 )
 def test_an_upload_goes_where_the_registry_says(location: str, upload: str) -> None:
-    flow = flows.push("agents/plan", "v1", NEW)
+    flow = pushing.push("agents/plan", "v1", NEW)
     next(flow)
     post = flow.send(Response(404, {}, b"", BASE + "/v2/agents/plan/blobs/x"))
     put = flow.send(Response(202, {"location": location}, b"", BASE + post.url))
@@ -172,13 +172,13 @@ def test_an_upload_goes_where_the_registry_says(location: str, upload: str) -> N
 
 def test_an_upload_without_a_place_to_go_is_refused() -> None:
     with pytest.raises(RegistryRefusedError, match="no Location"):
-        _feed(flows.push("agents/plan", "v1", NEW), (404, {}, b""), (202, {}, b""))
+        _feed(pushing.push("agents/plan", "v1", NEW), (404, {}, b""), (202, {}, b""))
 
 
 def test_a_registry_that_stores_another_manifest_is_found_out() -> None:
     stored = (201, {"docker-content-digest": "sha256:" + "0" * 64}, b"")
     with pytest.raises(DigestMismatchError):
-        _feed(flows.push("agents/plan", "v1", NEW), (200, {}, b""), (200, {}, b""), stored)
+        _feed(pushing.push("agents/plan", "v1", NEW), (200, {}, b""), (200, {}, b""), stored)
 
 
 def test_a_refusal_tells_the_status_and_the_registrys_reason() -> None:
@@ -255,7 +255,7 @@ def test_deleting_wants_a_tag_or_digest() -> None:
 def test_no_answer_makes_a_flow_fail_with_anything_but_our_errors(
     status: int, body: bytes, headers: dict[str, str]
 ) -> None:
-    for flow in (flows.list_repositories(), flows.pull(PLAN), flows.push("a", "v1", NEW), flows.delete(PLAN)):
+    for flow in (flows.list_repositories(), flows.pull(PLAN), pushing.push("a", "v1", NEW), flows.delete(PLAN)):
         request = next(flow)
         try:
             for _ in range(10):

@@ -64,7 +64,8 @@ async def examine(
         checks.append(Check("settings", "ok", "retinue.toml and RETINUE_* are well formed"))
     except RetinueError as error:
         checks.append(_failed("settings", error))
-        settings = Settings()
+        # Without its sources: what is wrong in the environment would be refused here again.
+        settings = Settings.model_construct()
     checks += [_check_folder(state), _check_space(state), _check_token(state), _check_database(state)]
     async with HttpClient() as http:
         home = LayoutRegistry(state.registry)

@@ -134,8 +134,7 @@ def _save(folder: Path, output: Mapping[str, Any]) -> Path:
     code = output.get("code")
     if not isinstance(code, str) or not code.strip():
         raise ExecutionFailedError("the build agent gave no tests")
-    name = str(output.get("file") or f"test_{output.get('module') or 'module'}.py".replace(".", "_"))
-    path = folder / Path(name).name
+    path = folder / Path(str(output["file_name"])).name
     with storage_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, code.encode())

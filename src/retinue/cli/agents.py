@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from retinue.cli.completion import complete_agent
+from retinue.cli.failures import paint
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn_missing
 from retinue.cli.session import open_session, run_command
@@ -51,7 +52,7 @@ def show(name: str, as_json: bool) -> None:
         print_json(reply)
         return
     card, listing = reply["card"], reply["listing"]
-    heading = click.style(clean(f"{card['name']} {card.get('version') or ''}"), bold=True)
+    heading = paint(clean(f"{card['name']} {card.get('version') or ''}"), bold=True)
     click.echo(heading + (f"  {clean(card['description'])}" if card.get("description") else ""))
     facts = {
         "status": _say_status(listing),

@@ -69,8 +69,13 @@ def show(failure: Failure, *, as_json: bool = False) -> None:
         click.echo(orjson.dumps(failure.as_json(), default=str).decode(), err=True)
         return
     remedy = f" — {_one_line(failure.remedy)}" if failure.remedy else ""
-    label = click.style("error:", fg="red", bold=True)
+    label = paint("error:", fg="red", bold=True)
     click.echo(f"{label} {_one_line(failure.message)}{remedy}", err=True)
+
+
+def paint(text: str, **style: Any) -> str:
+    """The text in a style, which click leaves out where no terminal reads it; plain with ``NO_COLOR``."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def _describe_own(error: RetinueError, trace: str) -> Failure:

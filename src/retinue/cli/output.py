@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from retinue.cli.failures import paint
+
 STATUS_STYLES = {
     "available": "green",
     "done": "green",
@@ -45,7 +47,7 @@ def print_json(value: Any, *, compact: bool = False) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, err: bool = False) -> None:
     """Print rows below headings; as wide as they need where the output is no terminal.
 
-    A cell that says a status is coloured.
+    What stands below STATUS is coloured by what it says.
     """
     from rich.console import Console
     from rich.table import Table
@@ -59,12 +61,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, err: b
     for position, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=position == 0)
     for row in rows:
-        cells = [clean(cell) for cell in row]
-        table.add_row(*(Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in cells))
+        cells = zip(columns, map(clean, row), strict=True)
+        table.add_row(*(Text(cell, style=_style_of(column, cell)) for column, cell in cells))
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     click.echo("\n".join(lines), err=err, color=console.is_terminal or None)
+
+
+def _style_of(column: str, cell: str) -> str:
+    return STATUS_STYLES.get(cell.partition(" ")[0], "") if column == "STATUS" else ""
 
 
 def note(text: str) -> None:
@@ -74,7 +80,7 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Say on standard error that something is not as it should be, though the command goes on."""
-    click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}", err=True)
+    click.echo(f"{paint('warning:', fg='yellow')} {clean(text)}", err=True)
 
 
 @contextmanager

@@ -42,10 +42,13 @@ RetinueError
 ├── RegistryError             an OCI registry or layout
 │   ├── RegistryUnreachableError
 │   ├── RegistryRefusedError  the registry answered with an error
+│   │   ├── RegistryLoginError  it wants other credentials than it got
+│   │   └── RegistryBusyError  it wants to be left alone for a while
 │   ├── ReferenceNotFoundError
 │   ├── InvalidReferenceError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
+│   │   └── ContentMissingError  a manifest names content that is not there
 │   └── RepositoryTakenError  the repository holds a card of another name
 └── StateError                the state folder or this machine
     ├── StateDamagedError
@@ -623,6 +626,32 @@ class RegistryRefusedError(RegistryError):
         return {"status": self.status}
 
 
+class RegistryLoginError(RegistryRefusedError):
+    """The registry, or its token server, does not let us in with what we have."""
+
+    type = "registry_login"
+
+    def __init__(self, registry: str, detail: str) -> None:
+        super().__init__(registry, 401, detail)
+        self.remedy = "log in: docker login HOST, or write user:password@ into the registry's url"
+
+
+class RegistryBusyError(RegistryRefusedError):
+    """The registry answered 429 for longer than we may wait; ``retry_after_s`` is what it asked for."""
+
+    type = "registry_busy"
+    kind = _FAILED
+
+    def __init__(self, registry: str, detail: str, retry_after_s: float) -> None:
+        super().__init__(registry, 429, detail)
+        self.remedy = f"try again in {max(1, round(retry_after_s))} s"
+        self.retry_after_s = retry_after_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {**super().data, "retry_after_s": self.retry_after_s}
+
+
 class ReferenceNotFoundError(RegistryError):
     """No such repository, tag or digest."""
 
@@ -668,6 +697,20 @@ class MalformedArtifactError(RegistryError):
     def __init__(self, reference: str, problem: str) -> None:
         super().__init__(f"{reference}: {problem}", remedy="publish it again: retinue publish")
         self.reference = reference
+
+
+class ContentMissingError(MalformedArtifactError):
+    """A manifest names content that its repository does not hold."""
+
+    type = "content_missing"
+
+    def __init__(self, reference: str, digest: str) -> None:
+        super().__init__(reference, f"its content {digest} is missing")
+        self.digest = digest
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"digest": self.digest}
 
 
 class RepositoryTakenError(RegistryError):

@@ -12,6 +12,8 @@ Visibility = Literal["private", "mesh", "exposed"]
 
 Schema = Mapping[str, Any]
 SignatureState = Literal["none", "valid", "invalid", "unknown_key"]
+Health = Literal["unknown", "healthy", "degraded", "unreachable"]
+"""What was measured of an agent; unknown = nobody has asked it yet."""
 
 
 def _no_facts() -> Mapping[str, Any]:
@@ -168,8 +170,9 @@ class Stats:
 class Listing:
     """A record as one source gave it, with what was measured since.
 
-    ``enabled`` is a person's choice; ``reachable`` is measured (None = never asked) and holds
-    ``since`` that time. ``raw`` are the bytes as received, or b"" for a record made here.
+    ``enabled`` is a person's choice; ``reachable`` is measured (None = never asked). ``last_error``
+    says why an agent is unreachable or, where it is reachable all the same, degraded; ``since`` is
+    when it became what it is (`health`). ``raw`` are the bytes as received, or b"" for a record made here.
     """
 
     record: AgentRecord
@@ -194,3 +197,12 @@ class Listing:
     @property
     def id(self) -> ListingKey:
         return ListingKey(self.source, self.key)
+
+    @property
+    def health(self) -> Health:
+        """What was measured, in one word."""
+        if self.reachable is None:
+            return "unknown"
+        if not self.reachable:
+            return "unreachable"
+        return "healthy" if self.last_error is None else "degraded"

@@ -1,4 +1,7 @@
-"""The circuit breaker of one agent: after some transport failures it is spared, then tried again.
+"""Is an agent worth asking? Its circuit breaker, and its condition from healthy to unreachable.
+
+The breaker keeps calls from an agent that has just failed several of them, and lets one try after a
+while; the condition is what people are shown, and the order in which agents are preferred.
 
 Only transport failures count (``Kind.counts_against_health``); any answer of the agent, an error
 included, closes the circuit. The last error is kept, so that a refusal can say why.
@@ -7,10 +10,10 @@ included, closes the circuit. The last error is kept, so that a refusal can say 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 
 from retinue.core.errors import CircuitOpenError, RetinueError
+from retinue.core.record import Health, Listing
 
 Clock = Callable[[], float]
 
@@ -63,21 +66,62 @@ class CircuitBreaker:
         self._trying = False
 
 
-class Breakers:
-    """One breaker for each subject that is called; the least recently used are forgotten."""
+PATIENCE = 3
+"""So many failures in a row, with somebody there who does not answer well, make an agent unreachable."""
 
-    def __init__(self, *, keep: int = 10_000, clock: Clock = time.monotonic) -> None:
-        self._keep = keep
-        self._clock = clock
-        self._breakers: OrderedDict[Hashable, CircuitBreaker] = OrderedDict()
+_TIERS: Mapping[Health, int] = {"healthy": 0, "unknown": 0, "degraded": 1, "unreachable": 2}
 
-    def of(self, subject: Hashable) -> CircuitBreaker:
-        """The breaker of this subject. Use (listing id, url): a replaced agent starts anew."""
-        breaker = self._breakers.get(subject)
-        if breaker is None:
-            breaker = self._breakers[subject] = CircuitBreaker(clock=self._clock)
-            if len(self._breakers) > self._keep:
-                self._breakers.popitem(last=False)
-        else:
-            self._breakers.move_to_end(subject)
-        return breaker
+
+def tier_of(listing: Listing) -> int:
+    """0 for the healthy and for those not asked yet, 1 for the degraded, 2 for the unreachable."""
+    return _TIERS[listing.health]
+
+
+class Condition:
+    """HEALTHY → DEGRADED → UNREACHABLE and back, of one agent.
+
+    Nobody there (a refused connection, another agent at the url) is certain, and makes the agent
+    unreachable at once. Somebody there who does not answer well (a probe without an answer in time,
+    a broken connection, a status of 500 or more) makes it degraded, and unreachable after
+    ``PATIENCE`` times in a row. Any answer, of a probe or of a call, ends both. A complaint about
+    its figures degrades an agent that answers, for as long as it is made.
+    """
+
+    __slots__ = ("_asked", "_certain", "_complaint", "_failures", "_reason")
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._certain = False
+        self._failures = 0
+        self._reason = ""
+        self._complaint: str | None = None
+
+    @property
+    def state(self) -> Health:
+        if self._certain or self._failures >= PATIENCE:
+            return "unreachable"
+        if self._failures or self._complaint is not None:
+            return "degraded"
+        return "healthy" if self._asked else "unknown"
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is degraded or unreachable; None for the others."""
+        return self._reason if self._failures else self._complaint
+
+    def answered(self) -> None:
+        """It gave an answer of its own, a refusal or an error included."""
+        self._asked = True
+        self._certain = False
+        self._failures = 0
+
+    def failed(self, reason: str, *, certain: bool) -> None:
+        """It gave none; ``certain`` = it is known not to be there."""
+        self._asked = True
+        self._certain = certain
+        self._failures += 1
+        self._reason = reason
+
+    def complain(self, complaint: str | None) -> None:
+        """What is wrong with its figures now; None = nothing."""
+        self._complaint = complaint

@@ -161,6 +161,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.InputRequiredError: _row(*_FAILED, 409, ("tool_error", "input-required"), _REJECT, 1),
     e.RunConflictError: _row(RUN_CONFLICT, "", 409, _SAID, _REJECT, 2),
     e.RegistryError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
+    e.RegistryLoginError: _row(*_FAILED, 502, _TASK, _FAILURE, 4),
     e.ReferenceNotFoundError: _row(*_FAILED, 404, _TASK, _FAILURE, 3),
     e.InvalidReferenceError: _row(
         *_PARAMETERS, 422, _SAID, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from retinue.core.errors import DigestMismatchError, MalformedArtifactError
+from retinue.core.errors import DigestMismatchError, MalformedArtifactError, RepositoryTakenError
 from retinue.protocols.oci.manifest import (
     CREATED,
     EMPTY_CONFIG,
@@ -29,6 +29,7 @@ from retinue.protocols.oci.reference import card_repository, digest_of, workflow
 CARD_ARTIFACT_TYPE = "application/vnd.a2a.agent.card"
 CARD_MEDIA_TYPE = "application/json"
 CARD_SUFFIX = "_agent_card.json"
+INDEX_ARTIFACT_TYPE = "application/vnd.retinue.index"
 WORKFLOW_MEDIA_TYPE = "application/yaml"
 PALLET_WORKFLOW_TYPE = "application/vnd.pallet.workflow.v1+yaml"
 WORKFLOW_MEDIA_TYPES = frozenset({WORKFLOW_MEDIA_TYPE, PALLET_WORKFLOW_TYPE})
@@ -36,10 +37,13 @@ WORKFLOW_MEDIA_TYPES = frozenset({WORKFLOW_MEDIA_TYPE, PALLET_WORKFLOW_TYPE})
 MAX_INLINE_BYTES = 1024 * 1024
 """Larger content is not put inline: in base64 it would press the manifest towards its cap."""
 
+MAX_BLOB_BYTES = 64 * 1024 * 1024
+"""A larger blob is neither taken at our door nor mirrored."""
+
 MAX_CONTENT_BYTES = 16 * 1024 * 1024
 """A card or workflow larger than this is refused unread."""
 
-Form = Literal["card", "workflow", "other"]
+Form = Literal["card", "workflow", "index", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,9 @@ class Artifact:
 
     @property
     def form(self) -> Form:
-        """Whether this is a card, a workflow or something of other people."""
+        """Whether this is a card, a workflow, our index of both or something of other people."""
+        if self.manifest.artifact_type == INDEX_ARTIFACT_TYPE:
+            return "index"
         if self.manifest.artifact_type == CARD_ARTIFACT_TYPE or self.title.endswith(CARD_SUFFIX):
             return "card"
         return "workflow" if self.media_type in WORKFLOW_MEDIA_TYPES else "other"
@@ -110,7 +116,7 @@ def card_artifact(
     ``card`` are the exact bytes to serve; ``skills`` the ids that others may see.
     Raises InvalidReferenceError when no repository or file can have the name.
     """
-    facts = {"skills": ",".join(skills), CREATED: _rfc3339(created)}
+    facts = {"skills": ",".join(skills), CREATED: rfc3339(created)}
     if version is not None:
         facts = {"version": version, **facts}
     short = card_repository(name).removeprefix("agents/")
@@ -125,8 +131,39 @@ def workflow_artifact(workflow_id: str, definition: bytes, *, created: datetime)
         WORKFLOW_MEDIA_TYPE,
         f"{short}.yaml",
         PALLET_WORKFLOW_TYPE,
-        {CREATED: _rfc3339(created)},
+        {CREATED: rfc3339(created)},
     )
+
+
+def only_card_of(name: str, repository: str) -> Guard:
+    """The rule that a repository belongs to the first card name in it (SPEC 7, seed 001).
+
+    The guard raises RepositoryTakenError when something else is held; nothing, or a card without a
+    readable name, may be replaced.
+    """
+
+    def guard(held: Artifact | None) -> None:
+        if held is None:
+            return
+        holder = find_card_name(held) if held.form == "card" else held.title or "another artifact"
+        if holder is not None and holder != name:
+            raise RepositoryTakenError(repository, holder, name)
+
+    return guard
+
+
+def same_owner(artifact: Artifact | None, repository: str) -> Guard:
+    """The same rule for something that comes from elsewhere, card or not; None = no content of ours."""
+    name = find_card_name(artifact) if artifact is not None else None
+    if name is not None:
+        return only_card_of(name, repository)
+
+    def guard(held: Artifact | None) -> None:
+        holder = find_card_name(held) if held is not None else None
+        if holder is not None:
+            raise RepositoryTakenError(repository, holder, "something else")
+
+    return guard
 
 
 def render_artifact(artifact: NewArtifact) -> Package:
@@ -222,5 +259,6 @@ def find_card_name(artifact: Artifact) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _rfc3339(moment: datetime) -> str:
+def rfc3339(moment: datetime) -> str:
+    """A time as the annotations of manifests hold it, in UTC."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

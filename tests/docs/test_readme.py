@@ -1,0 +1,196 @@
+"""The README's paths, over real processes: what its console blocks say is what is typed here.
+
+Two things differ from what a reader types: the hub takes any free port (by its setting), and the
+addresses of agent and registry are those that they really got.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import orjson
+import pytest
+import urllib3
+
+from retinue.workflows.loading import load_definition
+from tests.docs.pages import README, Section, list_sections
+from tests.processes.running import Program, program
+from tests.requirements import requirement
+from tests.services import docker_registry
+
+SECTIONS = {section.title: section for section in list_sections(README)}
+READY = {"serve": "published", "hub": " exposed to MCP clients"}
+AGENT, REGISTRY = "http://127.0.0.1:8001", "http://127.0.0.1:5000"
+FEW_S = 60
+
+QUICK_AGENTS = """
+from retinue import Agent
+
+planner, builder, reviewer = Agent("quick-plan"), Agent("quick-build"), Agent("quick-review")
+
+
+@planner.skill
+async def create_plan(requirements: str) -> dict[str, str]:
+    return {"plan": f"plan to {requirements}"}
+
+
+@builder.skill
+async def generate_code(plan: str, feedback: str = "") -> dict[str, str]:
+    return {"code": f"{plan}: {'second' if feedback else 'first'} draft"}
+
+
+@reviewer.skill
+async def review_code(code: str) -> dict[str, str | int]:
+    failed = int("first" in code)
+    return {"review": f"{code}: {failed} failed", "feedback": "again" if failed else "", "failed": failed}
+"""
+
+
+class Shell:
+    """Types commands as the README has them; one that ends in ``&`` runs until the end."""
+
+    def __init__(self, running: ExitStack) -> None:
+        self._running = running
+        self.addresses: dict[str, str] = {}
+
+    def type(self, command: str) -> str:
+        """Run one command to its end, or until it is ready; gives its standard output."""
+        for shown, real in self.addresses.items():
+            command = command.replace(shown, real)
+        background = command.endswith(" &")
+        name, *arguments = shlex.split(command.removesuffix(" &"))
+        if name == "curl":
+            return curl(arguments)
+        assert name == "retinue", command
+        if background:
+            return self.start(*arguments).output
+        done = subprocess.run(
+            [sys.executable, "-m", "retinue", *arguments], capture_output=True, text=True, timeout=FEW_S
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        self.said = done.stderr
+        return done.stdout
+
+    def start(self, *arguments: str) -> Program:
+        """A command that goes on; an agent's address takes the place of the README's."""
+        started = self._running.enter_context(program(*arguments, cwd=Path.cwd()))
+        started.wait_for(READY[arguments[0]])
+        if arguments[0] == "serve":
+            self.addresses[AGENT] = started.url_in(" at http")
+        return started
+
+
+def curl(arguments: list[str]) -> str:
+    """The request, by curl where there is one, else the same one without it."""
+    if found := shutil.which("curl"):
+        return subprocess.run(
+            [found, *arguments], capture_output=True, text=True, timeout=FEW_S, check=True
+        ).stdout
+    options = dict(zip(arguments, arguments[1:], strict=False))
+    name, _, value = options["-H"].partition(": ")
+    url = next(argument for argument in arguments if argument.startswith("http"))
+    with urllib3.PoolManager() as pool:
+        return pool.request("POST", url, body=options["-d"], headers={name: value}).data.decode()
+
+
+@pytest.fixture
+def shell(fresh_folder: Path) -> Iterator[Shell]:
+    with ExitStack() as running:
+        yield Shell(running)
+
+
+def section(title: str) -> Section:
+    return SECTIONS[title]
+
+
+def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
+    elsewhere = {
+        command
+        for title, found in SECTIONS.items()
+        if title not in ("Write an agent", "Run a mesh", "Combine agents")
+        for block in found.commands()
+        for command in block
+    }
+    assert {command.split()[0] for command in elsewhere} == {"make", "export"}
+    assert [len(section(title).commands()) for title in ("Write an agent", "Run a mesh", "Combine agents")] == [
+        2,
+        2,
+        1,
+    ]
+
+
+def test_the_path_that_the_readme_exports_has_the_program() -> None:
+    assert (Path(sys.executable).parent / "retinue").is_file()
+
+
+@requirement("P-10")
+def test_write_an_agent_three_commands_to_an_answer_and_any_language_can_call_it(shell: Shell) -> None:
+    (new, serve, call), (request,) = section("Write an agent").commands()
+    shell.type(new)
+    assert sorted(path.name for path in Path("my-agent").iterdir()) == [
+        "README.md",
+        "agent.json",
+        "agent.py",
+        "test_agent.py",
+    ]
+    shell.type(serve)
+    assert orjson.loads(shell.type(call)) == {"text": "Hello, Ada!"}
+    assert orjson.loads(shell.type(request)) == {
+        "jsonrpc": "2.0",
+        "result": {"text": "Hello, Ada!"},
+        "id": "1",
+    }
+
+
+def test_run_a_mesh_the_hub_starts_its_agents_and_finds_yours(shell: Shell) -> None:
+    new, serve, _ = section("Write an agent").commands()[0]
+    hub, agents, find = section("Run a mesh").commands()[0]
+    shell.type(new)
+    shell.type(serve)
+    shell.type(hub)
+    rows = {line.split()[0]: line for line in shell.type(agents).splitlines()[1:]}
+    assert sorted(rows) == ["build-agent", "my-agent", "plan-agent", "test-agent"]
+    assert all(" available " in row for row in rows.values()), rows
+    assert [line.split()[:2] for line in shell.type(find).splitlines()[1:]] == [["create_plan", "plan-agent"]]
+
+
+@requirement("P-03")
+def test_a_registry_of_your_own_takes_the_place_of_the_folder(shell: Shell, tmp_path: Path) -> None:
+    publish, find = section("Run a mesh").commands()[1]
+    shell.type(section("Write an agent").commands()[0][0])
+    with docker_registry(tmp_path) as url:
+        shell.addresses[REGISTRY] = url
+        assert shell.type(publish).startswith("agents/my:v1@sha256:")
+        assert [line.split()[:2] for line in shell.type(find).splitlines()[1:]] == [["greet", "my-agent"]]
+        assert shell.type(f"{find} --url") == f"{AGENT}\n"
+
+
+@requirement("P-15")
+def test_combine_agents_the_workflow_finds_an_agent_for_each_step_and_loops_until_it_holds(
+    shell: Shell, fresh_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    (block,) = section("Combine agents").blocks("yaml")
+    ((run,),) = section("Combine agents").commands()
+    (fresh_folder / "flow.yaml").write_text(block, encoding="utf-8")
+    (fresh_folder / "quick.py").write_text(QUICK_AGENTS, encoding="utf-8")
+    shell.type(section("Run a mesh").commands()[0][0])
+    for name in ("planner", "builder", "reviewer"):
+        shell.start("serve", f"quick.py:{name}")
+    output: Mapping[str, str] = orjson.loads(shell.type(run))
+    plan = "plan to write tests for textwrap"
+    assert output == {"plan": plan, "review": f"{plan}: second draft: 0 failed"}
+    agents = [line.split()[2] for line in shell.said.splitlines()]
+    assert agents == ["quick-plan", *["quick-build", "quick-review"] * 2]
+
+
+def test_the_workflow_of_the_readme_loads() -> None:
+    (block,) = section("Combine agents").blocks("yaml")
+    definition = load_definition(block, source="README.md")
+    assert [step.id for step in definition.steps] == ["plan", "refine"]
