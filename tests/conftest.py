@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 LEAKING_PREFIXES = ("RETINUE_", "KOI_MCP_", "OTEL_")
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
@@ -17,6 +18,15 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"
 hypothesis.settings.register_profile("retinue", deadline=None, database=None)
 hypothesis.settings.register_profile("ci", deadline=None, database=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "retinue")
+
+# The default renderer draws tracebacks with rich, which takes up to a second for each that is logged.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["level", "event"]),
+    ]
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,6 +44,8 @@ def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     home = tmp_path / "retinue-home"
     monkeypatch.setenv("RETINUE_HOME", str(home))
+    # Nobody is logged in anywhere unless a test says so.
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker-config"))
     # Programs that wrap at the terminal's width print the same everywhere.
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -89,6 +89,20 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class RoutingTable(_Table):
+    """``[routing]``: who gets a call that several agents could take."""
+
+    strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
+
+
+class RegistryTable(_Table):
+    """``[registry."URL"]``: how one registry is asked, beside its url in ``registries`` or ``--registry``."""
+
+    mirrors: tuple[str, ...] = ()
+    ca_file: Path | None = None
+    repositories: tuple[str, ...] = ()
+
+
 class ModelTable(_Table):
     """``[llm.NAME]``: one LLM agent."""
 
@@ -126,6 +140,8 @@ class Settings(BaseSettings):
     limits: LimitTable = LimitTable()
     execute: ExecuteTable = ExecuteTable()
     directory: DirectoryTable = DirectoryTable()
+    routing: RoutingTable = RoutingTable()
+    registry: Mapping[str, RegistryTable] = {}
     llm: Mapping[str, ModelTable] = {}
 
     @classmethod

@@ -105,9 +105,12 @@ def test_a_hub_that_does_not_answer_is_named(retinue: Retinue, monkeypatch: pyte
     assert "unset RETINUE_HUB" in check["remedy"]
 
 
-def test_a_registry_that_does_not_answer_is_named(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETINUE_REGISTRIES", f'["{DEAD}"]')
-    assert _examine(retinue)[DEAD]["status"] == "fail"
+@pytest.mark.parametrize("url", [DEAD, "ftp://no-registry"])
+def test_a_registry_that_does_not_answer_is_named(
+    url: str, retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_REGISTRIES", f'["{url}"]')
+    assert _examine(retinue)[url]["status"] == "fail"
 
 
 def test_wrong_settings_are_named_and_do_not_end_the_other_checks(

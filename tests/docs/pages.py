@@ -30,7 +30,10 @@ class Section:
     def commands(self) -> list[list[str]]:
         """The commands of each console block, continued lines joined, comments left out."""
         return [
-            [re.sub(r"\s*\\\n\s*", " ", found).partition("  #")[0].rstrip() for found in _COMMAND.findall(block)]
+            [
+                re.sub(r"\s*\\\n\s*", " ", found).partition("  #")[0].rstrip()
+                for found in _COMMAND.findall(block)
+            ]
             for block in self.blocks("console")
         ]
 

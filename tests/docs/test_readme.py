@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -20,7 +21,7 @@ import urllib3
 
 from retinue.workflows.loading import load_definition
 from tests.docs.pages import README, Section, list_sections
-from tests.processes.running import Program, program
+from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
@@ -58,6 +59,8 @@ class Shell:
     def __init__(self, running: ExitStack) -> None:
         self._running = running
         self.addresses: dict[str, str] = {}
+        self.said = ""
+        """What the last command wrote to standard error."""
 
     def type(self, command: str) -> str:
         """Run one command to its end, or until it is ready; gives its standard output."""
@@ -92,7 +95,7 @@ def curl(arguments: list[str]) -> str:
         return subprocess.run(
             [found, *arguments], capture_output=True, text=True, timeout=FEW_S, check=True
         ).stdout
-    options = dict(zip(arguments, arguments[1:], strict=False))
+    options = dict(pairwise(arguments))
     name, _, value = options["-H"].partition(": ")
     url = next(argument for argument in arguments if argument.startswith("http"))
     with urllib3.PoolManager() as pool:
@@ -118,7 +121,9 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [len(section(title).commands()) for title in ("Write an agent", "Run a mesh", "Combine agents")] == [
+    assert [
+        len(section(title).commands()) for title in ("Write an agent", "Run a mesh", "Combine agents")
+    ] == [
         2,
         2,
         1,
@@ -154,9 +159,13 @@ def test_run_a_mesh_the_hub_starts_its_agents_and_finds_yours(shell: Shell) -> N
     shell.type(new)
     shell.type(serve)
     shell.type(hub)
-    rows = {line.split()[0]: line for line in shell.type(agents).splitlines()[1:]}
-    assert sorted(rows) == ["build-agent", "my-agent", "plan-agent", "test-agent"]
-    assert all(" available " in row for row in rows.values()), rows
+
+    def available() -> list[str]:
+        rows = [line.split() for line in shell.type(agents).splitlines()[1:]]
+        return sorted(name for name, _, status, *_ in rows if status == "available")
+
+    # an agent is listed at once, and asked whether it is there a moment later
+    wait_until(lambda: available() == ["build-agent", "my-agent", "plan-agent", "test-agent"], agents)
     assert [line.split()[:2] for line in shell.type(find).splitlines()[1:]] == [["create_plan", "plan-agent"]]
 
 

@@ -107,3 +107,27 @@ async def test_one_trace_id_goes_through_the_whole_chain(system: System, wire: W
         ("hub", "one-chain", "2"),
         ("agent-c", "one-chain", "2"),
     ]
+
+
+async def test_the_version_that_an_agent_wishes_for_is_kept_on_the_way_through_the_hub(
+    system: System, wire: Wire
+) -> None:
+    """``ctx.call(…, version=…)``: an offer of another version is no offer."""
+    caller = Agent("caller")
+
+    @caller.skill
+    async def ask_old(version: str, ctx: Context) -> Any:
+        return await ctx.call("ask_end", version=version)
+
+    await system.start_hub()
+    old = Agent("old-agent", version="1.2.0")
+
+    @old.skill
+    async def ask_end() -> str:
+        return "1.2.0"
+
+    await system.start_agent(old)
+    base = (await system.start_agent(caller)).url
+    assert (await wire.call(base, "ask_old", {"version": "^1.0"})).result == "1.2.0"
+    refused = await wire.call(base, "ask_old", {"version": ">=2"})
+    assert "No version of ask_end fits >=2" in refused.error["message"]

@@ -106,6 +106,22 @@ async def test_an_unknown_skill_keeps_the_words_of_the_seed(doors: Doors, wire: 
     assert (reply.error["code"], reply.error["message"]) == (-32601, "Unknown skill: unknown_skill_id")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "code", "kind"),
+    [(">=2", -32601, "version_conflict"), ("about two", -32603, "invalid_setting")],
+)
+async def test_a_version_that_nobody_offers_is_a_conflict(
+    doors: Doors, wire: Wire, wanted: str, code: int, kind: str
+) -> None:
+    """P-30: what ``ctx.call(…, version=…)`` wishes reaches the door that chooses the agent."""
+    params = {"requirements": "x"}
+    reply = await wire.call(doors.base, "create_plan", params, x_retinue_version=wanted)
+    assert (reply.error["code"], reply.error["data"]["type"]) == (code, kind)
+    assert doors.bench.ran == []
+    fitting = await wire.call(doors.base, "create_plan", params, x_retinue_version=">=1,<2")
+    assert fitting.result == {"plan": "x"}
+
+
 @requirement("P-23")
 @pytest.mark.parametrize(
     ("skill", "params", "message", "path"),

@@ -25,9 +25,9 @@ from retinue.core.errors import (
     RepositoryTakenError,
 )
 from retinue.drivers.http import HttpClient
+from retinue.drivers.http_registry import HttpRegistry
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.registry import (
-    HttpRegistry,
     Registry,
     forget,
     open_registry,

@@ -133,7 +133,10 @@ class ScriptedLookup:
     def mark_reachable(self, listing: Listing) -> None:
         self.told.append(f"reachable {listing.record.name}")
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError) -> None:
+    def mark_degraded(self, listing: Listing, reason: str) -> None:
+        self.told.append(f"degraded {listing.record.name}")
+
+    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
         self.told.append(f"unreachable {listing.record.name}")
 
 

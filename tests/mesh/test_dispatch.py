@@ -109,7 +109,7 @@ async def test_the_first_candidate_takes_the_call_and_one_known_as_unreachable_c
 
 async def test_a_strategy_arranges_the_candidates() -> None:
     dispatcher, _, _ = make_dispatcher(
-        make_listing("a"), make_listing("b"), strategy=lambda candidates: candidates[::-1]
+        make_listing("a"), make_listing("b"), strategy=lambda candidates, _: candidates[::-1]
     )
     assert (await dispatcher.dispatch(make_call())).agent == "b"
 

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import CircuitOpenError, RemoteFaultError, UnknownSkillError
-from retinue.mesh.health import Breakers
+from retinue.mesh.pulse import Pulses
 from tests.mesh.scripted import (
     FakeClock,
     make_call,
@@ -52,7 +52,7 @@ async def test_a_call_that_may_have_run_is_not_given_to_another() -> None:
     )
     assert error_of(await dispatcher.dispatch(make_call()), "failed").sent
     assert invoker.invoked == ["a"]
-    assert "unreachable a" in lookup.told
+    assert "degraded a" in lookup.told
 
 
 @pytest.mark.parametrize("hint", ["idempotent", "read_only"])
@@ -149,7 +149,7 @@ async def test_a_skill_that_is_gone_from_the_new_card_is_unknown() -> None:
 async def test_an_agent_that_was_unreachable_three_times_is_spared_and_tried_again_later() -> None:
     clock = FakeClock()
     dispatcher, _, invoker = make_dispatcher(
-        make_listing("a"), acts={"a": unreachable("a")}, breakers=Breakers(clock=clock)
+        make_listing("a"), acts={"a": unreachable("a")}, pulses=Pulses(clock=clock)
     )
     for _ in range(3):
         await dispatcher.dispatch(make_call())
@@ -167,7 +167,7 @@ async def test_a_call_goes_to_the_next_candidate_while_the_first_is_spared() -> 
         make_listing("a"),
         make_listing("b"),
         acts={"a": unreachable("a")},
-        breakers=Breakers(clock=FakeClock()),
+        pulses=Pulses(clock=FakeClock()),
     )
     for _ in range(5):
         assert (await dispatcher.dispatch(make_call())).agent == "b"
@@ -178,7 +178,7 @@ async def test_a_call_goes_to_the_next_candidate_while_the_first_is_spared() -> 
 async def test_a_try_without_a_verdict_leaves_the_circuit_as_it_was(act: str) -> None:
     clock = FakeClock()
     dispatcher, _, invoker = make_dispatcher(
-        make_listing("a"), acts={"a": unreachable("a")}, breakers=Breakers(clock=clock)
+        make_listing("a"), acts={"a": unreachable("a")}, pulses=Pulses(clock=clock)
     )
     for _ in range(3):
         await dispatcher.dispatch(make_call())

@@ -1,11 +1,11 @@
-"""The circuit breaker of one agent, and the set of them."""
+"""The circuit breaker of one agent, and its condition."""
 
 from __future__ import annotations
 
 import pytest
 
 from retinue.core.errors import CircuitOpenError
-from retinue.mesh.health import Breakers, CircuitBreaker
+from retinue.mesh.health import CircuitBreaker
 from tests.mesh.scripted import FakeClock, unreachable
 
 
@@ -77,13 +77,3 @@ def test_a_try_that_was_given_up_leaves_the_next_caller_the_try() -> None:
     breaker.enter("a")
     with pytest.raises(CircuitOpenError):
         breaker.enter("a")
-
-
-def test_each_subject_has_its_own_breaker_and_the_idlest_is_forgotten() -> None:
-    breakers = Breakers(keep=2, clock=FakeClock())
-    first, second = breakers.of("a"), breakers.of("b")
-    assert breakers.of("a") is first
-    assert first is not second
-    breakers.of("c")
-    assert breakers.of("a") is first
-    assert breakers.of("b") is not second

@@ -59,4 +59,4 @@ def test_the_first_live_one_is_tried_first_and_the_unreachable_last_but_not_drop
 
 def test_a_strategy_arranges_the_live_ones_only() -> None:
     offered = [listing("dead", reachable=False), listing("a"), listing("b")]
-    assert names(order_candidates(offered, lambda live: list(reversed(live)))) == ["b", "a", "dead"]
+    assert names(order_candidates(offered, lambda live, _: list(reversed(live)))) == ["b", "a", "dead"]

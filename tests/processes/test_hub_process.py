@@ -100,12 +100,22 @@ def test_a_killed_agent_is_started_again_by_its_supervisor(tmp_path: Path, port:
         assert descendants(hub.process.pid) != {child}
 
 
-def test_a_child_that_cannot_start_ends_the_hub_with_its_last_words(tmp_path: Path, port: int) -> None:
-    (tmp_path / "broken.py").write_text("raise ValueError('no good')\n")
-    (tmp_path / "retinue.toml").write_text("[[agents]]\ntarget = 'broken.py'\n")
+def test_an_agent_that_does_not_start_is_said_so_and_the_hub_goes_on_and_tries_again(
+    tmp_path: Path, port: int
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ValueError('no good')\n")
+    good = write_agent(tmp_path, "good-agent", "1.0.0", "who", "good")
+    (tmp_path / "retinue.toml").write_text(
+        f"[[agents]]\ntarget = 'broken.py'\n[[agents]]\ntarget = {str(good)!r}\n"
+    )
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-        assert hub.wait() != 0
-        assert "no good" in hub.output
+        url = hub.url_in("hub at")
+        assert "broken.py did not start" in hub.wait_for("no good")
+        hub.wait_for("1 agents")
+        assert execute(url, "who")["result"] == "good"
+        broken.write_text(good.read_text().replace("good-agent", "mended-agent").replace("'who'", "'other'"))
+        hub.wait_for("mended-agent")
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b""])
@@ -131,14 +141,15 @@ def test_one_damaged_repository_leaves_the_other_agents_usable(
     good = write_agent(tmp_path, "good-agent", "1.0.0", "who", "good")
     bad = write_agent(tmp_path, "bad-agent", "1.0.0", "other", "bad")
     with (
-        program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub,
         program("serve", str(good), cwd=tmp_path) as first,
         program("serve", str(bad), cwd=tmp_path) as second,
     ):
-        url = hub.url_in("hub at")
         first.wait_for("published")
         second.wait_for("published")
         (retinue_home / "registry" / "agents" / "bad" / "index.json").write_text("{broken")
-        found = execute(url, "refresh_agents")["result"]
-        assert any("agents/bad" in str(one) for one in found["missing"]), found
-        assert execute(url, "who")["result"] == "good"
+        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+            url = hub.url_in("hub at")
+            hub.wait_for("1 agents")
+            found = execute(url, "list_agents")["result"]
+            assert any("agents/bad" in str(one) for one in found["missing"]), found
+            assert execute(url, "who")["result"] == "good"

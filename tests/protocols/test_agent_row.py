@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.core.record import AgentRecord, Endpoint, Listing, Skill, Stats
 from retinue.protocols.agent_row import render_agent_row, render_skill_row
 
 SCOPES = frozenset({"exposed", "mesh"})
@@ -72,7 +72,19 @@ def test_an_agent_that_does_not_answer_says_since_when_and_why() -> None:
     dead = replace(LISTING, reachable=False, since=at, last_error="connection refused")
     assert row(dead)["since"] == "2026-01-02T00:00:00+00:00"
     assert row(dead)["last_error"] == "connection refused"
-    assert "last_error" not in row(replace(dead, reachable=True))
+    assert row(dead)["status"] == "unavailable"
+    degraded = row(replace(dead, reachable=True))
+    assert (degraded["status"], degraded["last_error"]) == ("degraded", "connection refused")
+    assert "last_error" not in row(replace(dead, reachable=None))
+
+
+def test_metrics_are_those_of_seed_002_and_shown_only_where_there_was_a_call() -> None:
+    stats = Stats(calls=150, failures=3, mean_latency_s=2.5)
+    shown = render_agent_row(LISTING, scopes=SCOPES, metrics=stats)["metrics"]
+    assert shown == {"avgResponseTime": 2500, "successRate": 0.98, "totalRequests": 150}
+    assert "metrics" not in render_agent_row(LISTING, scopes=SCOPES, metrics=Stats())
+    lost = render_agent_row(LISTING, scopes=SCOPES, metrics=Stats(calls=1, failures=1))
+    assert lost["metrics"] == {"successRate": 0.0, "totalRequests": 1}
 
 
 def test_an_agent_without_scores_has_no_capabilities() -> None:

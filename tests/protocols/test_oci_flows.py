@@ -255,7 +255,8 @@ def test_deleting_wants_a_tag_or_digest() -> None:
 def test_no_answer_makes_a_flow_fail_with_anything_but_our_errors(
     status: int, body: bytes, headers: dict[str, str]
 ) -> None:
-    for flow in (flows.list_repositories(), flows.pull(PLAN), pushing.push("a", "v1", NEW), flows.delete(PLAN)):
+    push = pushing.push("a", "v1", NEW)
+    for flow in (flows.list_repositories(), flows.pull(PLAN), push, flows.delete(PLAN)):
         request = next(flow)
         try:
             for _ in range(10):

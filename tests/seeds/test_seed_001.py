@@ -21,6 +21,7 @@ from retinue.apps.publishable import Card, read_target
 from retinue.core.errors import UnknownSkillError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.registry import open_registry
+from retinue.drivers.state import State
 from tests.recording import Recording, relay_to
 from tests.requirements import requirement
 from tests.seeds.seed_001 import (
@@ -35,7 +36,7 @@ from tests.seeds.seed_001 import (
 )
 from tests.services import docker_registry
 from tests.serving import serve_app
-from tests.system import System, Wire, publish
+from tests.system import System, Wire, open_system, publish
 
 REPOSITORIES = {"agents/build", "agents/plan", "agents/test"}
 URLS = {
@@ -189,6 +190,19 @@ async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: Sys
     assert reply.headers["content-type"] == "application/json"
     assert list(reply.json.items()) == list(load_block("response").items())
     assert heard == [load_block("request")["params"]]
+
+
+async def test_the_request_of_the_diagram_has_no_id_and_is_answered_on_wish(
+    retinue_home: Path, wire: Wire
+) -> None:
+    """GOLDEN 1-4 (the diagram's arrows): a notification, unless a setting says otherwise (SPEC 7)."""
+    body = {key: value for key, value in load_block("request").items() if key != "id"}
+    for wish, reply in ((False, None), (True, {"jsonrpc": "2.0", "result": {"plan": PLAN}, "id": None})):
+        async with open_system(State(retinue_home), execute={"answer_without_id": wish}) as system:
+            base = (await system.start_agent(plan_agent())).url
+            answer = await wire.post(f"{base}/execute", body)
+        assert answer.status == (200 if wish else 204)
+        assert (answer.json if wish else None) == reply
 
 
 @requirement("P-10")

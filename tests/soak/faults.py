@@ -43,7 +43,7 @@ class Fault:
 
 
 def list_faults(source: str) -> list[Fault]:
-    """Every single-point fault in the public functions and methods of a module, in the order of the source."""
+    """Every single-point fault in the public functions of a module, in the order of the source."""
     tree = ast.parse(source)
     faults = []
     for name, index in _list_public(tree):

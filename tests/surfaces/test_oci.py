@@ -14,8 +14,9 @@ import pytest
 from starlette.applications import Starlette
 
 from retinue.drivers.http import HttpClient, HttpResponse
+from retinue.drivers.http_registry import HttpRegistry
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import HttpRegistry, Registry, publish_card
+from retinue.drivers.registry import Registry, publish_card
 from retinue.protocols.oci.reference import Reference, digest_of
 from retinue.surfaces import oci
 from tests.requirements import requirement

@@ -38,8 +38,8 @@ class Code(BaseModel):
 agent = Agent(
     "build-agent",
     version="1.0.0",
-    description="Writes property-based tests of a Python module with Hypothesis, from a plan: probes the module "
-    "in a limited subprocess, and narrows the tests by the last review.",
+    description="Writes property-based tests of a Python module with Hypothesis, from a plan: probes the "
+    "module in a limited subprocess, and narrows the tests by the last review.",
     topics=["Execution", "Python", "Testing"],
     scores={"planning": 0.1, "execution": 0.7, "review": 0.1},
     languages=["Python"],
@@ -98,8 +98,7 @@ async def generate_code(
 async def learn(plan: str, python: str, ctx: Context) -> tuple[Subject, Findings]:
     """Inspect and probe the module of a plan; the result of the same plan is kept for the next round."""
     subject = await inspect_plan(plan, python)
-    stamp = Path(subject.source).stat().st_mtime_ns if subject.source else 0
-    key = hashlib.sha256(f"{plan}\0{subject.python}\0{stamp}".encode()).hexdigest()
+    key = hashlib.sha256(f"{plan}\0{subject.python}\0{subject.digest}".encode()).hexdigest()
     if key in _probed:
         _probed.move_to_end(key)
         return _probed[key]

@@ -5,6 +5,7 @@ The command line and every door call these; nothing here knows a wire.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from retinue.agents import hub_workflows
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError
-from retinue.core.record import Listing
+from retinue.core.record import Listing, Stats
 from retinue.mesh.directory import Directory
 from retinue.mesh.ranking import rank_skills
 from retinue.mesh.routing import select_candidates
@@ -27,8 +28,15 @@ HUB_NAME = "retinue"
 Json = dict[str, Any]
 
 
-def hub_agent(directory: Directory, orchestrator: Orchestrator, library: Library, *, version: str) -> Agent:
-    """The agent ``retinue`` over a directory and an orchestrator."""
+def hub_agent(
+    directory: Directory,
+    orchestrator: Orchestrator,
+    library: Library,
+    *,
+    version: str,
+    stats_of: Callable[[Listing], Stats] = lambda listing: listing.stats,
+) -> Agent:
+    """The agent ``retinue`` over a directory and an orchestrator; ``stats_of`` tells what was measured."""
     agent = Agent(
         HUB_NAME,
         version=version,
@@ -57,17 +65,23 @@ def hub_agent(directory: Directory, orchestrator: Orchestrator, library: Library
         skill: Annotated[str | None, Field(description="Exactly this skill id")] = None,
         agent: Annotated[str | None, Field(description="Only of this agent")] = None,
         version: Annotated[str | None, Field(description="Only of versions such as >=1.2,<2")] = None,
+        labels: Annotated[
+            dict[str, str] | None, Field(description="Only of agents with all of these labels; * = any value")
+        ] = None,
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
         scopes = ctx.principal.scopes
         if skill is not None:
             listings = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
+            listings = select_candidates(listings, labels=labels)
             offered = [(one, one.record.find_skill(skill)) for one in listings]
             found = [(one, offer) for one, offer in offered if offer is not None]
         else:
             await directory.ensure_fresh()
-            listings = select_candidates(directory.list_all(), agent=agent, version_range=version)
+            listings = select_candidates(
+                directory.list_all(), agent=agent, version_range=version, labels=labels
+            )
             found = list(rank_skills(query, listings, scopes))
         return {
             "skills": [render_skill_row(one, offer) for one, offer in found[:limit]],
@@ -95,7 +109,7 @@ def hub_agent(directory: Directory, orchestrator: Orchestrator, library: Library
         scopes = ctx.principal.scopes
         return {
             "card": render_card(listing.record, scopes=scopes),
-            "listing": render_agent_row(listing, scopes=scopes),
+            "listing": render_agent_row(listing, scopes=scopes, metrics=stats_of(listing)),
         }
 
     @agent.skill(idempotent=True)

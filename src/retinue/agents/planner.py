@@ -30,8 +30,8 @@ class Plan(BaseModel):
 agent = Agent(
     "plan-agent",
     version="1.0.0",
-    description="Plans property-based tests of a Python module: reads its source and its types, and lists what "
-    "to test and how.",
+    description="Plans property-based tests of a Python module: reads its source and its types, and lists "
+    "what to test and how.",
     topics=["Planning", "Python", "Testing"],
     scores={"planning": 0.7, "execution": 0.1, "review": 0.1},
     languages=["Python"],
@@ -75,9 +75,8 @@ def plan_subject(subject: Subject) -> Plan:
 
 def list_steps(subject: Subject) -> list[str]:
     """What the build and test agents will do."""
-    plural = "thing" if len(subject.targets) == 1 else "things"
     return [
-        f"Call each of the {len(subject.targets)} {plural} below in a limited subprocess, to learn what it accepts",
+        "Call what is listed below in a limited subprocess, to learn what it accepts and returns",
         "Write a property test for each: its type, its exceptions, that it repeats, what always held",
         "Look for functions that undo each other, and for ones that change nothing the second time",
         "Pin recorded results, chosen to walk as many branches as possible",

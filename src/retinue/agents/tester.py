@@ -36,8 +36,8 @@ class CodeReview(BaseModel):
 agent = Agent(
     "test-agent",
     version="1.0.0",
-    description="Runs Python tests under limits on time, memory, processes and files, and reviews them: passed, "
-    "failed, untestable and why, counter-examples, coverage.",
+    description="Runs Python tests under limits on time, memory, processes and files, and reviews them: "
+    "passed, failed, untestable and why, counter-examples, coverage.",
     topics=["Review", "Python", "Testing"],
     scores={"planning": 0.1, "execution": 0.1, "review": 0.7},
     languages=["Python"],
@@ -53,9 +53,7 @@ agent = Agent(
     timeout_s=240,
 )
 async def review_code(
-    code: Annotated[
-        str, Field(description="A pytest file; what the build agent writes says in a comment what it tests")
-    ],
+    code: Annotated[str, Field(description="A pytest file; a comment in it may say what it tests")],
     ctx: Context,
     python: Annotated[
         str, Field(description="The interpreter to run it with; default: the one it names")

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from retinue.apps.children import say_ready
 from retinue.apps.joined import JoinedMesh, tell_hub
 from retinue.apps.parts import (
+    configured_registry,
     guard_settings,
     limit_settings,
     named_registries,
@@ -29,7 +30,7 @@ from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Published, Registry, open_registry, publish_card
+from retinue.drivers.registry import Published, Registry, publish_card
 from retinue.drivers.state import State
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_line
@@ -95,9 +96,7 @@ async def serve_agent(
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
         if options.publish:
-            registry = open_registry(
-                options.registry or state.registry, http, timeout_s=settings.timeouts.registry_s
-            )
+            registry = configured_registry(options.registry or str(state.registry), settings, http)
             published = await _publish(registry, agent.record(url), options)
             stack.push_async_callback(_withdraw, registry, published, say)
             stack.push_async_callback(tell_hub, http, state, options.hub_url)

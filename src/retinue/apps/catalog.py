@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from retinue.apps.discovery import open_directory
 from retinue.apps.joined import tell_hub
-from retinue.apps.parts import named_registries
+from retinue.apps.parts import configured_registry, named_registries
 from retinue.apps.publishable import Card, WorkflowText
 from retinue.core.errors import (
     InvalidReferenceError,
@@ -28,7 +28,6 @@ from retinue.drivers.registry import (
     Published,
     Registry,
     forget,
-    open_registry,
     publish_card,
     publish_workflow,
 )
@@ -125,7 +124,7 @@ class Catalog:
         return tuple(named_registries(self._settings, home, self._http).values())
 
     def _open(self, location: str) -> Registry:
-        return open_registry(location, self._http, timeout_s=self._settings.timeouts.registry_s)
+        return configured_registry(location, self._settings, self._http)
 
     @staticmethod
     async def _forget_workflow(registry: Registry, repository: str) -> tuple[str, ...]:
@@ -141,17 +140,23 @@ class Catalog:
 
 
 async def find_in_registries(
-    locations: Sequence[str], *, query: str = "", skill: str | None = None, version: str | None = None
+    locations: Sequence[str],
+    *,
+    query: str = "",
+    skill: str | None = None,
+    version: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What these registries alone offer, in the form of the hub's ``find_skills``."""
     async with open_directory([check_location(location) for location in locations]) as directory:
         if skill is not None:
             listings = await directory.resolve_skill(skill, MESH_SCOPES, version_range=version)
+            listings = select_candidates(listings, labels=labels)
             offers = [(one, one.record.find_skill(skill)) for one in listings]
             found = [(one, offer) for one, offer in offers if offer is not None]
         else:
             await directory.ensure_fresh()
-            candidates = select_candidates(directory.list_all(), version_range=version)
+            candidates = select_candidates(directory.list_all(), version_range=version, labels=labels)
             found = list(rank_skills(query, candidates, MESH_SCOPES))
         missing = [
             {"source": problem.source, "key": problem.key, "error": problem.error.message}

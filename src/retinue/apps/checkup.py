@@ -18,13 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 from urllib.parse import quote
 
-from retinue.apps.parts import named_registries
+from retinue.apps.parts import configured_registry
 from retinue.apps.serving import bind
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.probes import answers
-from retinue.drivers.registry import Registry
+from retinue.drivers.registry import list_published
 from retinue.drivers.state import HUB_VARIABLE, State
 from retinue.protocols.oci.reference import Reference
 from retinue.settings import Settings
@@ -69,13 +69,11 @@ async def examine(
     checks += [_check_folder(state), _check_space(state), _check_token(state), _check_database(state)]
     async with HttpClient() as http:
         home = LayoutRegistry(state.registry)
-        registries = named_registries(settings, home, http)
         checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
         checks.append(hub_check)
         checks += [_check_hub_port(hub_url), _check_agent_port()]
-        for url, registry in list(registries.items())[1:]:
-            checks.append(await _check_registry(url, registry))
+        checks += [await _check_registry(url, settings, http) for url in settings.registries]
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
 
 
@@ -226,12 +224,15 @@ def _is_free(port: int) -> bool:
     return True
 
 
-async def _check_registry(url: str, registry: Registry) -> Check:
+async def _check_registry(url: str, settings: Settings, http: HttpClient) -> Check:
+    name = url.rpartition("@")[2]
     try:
-        count = len(await registry.list_repositories())
+        registry = configured_registry(url, settings, http)
+        name = registry.name
+        count = len(await list_published(registry))
     except RetinueError as error:
-        return _failed(url, error)
-    return Check(url, "ok", f"answers, {count} repositories")
+        return _failed(name, error)
+    return Check(name, "ok", f"answers, {count} repositories")
 
 
 def _check_program(name: str) -> Check:

@@ -45,6 +45,7 @@ class ChildSpec:
 
 Ready = Mapping[str, Any]
 Probe = Callable[[Ready], Awaitable[bool]]
+OnChange = Callable[[str, Ready | ChildFailedError | None], None]
 
 
 def say_ready(descriptor: int | None, facts: Ready) -> None:
@@ -163,62 +164,69 @@ class Child:
 
 
 class Supervisor:
-    """Keeps a set of children running; ``on_change`` hears (name, facts or None) of each start and end."""
+    """Keeps a set of children running; ``on_change`` hears of each start and end.
 
-    def __init__(
-        self, probe: Probe, on_change: Callable[[str, Ready | None], None] = lambda name, ready: None
-    ) -> None:
+    It is called with the child's name and its facts when it is ready, None when it ended, or the
+    ChildFailedError of a start that failed; both are followed by another start.
+    """
+
+    def __init__(self, probe: Probe, on_change: OnChange = lambda name, news: None) -> None:
         self._probe = probe
         self._on_change = on_change
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
-        self._stopping = False
 
-    @property
-    def children(self) -> Sequence[Child]:
-        return tuple(self._children)
+    async def start(self, specs: Sequence[ChildSpec], *, insist: bool = False) -> list[Ready]:
+        """Start all at once and wait for each to be ready or to have failed; the facts of the ready ones.
 
-    async def start(self, specs: Sequence[ChildSpec]) -> list[Ready]:
-        """Start all at once; raises the first ChildFailedError after stopping the others."""
+        A child that failed is tried again in the background. With ``insist`` the first failure stops
+        all of them and is raised (ChildFailedError).
+        """
         started = [Child(spec, self._probe) for spec in specs]
         self._children.extend(started)
         outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
-        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        if failed:
-            await self.stop()
-            raise failed[0]
-        ready = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-        for child, facts in zip(started, ready, strict=True):
-            self._on_change(child.spec.name, facts)
-            self._keepers.append(asyncio.create_task(self._keep(child)))
+        ready: list[Ready] = []
+        for child, outcome in zip(started, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                if insist or not isinstance(outcome, ChildFailedError):
+                    await self.stop()
+                    raise outcome
+                self._on_change(child.spec.name, outcome)
+            else:
+                ready.append(outcome)
+                self._on_change(child.spec.name, outcome)
+            runs = not isinstance(outcome, BaseException)
+            self._keepers.append(asyncio.create_task(self._keep(child, runs)))
         return ready
 
     async def stop(self) -> None:
         """Stop every child, all at once, and wait for their end."""
-        self._stopping = True
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(child.stop() for child in self._children))
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: Child, runs: bool) -> None:
+        """Start the child again whenever it has ended, a little later each time it does not last."""
+        loop = asyncio.get_running_loop()
         back_off_s = _FIRST_BACK_OFF_S
-        while not self._stopping:
-            loop = asyncio.get_running_loop()
-            started_at = loop.time()
-            code = await child.wait()
-            await child.stop()
-            self._on_change(child.spec.name, None)
-            if loop.time() - started_at > _LAST_BACK_OFF_S:
-                back_off_s = _FIRST_BACK_OFF_S
-            _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
-            while True:
-                await asyncio.sleep(back_off_s)
-                back_off_s = min(back_off_s * 2, _LAST_BACK_OFF_S)
-                try:
-                    ready = await child.start()
-                    break
-                except ChildFailedError as error:
-                    _log.warning("restart failed", child=child.spec.name, error=error.message)
+        while True:
+            if runs:
+                started_at = loop.time()
+                code = await child.wait()
+                await child.stop()
+                self._on_change(child.spec.name, None)
+                if loop.time() - started_at > _LAST_BACK_OFF_S:
+                    back_off_s = _FIRST_BACK_OFF_S
+                _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, _LAST_BACK_OFF_S)
+            try:
+                ready = await child.start()
+            except ChildFailedError as error:
+                runs = False
+                self._on_change(child.spec.name, error)
+                continue
+            runs = True
             child.restarts += 1
             self._on_change(child.spec.name, ready)

@@ -24,7 +24,7 @@ from retinue.apps.client import Client, open_client
 from retinue.apps.following import Follower
 from retinue.apps.hub import SHIPPED_AGENTS
 from retinue.apps.serving import Stop
-from retinue.core.errors import ExecutionFailedError
+from retinue.core.errors import ChildFailedError, ExecutionFailedError
 from retinue.drivers.files import replace_file, storage_errors
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers
@@ -105,7 +105,7 @@ async def _team(home: Path, say: Say) -> AsyncIterator[Client]:
         hub = ChildSpec("hub", arguments, {"RETINUE_HOME": str(home), HUB_VARIABLE: ""}, ready_within_s=60.0)
         try:
             say("Starting the hub and its agents …")
-            (ready,) = await supervisor.start([hub])
+            (ready,) = await supervisor.start([hub], insist=True)
             url = str(ready["url"])
             async with open_client(settings, state, hub_url=url) as client:
                 await _introduce(client, url, say)
@@ -119,6 +119,8 @@ async def _introduce(client: Client, url: str, say: Say) -> None:
     say(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
     rows: list[Mapping[str, Any]] = (await client.get("list_agents"))["agents"]
     ports = {name: port for name, _, port in SHIPPED_AGENTS}
+    if missing := ports.keys() - {str(row["name"]) for row in rows}:
+        raise ChildFailedError(", ".join(sorted(missing)), "it is not among the agents of the hub")
     for row in rows:
         name, at = str(row["name"]), str(row["url"])
         say(f"  {name:<12} {at}{_moved(at, ports.get(name))}  {', '.join(row['skills'])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from retinue.apps.agent import Say, guarded
-from retinue.apps.children import ChildSpec, Probe, Ready, Supervisor, say_ready
+from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
@@ -62,7 +62,8 @@ class HubOptions:
 async def run_hub(options: HubOptions, settings: Settings, state: State, say: Say) -> int:
     """Run until told to stop; returns the exit code.
 
-    Raises HubRunningError, PortInUseError, StateDamagedError, ChildFailedError.
+    An agent that does not start is said so and tried again, it does not stop the hub. Raises
+    HubRunningError, PortInUseError, StateDamagedError.
     """
     check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
     async with AsyncExitStack() as stack:
@@ -90,6 +91,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         upkeep = asyncio.create_task(
             Upkeep(
                 mesh.directory,
+                mesh.dispatcher.pulses,
                 mesh.http,
                 refresh_s=settings.directory.refresh_s,
                 probe_timeout_s=settings.timeouts.probe_s,
@@ -103,11 +105,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            try:
-                starting.result()
-            except ChildFailedError as error:
-                say(f"{error.message}")
-                raise
+            starting.result()
         else:
             await end_task(starting)
         if not stop.asked:
@@ -148,7 +146,7 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
             card_route(own_card),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
-            *oci.routes(mesh.home),
+            *oci.routes(mesh.home, mesh.home),
         ]
     )
     return guarded(app, settings, state, host)
@@ -176,15 +174,17 @@ def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
     return probe
 
 
-def _report(say: Say) -> Callable[[str, Ready | None], None]:
+def _report(say: Say) -> OnChange:
     names: dict[str, str] = {}
 
-    def report(child: str, ready: Ready | None) -> None:
-        if ready is None:
+    def report(child: str, news: Ready | ChildFailedError | None) -> None:
+        if news is None:
             say(f"{names.get(child, child)} ended; starting it again")
+        elif isinstance(news, ChildFailedError):
+            say(f"{news.message}; trying again")
         else:
-            names[child] = str(ready["name"])
-            say(f"{names[child]} at {ready['url']}")
+            names[child] = str(news["name"])
+            say(f"{names[child]} at {news['url']}")
 
     return report
 

@@ -19,6 +19,8 @@ from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.guards import TraceGuard, fresh_trace
 from retinue.mesh.listings import MemoryListings
+from retinue.mesh.pulse import Pulses
+from retinue.mesh.routing import make_strategy
 from retinue.mesh.sources import Source
 from retinue.settings import Settings
 
@@ -50,7 +52,11 @@ class JoinedMesh:
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
         peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
-        straight = Dispatcher("mesh", directory, lambda _: peers, guard=guard)
+        pulses = Pulses()
+        strategy = make_strategy(settings.routing.strategy, pulses)
+        straight = Dispatcher(
+            "mesh", directory, lambda _: peers, guard=guard, pulses=pulses, strategy=strategy
+        )
         try:
             yield cls(http, state, hub_url, straight)
         finally:

@@ -34,6 +34,8 @@ from retinue.mesh.events import EventBus
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
+from retinue.mesh.pulse import Pulses
+from retinue.mesh.routing import make_strategy
 from retinue.settings import Settings
 from retinue.workflows.dispatching import DispatchCaller
 from retinue.workflows.engine import Interpreter
@@ -76,6 +78,8 @@ async def open_mesh(
         events = EventBus()
         peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
         timeouts = timeout_settings(settings)
+        pulses = Pulses()
+        strategy = make_strategy(settings.routing.strategy, pulses)
 
         def invoker_of(listing: Listing) -> Invoker:
             return local if listing.source == LOCAL_SOURCE else peers
@@ -87,14 +91,18 @@ async def open_mesh(
             invoker_of=invoker_of,
             guard=guard,
             limits=Limits(limit_settings(settings)),
+            pulses=pulses,
             events=events,
             timeouts=timeouts,
+            strategy=strategy,
         )
-        caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME)
+        caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
         runs = MemoryRuns(Interpreter(caller).run)
         stack.push_async_callback(runs.aclose)
         library = Library([RegistryShelf(registry) for registry in registries.values()])
-        agent = hub_agent(directory, Orchestrator(runs), library, version=version("retinue"))
+        agent = hub_agent(
+            directory, Orchestrator(runs), library, version=version("retinue"), stats_of=pulses.stats_of
+        )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
         yield Mesh(agent, dispatcher, directory, home, http, events)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from retinue.core.record import Listing
+from retinue.drivers.docker_credentials import DockerCredentials
 from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import Registry, open_registry
+from retinue.drivers.registry import CopyableRegistry, Registry, open_registry
 from retinue.drivers.sources import RegistrySource
 from retinue.mesh.dispatch import TimeoutSettings
 from retinue.mesh.guards import GuardSettings
 from retinue.mesh.limits import LimitSettings
-from retinue.settings import Settings
+from retinue.settings import RegistryTable, Settings, environment
 
 HOME_SOURCE = "home"
 """Source name of the registry in the state folder."""
@@ -19,9 +21,32 @@ HOME_SOURCE = "home"
 
 def named_registries(settings: Settings, home: Registry, http: HttpClient) -> dict[str, Registry]:
     """The registries in the order in which they are believed: this state's, then the configured."""
-    timeout_s = settings.timeouts.registry_s
-    configured = {url: open_registry(url, http, timeout_s=timeout_s) for url in settings.registries}
-    return {HOME_SOURCE: home, **configured}
+    configured = [configured_registry(location, settings, http) for location in settings.registries]
+    return {HOME_SOURCE: home, **{registry.name: registry for registry in configured}}
+
+
+def configured_registry(location: str, settings: Settings, http: HttpClient) -> CopyableRegistry:
+    """The registry at a url or in a folder, with its table of the settings and this machine's logins.
+
+    Raises InvalidSettingError.
+    """
+    tables = {_plain(url): table for url, table in settings.registry.items()}
+    table = tables.get(_plain(location), RegistryTable())
+    return open_registry(
+        location,
+        http,
+        timeout_s=settings.timeouts.registry_s,
+        mirrors=table.mirrors,
+        ca_file=table.ca_file,
+        repositories=table.repositories,
+        credentials=DockerCredentials(environment(), Path.home()),
+    )
+
+
+def _plain(url: str) -> str:
+    """The url without user, password and last slash."""
+    scheme, mark, rest = url.rstrip("/").partition("://")
+    return scheme + mark + rest.rpartition("@")[2] if mark else url
 
 
 def registry_sources(

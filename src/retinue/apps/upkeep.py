@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
+from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import probe
 from retinue.mesh.directory import Directory
+from retinue.mesh.pulse import Pulses
 
 _log = structlog.get_logger("retinue.upkeep")
 
 _RETRY_S = 5.0
-"""How often an agent that did not answer is asked again; the others are asked at each refresh."""
+"""How often an agent that does not answer well is asked again; the others are asked at each refresh."""
 
 
 class Upkeep:
     """Background work over one directory; ``run`` goes on until it is cancelled."""
 
     def __init__(
-        self, directory: Directory, http: HttpClient, *, refresh_s: float, probe_timeout_s: float
+        self,
+        directory: Directory,
+        pulses: Pulses,
+        http: HttpClient,
+        *,
+        refresh_s: float,
+        probe_timeout_s: float,
     ) -> None:
         self._directory = directory
+        self._pulses = pulses
         self._http = http
         self._refresh_s = refresh_s
         self._probe_timeout_s = probe_timeout_s
@@ -35,12 +44,16 @@ class Upkeep:
 
     async def _refresh(self) -> None:
         await self._directory.refresh()
-        await probe(self._directory, self._directory.list_all(), self._http, timeout_s=self._probe_timeout_s)
+        await self._probe(self._directory.list_all())
 
     async def _ask_the_lost(self) -> None:
         await self._directory.ensure_fresh()
-        lost = [one for one in self._directory.list_all() if one.reachable is not True]
-        await probe(self._directory, lost, self._http, timeout_s=self._probe_timeout_s)
+        lost = [one for one in self._directory.list_all() if one.health != "healthy"]
+        await self._probe(lost)
+
+    async def _probe(self, listings: Iterable[Listing]) -> None:
+        timeout_s = self._probe_timeout_s
+        await probe(self._directory, self._pulses, listings, self._http, timeout_s=timeout_s)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:

@@ -128,7 +128,10 @@ class LocalLookup:
     def mark_reachable(self, listing: Listing) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError) -> None:
+    def mark_degraded(self, listing: Listing, reason: str) -> None:
+        """Nothing to note: there is no other one to prefer."""
+
+    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
 
@@ -163,7 +166,10 @@ class LocalFirst:
     def mark_reachable(self, listing: Listing) -> None:
         self._of(listing).mark_reachable(listing)
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError) -> None:
+    def mark_degraded(self, listing: Listing, reason: str) -> None:
+        self._of(listing).mark_degraded(listing, reason)
+
+    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
         self._of(listing).mark_unreachable(listing, error)
 
     def _of(self, listing: Listing) -> Lookup:

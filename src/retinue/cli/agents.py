@@ -10,7 +10,7 @@ import click
 from retinue.cli.completion import complete_agent
 from retinue.cli.failures import paint
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table, warn_missing
+from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
 
@@ -19,7 +19,7 @@ from retinue.cli.session import open_session, run_command
 def agents(as_json: bool) -> None:
     """List the agents.
 
-    Every agent of the registries, whether it answers, and since when it does not.
+    Every agent of the registries, whether it answers, and since when and why it does not.
     """
     reply = run_command(_ask("list_agents", {}))
     if as_json:
@@ -36,6 +36,9 @@ def agents(as_json: bool) -> None:
         )
     else:
         note("no agents yet; start one: retinue serve agent.py")
+    for row in rows:
+        if row.get("last_error"):
+            warn(f"{row['name']} {_say_status(row)}: {row['last_error']}")
     warn_missing(reply)
 
 
@@ -101,6 +104,6 @@ async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
 
 def _say_status(row: Mapping[str, Any]) -> str:
     status = str(row.get("status") or "unknown")
-    if status == "unavailable" and row.get("since"):
+    if status in {"unavailable", "degraded"} and row.get("since"):
         return f"{status} since {row['since']}"
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from retinue.cli.completion import complete_skill
 from retinue.cli.options import json_option, registry_option
 from retinue.cli.output import note, print_json, print_table, warn_missing
 from retinue.cli.session import open_session, run_command
+from retinue.core.errors import InvalidSettingError
 
 MOST = 50
 
@@ -18,6 +20,9 @@ MOST = 50
 @click.argument("text", required=False, default="")
 @click.option("--skill", metavar="ID", shell_complete=complete_skill, help="Exactly this skill.")
 @click.option("--version", metavar="RANGE", help="Only of agents in these versions, such as '>=1.2,<2'.")
+@click.option(
+    "--label", "labels", metavar="K=V", multiple=True, help="Only of agents with this label; K=* = any value."
+)
 @click.option("--url", "only_url", is_flag=True, help="Print the agents' urls and nothing else.")
 @registry_option("Look in this registry alone; may be given several times.", multiple=True)
 @json_option
@@ -25,6 +30,7 @@ def find(
     text: str,
     skill: str | None,
     version: str | None,
+    labels: tuple[str, ...],
     only_url: bool,
     registries: tuple[str, ...],
     as_json: bool,
@@ -33,7 +39,12 @@ def find(
 
     TEXT are words of what is wanted; without any, everything is listed. The best is first.
     """
-    wanted: dict[str, Any] = {"query": text, "skill": skill, "version": version}
+    wanted: dict[str, Any] = {
+        "query": text,
+        "skill": skill,
+        "version": version,
+        "labels": read_labels(labels),
+    }
     reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries))
     rows = reply["skills"]
     if as_json:
@@ -55,6 +66,19 @@ def find(
         if more := reply.get("more"):
             note(f"{more} more; add words to narrow it")
         warn_missing(reply)
+
+
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """``K=V`` each; raises InvalidSettingError for one without a key or a value."""
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise InvalidSettingError(
+                "--label", f"{text[:80]!r} is no K=V", remedy="write --label team=search, or --label 'team=*'"
+            )
+        labels[key] = value
+    return labels
 
 
 async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str, Any]:

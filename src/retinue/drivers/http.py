@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import ipaddress
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -21,7 +23,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDictProxy
 from yarl import URL
 
-from retinue.core.errors import CallTimedOutError
+from retinue.core.errors import CallTimedOutError, InvalidSettingError
 
 MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -119,11 +121,12 @@ class HttpClient:
         what: str = "",
         layer: str = "http",
         setting: str = "the timeout",
+        tls: ssl.SSLContext | None = None,
     ) -> HttpResponse:
         """Ask once and read the whole answer, whatever its status.
 
         ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and
-        ``setting`` stand in the CallTimedOutError.
+        ``setting`` stand in the CallTimedOutError. ``tls`` replaces this machine's list of authorities.
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
         if self._session is None:
@@ -138,6 +141,7 @@ class HttpClient:
                 headers=headers,
                 data=body if body is None or len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
                 allow_redirects=False,
+                ssl=tls if tls is not None else True,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as response:
                 content = await _read_capped(response, target, max_response_bytes)
@@ -156,6 +160,21 @@ class HttpClient:
             raise UrlRefusedError(_origin(target), "it is no usable url") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise TransportError(_origin(target), _one_line(error), sent=True) from error
+
+
+def trust_authorities(ca_file: Path) -> ssl.SSLContext:
+    """A TLS context that trusts the authorities in a PEM file beside those of this machine.
+
+    Raises InvalidSettingError when the file cannot be read as such.
+    """
+    try:
+        context = ssl.create_default_context()
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSettingError(
+            "ca_file", f"{ca_file}: {_one_line(error)}", remedy="name a file of certificates in PEM form"
+        ) from error
+    return context
 
 
 async def _read_capped(response: aiohttp.ClientResponse, url: URL, limit_bytes: int) -> bytes:

@@ -7,20 +7,28 @@ times (FACTS 3, B3: 4 writers and a reader, nothing lost, nothing torn).
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 from filelock import FileLock, Timeout
 
-from retinue.core.errors import BusyError, MalformedArtifactError, RetinueError, StateDamagedError
+from retinue.core.errors import (
+    BusyError,
+    ContentMissingError,
+    MalformedArtifactError,
+    RetinueError,
+    StateDamagedError,
+)
 from retinue.drivers.files import remove_leftovers, replace_file, storage_errors, sync_folder
-from retinue.protocols.oci.artifacts import Artifact, Guard, Package, parse_envelope
+from retinue.protocols.oci.artifacts import Artifact, Guard, parse_envelope
 from retinue.protocols.oci.index import LAYOUT_MARK, Index, parse_index, render_index
-from retinue.protocols.oci.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
+from retinue.protocols.oci.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.protocols.oci.reference import choose_tag, digest_of
 
 INDEX_FILE = "index.json"
@@ -32,6 +40,20 @@ READ_ATTEMPTS = 20
 
 Stamp = tuple[int, int, int]
 """Modification time in ns, inode and size: what changes whenever an index is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPackage:
+    """A manifest with the content that has to come with it, as bytes or as a file to be linked.
+
+    What the manifest names beside it must be in the layout already.
+    """
+
+    manifest: Manifest
+    manifest_bytes: bytes
+    digest: str
+    media_type: str
+    blobs: Mapping[str, bytes | Path]
 
 
 class ImageLayout:
@@ -96,6 +118,11 @@ class ImageLayout:
             raise self._damaged(path, "its content does not hash to its name")
         return content
 
+    def find_file(self, digest: str) -> Path | None:
+        """The file of a blob, unread."""
+        path = self._blob_path(digest)
+        return path if path.is_file() else None
+
     def read_artifact(self, stored: StoredManifest, *, where: str, tag: str | None = None) -> Artifact:
         """The artifact of a manifest. Raises MalformedArtifactError and StateDamagedError."""
         envelope = parse_envelope(stored.content, where=where, tag=tag)
@@ -106,22 +133,24 @@ class ImageLayout:
             raise self._damaged(self._blob_path(envelope.layer.digest), "the file is missing")
         return envelope.open(content)
 
-    def write(self, tag: str, package: Package, guard: Guard | None) -> None:
-        """Store a package under a tag; on any failure all stays as it was.
+    def write(self, tag: str | None, package: StoredPackage, guard: Guard | None) -> None:
+        """Store a package under a tag, or by its digest alone; on any failure all stays as it was.
 
-        Raises what ``guard`` raises, StorageFullError, StateDamagedError, BusyError.
+        Raises what ``guard`` raises, ContentMissingError, StorageFullError, StateDamagedError, BusyError.
         """
         with storage_errors(self._folder), self._locked():
             before, index = self._stamp(), self.read_index()
             if guard is not None:
                 guard(self._held(index, tag))
+            self._check_complete(package)
             entry = Descriptor(
-                package.manifest.media_type or MANIFEST_TYPE,
+                package.media_type,
                 package.digest,
                 len(package.manifest_bytes),
                 artifact_type=package.manifest.artifact_type,
             )
-            after = (index or Index()).with_tag(tag, entry)
+            old = index or Index()
+            after = old.with_revision(entry) if tag is None else old.with_tag(tag, entry)
             written: list[Path] = []
             try:
                 self._blobs.mkdir(parents=True, exist_ok=True)
@@ -190,7 +219,7 @@ class ImageLayout:
         except OSError as error:
             raise self._damaged(path, error.strerror or str(error)) from error
 
-    def _held(self, index: Index | None, tag: str) -> Artifact | None:
+    def _held(self, index: Index | None, tag: str | None) -> Artifact | None:
         """What a guard is asked about; what cannot be read may be published over."""
         tags = index.tags if index is not None else []
         chosen = choose_tag(tags, tag) or choose_tag(tags)
@@ -202,13 +231,24 @@ class ImageLayout:
         except RetinueError:
             return None
 
+    def _check_complete(self, package: StoredPackage) -> None:
+        for blob in (package.manifest.config, *package.manifest.layers):
+            if blob.digest not in package.blobs and not self._blob_path(blob.digest).exists():
+                raise ContentMissingError(self._repository, blob.digest)
+
     def _write_mark(self) -> None:
         mark = self._folder / MARK_FILE
         if not mark.exists():
             replace_file(mark, LAYOUT_MARK, sync=False)
 
-    def _write_blob(self, digest: str, content: bytes, written: list[Path]) -> None:
+    def _write_blob(self, digest: str, content: bytes | Path, written: list[Path]) -> None:
         path = self._blob_path(digest)
+        if isinstance(content, Path):
+            # It was verified when it arrived, and lies on the same disk.
+            with suppress(FileExistsError):
+                os.link(content, path)
+                written.append(path)
+            return
         if path.exists():
             if path.read_bytes() == content:
                 return

@@ -14,19 +14,43 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.core.errors import InvalidReferenceError, ReferenceNotFoundError
+from retinue.core.errors import (
+    ContentMissingError,
+    DigestMismatchError,
+    InvalidReferenceError,
+    MalformedArtifactError,
+    ReferenceNotFoundError,
+    StateDamagedError,
+)
 from retinue.drivers.files import storage_errors
-from retinue.drivers.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout
-from retinue.protocols.oci.artifacts import Artifact, Guard, NewArtifact, render_artifact
+from retinue.drivers.image_layout import (
+    BLOBS_FOLDER,
+    INDEX_FILE,
+    MARK_FILE,
+    ImageLayout,
+    StoredPackage,
+)
+from retinue.drivers.uploads import Uploads
+from retinue.protocols.oci.artifacts import (
+    Artifact,
+    Guard,
+    NewArtifact,
+    Package,
+    parse_envelope,
+    render_artifact,
+    same_owner,
+)
 from retinue.protocols.oci.index import Index
-from retinue.protocols.oci.manifest import StoredManifest
+from retinue.protocols.oci.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
 from retinue.protocols.oci.reference import (
     Reference,
     check_repository,
     choose_tag,
+    digest_of,
     is_digest,
     is_repository,
 )
@@ -41,7 +65,7 @@ LAYOUTS_CACHED = 256
 class LayoutRegistry:
     """The registry below ``root``; many processes may read and write it at once.
 
-    Satisfies ``retinue.drivers.registry.Registry``, and the reading side of the ``/v2/`` door.
+    Satisfies ``retinue.drivers.registry.CopyableRegistry``, and both sides of the ``/v2/`` door.
     """
 
     def __init__(self, root: Path, *, lock_timeout_s: float = 10.0) -> None:
@@ -49,6 +73,7 @@ class LayoutRegistry:
         self._lock_timeout_s = lock_timeout_s
         self._layouts: OrderedDict[str, ImageLayout] = OrderedDict()
         self._layouts_guard = threading.Lock()
+        self.uploads = Uploads(root)
 
     @property
     def name(self) -> str:
@@ -83,8 +108,13 @@ class LayoutRegistry:
         return self._layout(repository).find_manifest(target)
 
     async def find_blob(self, repository: str, digest: str) -> bytes | None:
-        """Stored content by digest, verified."""
-        return self._layout(repository).find_blob(digest) if is_digest(digest) else None
+        """Content by digest, verified: stored, or uploaded for a manifest that is still to come."""
+        if not is_digest(digest):
+            return None
+        content = self._layout(repository).find_blob(digest)
+        if content is None and (path := self.uploads.find(repository, digest)) is not None:
+            content = await asyncio.to_thread(path.read_bytes)
+        return content
 
     async def pull(self, reference: Reference) -> Artifact:
         """Read an artifact. Raises ReferenceNotFoundError, MalformedArtifactError, StateDamagedError."""
@@ -107,6 +137,22 @@ class LayoutRegistry:
         tag = None if is_digest(target) else target
         return layout.read_artifact(stored, where=str(reference.at(target)), tag=tag)
 
+    async def pull_manifest(self, reference: Reference) -> StoredManifest:
+        """The manifest as it is stored, whatever it describes. Raises ReferenceNotFoundError."""
+        layout = self._layout(reference.repository)
+        target = _target(reference, layout.read_index())
+        stored = layout.find_manifest(target) if target is not None else None
+        if stored is None:
+            raise ReferenceNotFoundError(self.name, str(reference))
+        return stored
+
+    async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
+        """Stored content, verified. Raises ContentMissingError, StateDamagedError."""
+        content = await asyncio.to_thread(self._layout(repository).find_blob, blob.digest)
+        if content is None:
+            raise ContentMissingError(repository, blob.digest)
+        return content
+
     async def push(
         self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
     ) -> str:
@@ -115,19 +161,44 @@ class LayoutRegistry:
         ``guard`` is asked under the lock. Raises StorageFullError, StateDamagedError, BusyError,
         and what ``guard`` raises.
         """
+        return await self.push_package(repository, tag, render_artifact(artifact), guard=guard)
+
+    async def push_package(
+        self, repository: str, tag: str, package: Package, *, guard: Guard | None = None
+    ) -> str:
+        """As ``push``, for a manifest and blobs that are stored byte for byte."""
         reference = Reference(repository, tag=tag)
-        package = render_artifact(artifact)
-        layout = self._layout(reference.repository)
-
-        def write() -> None:
-            with storage_errors(self._root):
-                self._root.mkdir(parents=True, exist_ok=True)
-                (self._root / GENERATION_FILE).touch(exist_ok=True)
-            layout.write(tag, package, guard)
-            self._mark_changed()
-
-        await asyncio.to_thread(write)
+        media_type = package.manifest.media_type or MANIFEST_TYPE
+        stored = StoredPackage(
+            package.manifest, package.manifest_bytes, package.digest, media_type, package.blobs
+        )
+        await self._write(reference.repository, tag, stored, guard)
         return package.digest
+
+    async def put_manifest(self, repository: str, target: str, raw: bytes, media_type: str) -> str:
+        """Store a manifest that came through the door under its tag or digest; gives the digest.
+
+        Its content must have been uploaded. The rule on names holds as for ``retinue publish``.
+        Raises MalformedArtifactError, DigestMismatchError, ContentMissingError, RepositoryTakenError.
+        """
+        reference = Reference(repository).at(target)
+        manifest = parse_manifest(raw, where=str(reference))
+        digest = digest_of(raw)
+        if reference.digest is not None and reference.digest != digest:
+            raise DigestMismatchError(str(reference), reference.digest, digest)
+        needed = {blob.digest for blob in (manifest.config, *manifest.layers)}
+        staged = {d: path for d in needed if (path := self.uploads.find(repository, d)) is not None}
+        stored = StoredPackage(manifest, raw, digest, media_type, staged)
+        new = await asyncio.to_thread(self._read_new, reference, raw, staged)
+        await self._write(repository, reference.tag, stored, same_owner(new, repository))
+        for done in staged:
+            self.uploads.drop(repository, done)
+        return digest
+
+    async def mount_blob(self, repository: str, digest: str, source: str) -> bool:
+        """Let ``repository`` have a blob of ``source`` without an upload; False when that has none."""
+        path = self._layout(source).find_file(digest) or self.uploads.find(source, digest)
+        return path is not None and self.uploads.adopt(repository, digest, path)
 
     async def delete(self, repository: str, target: str) -> None:
         """Delete a tag, or a digest with its tags; the repository goes with its last tag.
@@ -145,6 +216,33 @@ class LayoutRegistry:
 
         if not await asyncio.to_thread(remove):
             raise ReferenceNotFoundError(self.name, str(reference))
+
+    async def _write(
+        self, repository: str, tag: str | None, package: StoredPackage, guard: Guard | None
+    ) -> None:
+        layout = self._layout(repository)
+
+        def write() -> None:
+            with storage_errors(self._root):
+                self._root.mkdir(parents=True, exist_ok=True)
+                (self._root / GENERATION_FILE).touch(exist_ok=True)
+            layout.write(tag, package, guard)
+            self._mark_changed()
+
+        await asyncio.to_thread(write)
+
+    def _read_new(self, reference: Reference, raw: bytes, staged: Mapping[str, Path]) -> Artifact | None:
+        """The artifact that is about to be stored; None when its content is none of ours."""
+        try:
+            envelope = parse_envelope(raw, where=str(reference), tag=reference.tag)
+            content = envelope.inline_content()
+            if content is None and (path := staged.get(envelope.layer.digest)) is not None:
+                content = path.read_bytes()
+            elif content is None:
+                content = self._layout(reference.repository).find_blob(envelope.layer.digest)
+            return envelope.open(content) if content is not None else None
+        except (MalformedArtifactError, DigestMismatchError, StateDamagedError):
+            return None
 
     def _mark_changed(self) -> None:
         now_ns = time.time_ns()

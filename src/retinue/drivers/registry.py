@@ -1,37 +1,41 @@
 """Registries: one protocol over a folder of layouts and over any OCI registry, and publishing to either.
 
-``pull`` and ``push`` move artifacts; ``publish_*`` and ``forget`` know about agents and workflows.
+``pull`` and ``push`` move artifacts; ``publish_*`` and ``forget`` know about agents and workflows, and
+keep the index artifact where a registry has no catalog (SPEC 2, doubt 5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from retinue.core.errors import (
-    CallTimedOutError,
     InvalidSettingError,
     MalformedArtifactError,
     ReferenceNotFoundError,
-    RegistryUnreachableError,
+    RegistryRefusedError,
     RepositoryTakenError,
 )
-from retinue.drivers.http import HttpClient, TransportError
+from retinue.drivers.http import HttpClient
+from retinue.drivers.http_registry import REGISTRY_TIMEOUT_S, CredentialSource, HttpRegistry
 from retinue.drivers.layout import LayoutRegistry
-from retinue.protocols.oci import flows
 from retinue.protocols.oci.artifacts import (
     Artifact,
     Guard,
     NewArtifact,
+    Package,
     card_artifact,
     find_card_name,
+    only_card_of,
     workflow_artifact,
 )
+from retinue.protocols.oci.catalog_index import INDEX, index_artifact, parse_index_artifact
+from retinue.protocols.oci.manifest import Descriptor, StoredManifest
 from retinue.protocols.oci.reference import (
     DEFAULT_TAG,
     Reference,
@@ -40,10 +44,8 @@ from retinue.protocols.oci.reference import (
     workflow_repository,
 )
 
-REGISTRY_TIMEOUT_S = 10.0
-"""Default time limit of one request to a registry (DESIGN 7)."""
-
-T = TypeVar("T")
+INDEX_ATTEMPTS = 5
+"""How often the index is written again when another publisher's version took ours away."""
 
 
 class Registry(Protocol):
@@ -92,118 +94,104 @@ class Registry(Protocol):
         ...
 
 
-class HttpRegistry:
-    """Any OCI registry at ``base_url``, asked through flows.
+class CopyableRegistry(Registry, Protocol):
+    """A registry that also gives and takes artifacts byte for byte, so that digests stay as they are."""
 
-    Authentication has its place in ``_run``: a flow around the flow that answers a 401.
-    """
+    async def pull_manifest(self, reference: Reference) -> StoredManifest:
+        """The manifest as it is stored, whatever it describes. Raises ReferenceNotFoundError."""
+        ...
 
-    def __init__(self, base_url: str, client: HttpClient, *, timeout_s: float = REGISTRY_TIMEOUT_S) -> None:
-        self._base_url = base_url.rstrip("/")
-        self._client = client
-        self._timeout_s = timeout_s
+    async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
+        """The content of a descriptor, verified. Raises ContentMissingError, DigestMismatchError."""
+        ...
 
-    @property
-    def name(self) -> str:
-        """The url, without credentials."""
-        parts = urlsplit(self._base_url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-    async def list_repositories(self) -> list[str]:
-        return await self._run(flows.list_repositories())
-
-    async def list_tags(self, repository: str) -> list[str]:
-        return await self._run(flows.list_tags(repository))
-
-    async def find_digest(self, reference: Reference) -> str | None:
-        return await self._run(flows.find_digest(reference))
-
-    async def pull(self, reference: Reference) -> Artifact:
-        found = await self._run(flows.pull(reference))
-        assert found is not None
-        return found
-
-    async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
-        return await self._run(flows.pull(reference, known_digest=known_digest))
-
-    async def push(
-        self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
+    async def push_package(
+        self, repository: str, tag: str, package: Package, *, guard: Guard | None = None
     ) -> str:
-        if guard is not None:
-            guard(await self._held(repository, tag))
-        return await self._run(flows.push(repository, tag, artifact))
-
-    async def delete(self, repository: str, target: str) -> None:
-        await self._run(flows.delete(Reference(repository).at(target)))
-
-    async def _held(self, repository: str, tag: str) -> Artifact | None:
-        """What a guard is asked about; what cannot be read may be published over."""
-        tags = await self.list_tags(repository)
-        chosen = choose_tag(tags, tag) or choose_tag(tags)
-        if chosen is None:
-            return None
-        try:
-            return await self.pull(Reference(repository, tag=chosen))
-        except (MalformedArtifactError, ReferenceNotFoundError):
-            return None
-
-    async def _run(self, flow: Generator[flows.Request, flows.Response, T]) -> T:
-        """Carry a flow's requests out one after the other."""
-        try:
-            request = next(flow)
-            while True:
-                request = flow.send(await self._ask(request))
-        except StopIteration as finished:
-            value: T = finished.value
-            return value
-
-    async def _ask(self, request: flows.Request) -> flows.Response:
-        url = request.url if "://" in request.url else self._base_url + request.url
-        try:
-            answer = await self._client.request(
-                request.method,
-                url,
-                headers=request.headers,
-                body=request.body,
-                timeout_s=self._timeout_s,
-                max_response_bytes=request.max_response_bytes,
-                layer="registry request",
-                setting="the registry's timeout",
-            )
-        except TransportError as error:
-            raise RegistryUnreachableError(self.name, error.cause) from error
-        except CallTimedOutError as error:
-            raise RegistryUnreachableError(self.name, error.message) from error
-        headers = {key.lower(): value for key, value in answer.headers.items()}
-        return flows.Response(answer.status, headers, answer.body, url)
+        """Store blobs and manifest as they are; gives the digest."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where something was published."""
+    """Where something was published, and whom it met there.
+
+    ``replaced`` is the other digest that the tag meant before; ``superseded_by`` the one that another
+    publisher gave it while we were writing: the last writer's stands.
+    """
 
     registry: str
     repository: str
     tag: str
     digest: str
+    replaced: str | None = None
+    superseded_by: str | None = None
 
     def __str__(self) -> str:
         return f"{self.repository}:{self.tag}"
 
 
 def open_registry(
-    location: str | Path, client: HttpClient, *, timeout_s: float = REGISTRY_TIMEOUT_S
-) -> Registry:
-    """The registry at an http(s) url, else the one in a folder. Raises InvalidSettingError."""
-    text = str(location)
-    if isinstance(location, str) and "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidSettingError(
-                "registry", f"{text!r} is no registry", remedy="write http://host:port or a folder"
-            )
-        return HttpRegistry(text, client, timeout_s=timeout_s)
-    return LayoutRegistry(Path(location))
+    location: str | Path,
+    client: HttpClient,
+    *,
+    timeout_s: float = REGISTRY_TIMEOUT_S,
+    mirrors: Sequence[str] = (),
+    ca_file: Path | None = None,
+    credentials: CredentialSource | None = None,
+    repositories: Sequence[str] = (),
+) -> CopyableRegistry:
+    """The registry at an http(s) url, else the one in a folder; options as ``HttpRegistry`` has them.
+
+    Raises InvalidSettingError.
+    """
+    if isinstance(location, Path) or "://" not in location:
+        return LayoutRegistry(Path(location))
+    for url in (location, *mirrors):
+        _check_url(url)
+    return HttpRegistry(
+        location,
+        client,
+        timeout_s=timeout_s,
+        mirrors=mirrors,
+        ca_file=ca_file,
+        credentials=credentials,
+        repositories=repositories,
+    )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        shown = url.rpartition("@")[2]
+        raise InvalidSettingError(
+            "registry", f"{shown!r} is no registry", remedy="write http://host:port or a folder"
+        )
+
+
+async def list_published(registry: Registry) -> list[str]:
+    """The repositories of a registry: its catalog, else those configured for it, else its index artifact.
+
+    Raises what the catalog's reading raises when there is nothing else to go by.
+    """
+    refusal: RegistryRefusedError | None = None
+    try:
+        if found := await registry.list_repositories():
+            return found
+    except RegistryRefusedError as error:
+        if error.status >= 500 or error.status == 429:
+            raise
+        refusal = error
+    if isinstance(registry, HttpRegistry) and registry.repositories:
+        return sorted(registry.repositories)
+    indexed = await _read_index(registry)
+    if indexed is None and refusal is not None:
+        raise refusal
+    return indexed or []
 
 
 async def publish_card(
@@ -224,8 +212,7 @@ async def publish_card(
     """
     place = repository or card_repository(name)
     artifact = card_artifact(name, card, version=version, skills=skills, created=created)
-    digest = await registry.push(place, tag, artifact, guard=only_card_of(name, place))
-    return Published(registry.name, place, tag, digest)
+    return await _publish(registry, place, tag, artifact, only_card_of(name, place))
 
 
 async def publish_workflow(
@@ -248,8 +235,7 @@ async def publish_workflow(
         if held is not None and held.form != "workflow":
             raise RepositoryTakenError(place, find_card_name(held) or held.title, workflow_id)
 
-    digest = await registry.push(place, tag, artifact, guard=guard)
-    return Published(registry.name, place, tag, digest)
+    return await _publish(registry, place, tag, artifact, guard)
 
 
 async def forget(registry: Registry, name: str, *, repository: str | None = None) -> tuple[str, ...]:
@@ -271,21 +257,67 @@ async def forget(registry: Registry, name: str, *, repository: str | None = None
         except ReferenceNotFoundError:
             # A registry that deletes by digest takes all tags of a card at once.
             continue
+    await index_change(registry, gone=place)
     return tuple(tags)
 
 
-def only_card_of(name: str, repository: str) -> Guard:
-    """The rule that a repository belongs to the first card name in it (SPEC 7, seed 001).
+async def index_change(registry: Registry, *, added: str | None = None, gone: str | None = None) -> None:
+    """Note a repository in the index artifact, or strike it out, where the registry has no catalog.
 
-    The guard raises RepositoryTakenError when something else is held; nothing, or a card without a
-    readable name, may be replaced.
+    The registry protocol has no way to write only over what was read: of two publishers at the same
+    moment one may lose its line, sees so when it reads again, and writes once more.
     """
-
-    def guard(held: Artifact | None) -> None:
-        if held is None:
+    if not await _needs_index(registry):
+        return
+    for _ in range(INDEX_ATTEMPTS):
+        names = set(await _read_index(registry) or ())
+        wanted = (names | ({added} if added else set())) - {gone}
+        if wanted == names:
             return
-        holder = find_card_name(held) if held.form == "card" else held.title or "another artifact"
-        if holder is not None and holder != name:
-            raise RepositoryTakenError(repository, holder, name)
+        await registry.push(
+            INDEX.repository, INDEX.tag or "", index_artifact(wanted, created=datetime.now(UTC))
+        )
 
-    return guard
+
+async def _publish(
+    registry: Registry, place: str, tag: str, artifact: NewArtifact, guard: Guard
+) -> Published:
+    """Push under a guard, look what stands there afterwards, and note it in the index."""
+    replaced: str | None = None
+
+    def note_and_guard(held: Artifact | None) -> None:
+        nonlocal replaced
+        replaced = held.digest if held is not None and held.tag == tag else None
+        guard(held)
+
+    digest = await registry.push(place, tag, artifact, guard=note_and_guard)
+    standing = await registry.find_digest(Reference(place, tag=tag))
+    superseded_by = None
+    if standing is not None and standing != digest:
+        superseded_by = standing
+        with suppress(MalformedArtifactError, ReferenceNotFoundError):
+            guard(await registry.pull(Reference(place, digest=standing)))
+    await index_change(registry, added=place)
+    return Published(
+        registry.name, place, tag, digest, replaced if replaced != digest else None, superseded_by
+    )
+
+
+async def _needs_index(registry: Registry) -> bool:
+    """Whether a registry shows no catalog, so that what is published in it would not be found."""
+    if not isinstance(registry, HttpRegistry) or registry.has_catalog:
+        return False
+    try:
+        return not await registry.list_repositories()
+    except RegistryRefusedError as error:
+        if error.status >= 500 or error.status == 429:
+            raise
+        return True
+
+
+async def _read_index(registry: Registry) -> list[str] | None:
+    """The repositories that the index artifact names; None where there is none to be read."""
+    try:
+        return parse_index_artifact(await registry.pull(INDEX))
+    except (ReferenceNotFoundError, RegistryRefusedError):
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retinue.core.errors import MalformedArtifactError
-from retinue.drivers.registry import Registry
+from retinue.drivers.registry import Registry, list_published
 from retinue.protocols.oci.reference import Reference, choose_tag, workflow_repository
 from retinue.workflows.shelf import StoredText
 
@@ -19,7 +19,7 @@ class RegistryShelf:
         self._registry = registry
 
     async def list_names(self) -> Sequence[str]:
-        repositories = await self._registry.list_repositories()
+        repositories = await list_published(self._registry)
         return [one.removeprefix(_PREFIX) for one in repositories if one.startswith(_PREFIX)]
 
     async def find_text(self, name: str) -> StoredText | None:

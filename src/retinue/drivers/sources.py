@@ -17,7 +17,7 @@ from retinue.core.errors import (
     SchemaRefusedError,
 )
 from retinue.core.record import AgentRecord, Listing
-from retinue.drivers.registry import Registry
+from retinue.drivers.registry import Registry, list_published
 from retinue.mesh.schema import check_skill
 from retinue.mesh.sources import Reading, SourceProblem
 from retinue.protocols.oci.artifacts import Artifact
@@ -94,12 +94,12 @@ class RegistrySource:
         return self._stamped is not None and self._stamped.generation() != self._stamp
 
     async def read_all(self) -> Reading:
-        """Every card of the registry; raises RegistryError when its catalog cannot be read."""
+        """Every card of the registry; raises RegistryError when nothing tells what is in it (doubt 5)."""
         began_at = self._clock()
         stamp = self._stamped.generation() if self._stamped is not None else None
         if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
             return self._last
-        repositories = [r for r in await self._registry.list_repositories() if _may_hold_card(r)]
+        repositories = [r for r in await list_published(self._registry) if _may_hold_card(r)]
         listings: dict[str, Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
@@ -160,7 +160,8 @@ class RegistrySource:
 
     def _open(self, reference: Reference, artifact: Artifact) -> _Known:
         tag = reference.tag or ""
-        if artifact.form != "card" and not reference.repository.startswith(AGENTS):
+        foreign = artifact.form != "card" and not reference.repository.startswith(AGENTS)
+        if foreign or artifact.form == "index":
             return _Known(tag, artifact.digest, None)
         try:
             record = parse_card(artifact.content, reference=str(reference))

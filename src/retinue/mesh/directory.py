@@ -96,7 +96,7 @@ class Directory:
         return self._index.list_agents()
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Listing, ...]:
-        """Enabled agents that offer the skill to these scopes: reachable ▸ source order ▸ key ▸ version.
+        """Enabled agents that offer the skill to these scopes: health ▸ source order ▸ key ▸ version.
 
         Reads no source. The first is the seed's "first in catalog order" among live ones.
         """
@@ -105,7 +105,7 @@ class Directory:
     def find(self, name: str) -> Listing | None:
         """The agent of a bare name or ``name@source``.
 
-        A bare name means enabled ▸ reachable ▸ source order ▸ version.
+        A bare name means enabled ▸ health ▸ source order ▸ version.
         """
         named = self._index.list_named(name)
         if not named:
@@ -230,7 +230,20 @@ class Directory:
         self._replace(
             replace(twin, reachable=True, since=self._now(), last_error=None)
             for twin in self._index.list_at_same_url(listing)
-            if twin.reachable is not True
+            if twin.health != "healthy"
+        )
+
+    def mark_degraded(self, listing: Listing, reason: str) -> None:
+        """Note that others should be preferred to the agent at the listing's url, and why."""
+        self._replace(
+            replace(
+                twin,
+                reachable=True,
+                since=twin.since if twin.health == "degraded" else self._now(),
+                last_error=reason,
+            )
+            for twin in self._index.list_at_same_url(listing)
+            if twin.health != "degraded" or twin.last_error != reason
         )
 
     def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:

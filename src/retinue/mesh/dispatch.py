@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,7 +16,6 @@ from typing import Any, Protocol
 from retinue.core.call import Answer, Attempt, Call, Outcome, Status
 from retinue.core.errors import (
     AccessError,
-    AgentUnreachableError,
     BusyError,
     CallCancelledError,
     CallTimedOutError,
@@ -26,7 +26,6 @@ from retinue.core.errors import (
     LookupFailedError,
     NotAuthenticatedError,
     OutputInvalidError,
-    RemoteFaultError,
     RequestError,
     RetinueError,
     UnknownSkillError,
@@ -35,10 +34,11 @@ from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
 from retinue.mesh.guards import Passage, TraceGuard
-from retinue.mesh.health import Breakers
 from retinue.mesh.limits import Limits
+from retinue.mesh.pulse import Board, Pulses, note_health
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.mesh.schema import SchemaCheck, compile_schema
+from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, tell_failure
 
 _NULL_CHANNEL = NullChannel()
 
@@ -50,8 +50,8 @@ class Calls(Protocol):
         """Run one call; a failure is in ``Outcome.error``, only cancellation raises."""
 
 
-class Lookup(Protocol):
-    """Finds who offers a skill, best first, within what the caller may see."""
+class Lookup(Board, Protocol):
+    """Finds who offers a skill, best first, within what the caller may see; is told who is healthy."""
 
     async def resolve_skill(
         self,
@@ -65,12 +65,6 @@ class Lookup(Protocol):
 
     async def reread(self, listing: Listing) -> Listing | None:
         """Ask the source again after this listing failed; None when the agent is gone."""
-
-    def mark_reachable(self, listing: Listing) -> None:
-        """Note that the agent answered."""
-
-    def mark_unreachable(self, listing: Listing, error: RetinueError) -> None:
-        """Note that there was no way to the agent."""
 
 
 class Invoker(Protocol):
@@ -109,7 +103,7 @@ class Dispatcher:
     invoker_of: Callable[[Listing], Invoker]
     guard: TraceGuard = field(default_factory=TraceGuard)
     limits: Limits = field(default_factory=Limits)
-    breakers: Breakers = field(default_factory=Breakers)
+    pulses: Pulses = field(default_factory=Pulses)
     events: EventBus = field(default_factory=EventBus)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
@@ -149,13 +143,19 @@ class Dispatcher:
         channel: Channel,
         course: _Course,
     ) -> Answer:
-        """Try the candidates in order; the next one only when the last certainly did not run the call."""
+        """Try the candidates in order; the next one only when the last certainly did not run the call.
+
+        Cards are read again when nobody is left, not before: a slow registry must not hold up a call
+        that another agent can take at once.
+        """
         checked: Skill | None = None
-        queue = list(order_candidates(candidates, self.strategy)) if len(candidates) > 1 else [*candidates]
+        several = len(candidates) > 1
+        queue = deque(order_candidates(candidates, self.strategy, call.skill) if several else candidates)
         spared: RetinueError | None = None
+        lost: list[Listing] = []
         reread: set[ListingKey] = set()
-        while queue:
-            listing = queue.pop(0)
+        while queue or (queue := await self._list_moved(lost, reread)):
+            listing = queue.popleft()
             skill = _skill_of(listing, call.skill)
             if skill is None:
                 continue
@@ -166,50 +166,55 @@ class Dispatcher:
                 if checked is None:
                     self._announce(call)
                 checked = skill
-            breaker = self.breakers.of((listing.id, listing.record.url))
+            pulse = self.pulses.of(listing)
             try:
-                breaker.enter(listing.record.name)
+                pulse.breaker.enter(listing.record.name)
             except GuardError as error:
                 spared = spared or error
                 continue
             tried_at = time.perf_counter()
+            pulse.begun()
             try:
                 answer = await self._attempt(listing, skill, call, passage, channel)
             except RetinueError as error:
-                course.attempts.append(_attempt(listing, tried_at, error))
-                if isinstance(error, CallTimedOutError):
-                    breaker.abandoned()
-                    raise
-                if not error.kind.counts_against_health:
-                    breaker.succeeded()
-                    if _is_stale_input(error) and listing.id not in reread:
-                        reread.add(listing.id)
-                        newer = await self.lookup.reread(listing)
-                        if newer is not None and newer.digest != listing.digest:
-                            queue.insert(0, newer)
-                            continue
-                    raise
-                breaker.failed(error)
-                self.lookup.mark_unreachable(listing, error)
-                spared = error
-                if _may_have_run(error) and not (skill.hints.idempotent or skill.hints.read_only):
-                    raise
-                if listing.id not in reread:
+                spent_s = time.perf_counter() - tried_at
+                course.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
+                tell_failure(pulse, call.skill, spent_s, error)
+                note_health(pulse, listing, self.lookup)
+                if is_stale_input(error) and listing.id not in reread:
                     reread.add(listing.id)
                     newer = await self.lookup.reread(listing)
-                    if newer is not None and newer.record.url != listing.record.url:
-                        queue.insert(0, newer)
+                    if newer is not None and newer.digest != listing.digest:
+                        queue.appendleft(newer)
+                        continue
+                if not may_go_elsewhere(error, skill):
+                    raise
+                spared = error
+                if error.kind.counts_against_health:
+                    lost.append(listing)
                 continue
             except BaseException:
-                breaker.abandoned()
+                pulse.abandoned()
                 raise
-            breaker.succeeded()
-            course.attempts.append(_attempt(listing, tried_at, None))
-            if listing.reachable is not True:
-                self.lookup.mark_reachable(listing)
+            spent_s = time.perf_counter() - tried_at
+            pulse.answered(call.skill, spent_s)
+            course.attempts.append(Attempt(listing.record.name, spent_s * 1000))
+            note_health(pulse, listing, self.lookup)
             _check_output(skill, answer.value)
             return answer
         raise spared or UnknownSkillError(call.skill)
+
+    async def _list_moved(self, lost: list[Listing], reread: set[ListingKey]) -> deque[Listing]:
+        """Those that could not be reached and have another url by now; each is asked about once."""
+        moved: deque[Listing] = deque()
+        for listing in lost:
+            if listing.id not in reread:
+                reread.add(listing.id)
+                newer = await self.lookup.reread(listing)
+                if newer is not None and newer.record.url != listing.record.url:
+                    moved.append(newer)
+        lost.clear()
+        return moved
 
     async def _attempt(
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
@@ -320,20 +325,6 @@ def _check_output(skill: Skill, value: Any) -> None:
 
 def _compiled(schema: Mapping[str, Any] | None, where: str) -> SchemaCheck | None:
     return None if schema is None else compile_schema(schema, where)
-
-
-def _is_stale_input(error: RetinueError) -> bool:
-    """The agent knows another schema than its card here: read the card again, once."""
-    return isinstance(error, RemoteFaultError) and error.remote_type in ("validation_error", "unknown_skill")
-
-
-def _may_have_run(error: RetinueError) -> bool:
-    return isinstance(error, AgentUnreachableError) and error.sent
-
-
-def _attempt(listing: Listing, tried_at: float, error: RetinueError | None) -> Attempt:
-    spent_ms = (time.perf_counter() - tried_at) * 1000
-    return Attempt(listing.record.name, spent_ms, None if error is None else error.message)
 
 
 def _done(call: Call, course: _Course, answer: Answer) -> Outcome:

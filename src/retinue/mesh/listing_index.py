@@ -12,6 +12,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from retinue.core.record import Listing, ListingKey
+from retinue.mesh.health import tier_of
 from retinue.mesh.versions import version_key
 from retinue.mesh.visibility import is_visible
 
@@ -65,16 +66,16 @@ class ListingIndex:
         return tuple(sorted(best, key=lambda a: (self._rank(a.source), a.source, a.key)))
 
     def list_named(self, name: str, *, source: str | None = None) -> list[Listing]:
-        """The agents of one name, preferred first: enabled ▸ reachable ▸ source order ▸ version."""
+        """The agents of one name, preferred first: enabled ▸ health ▸ source order ▸ version."""
         ids = self._by_name.get(name, ())
         listings = [self._listings[i] for i in ids if source is None or i.source == source]
         listings.sort(key=lambda a: a.key)
         listings.sort(key=lambda a: version_key(a.record.version), reverse=True)
-        listings.sort(key=lambda a: (not a.enabled, a.reachable is False, self._rank(a.source)))
+        listings.sort(key=lambda a: (not a.enabled, tier_of(a), self._rank(a.source)))
         return merge_same_agents(listings) if len(listings) > 1 else listings
 
     def list_offering(self, skill_id: str, scopes: Scopes) -> tuple[Listing, ...]:
-        """Enabled agents with a visible skill of this id: reachable ▸ source order ▸ key ▸ version."""
+        """Enabled agents with a visible skill of this id: health ▸ source order ▸ key ▸ version."""
         if skill_id not in self._by_skill:
             return ()
         offers = self._offers.setdefault(skill_id, {})
@@ -118,7 +119,7 @@ class ListingIndex:
             ):
                 found.append(listing)
         found.sort(key=lambda a: version_key(a.record.version), reverse=True)
-        found.sort(key=lambda a: (a.reachable is False, self._rank(a.source), a.key))
+        found.sort(key=lambda a: (tier_of(a), self._rank(a.source), a.key))
         return found
 
     def _drop_offers(self, listing: Listing) -> None:

@@ -86,10 +86,12 @@ class Pulse:
         "_clock",
         "_failing",
         "_failing_at",
+        "_failing_text",
         "_latencies",
         "_slow",
+        "_slow_text",
+        "_timed",
         "_total_s",
-        "_was_failing",
         "breaker",
         "calls",
         "condition",
@@ -107,10 +109,13 @@ class Pulse:
         self.failures = 0
         self.noted: Health = "unknown"
         self._total_s = 0.0
+        self._timed = 0
         self._failing = 0.0
         self._failing_at = 0.0
-        self._was_failing = False
-        self._slow: str | None = None
+        self._slow: _Latency | None = None
+        # said once, at the start: a text that changed with every call would be written as often
+        self._failing_text: str | None = None
+        self._slow_text: str | None = None
         self._latencies: dict[str, _Latency] = {}
 
     def begun(self) -> None:
@@ -137,7 +142,7 @@ class Pulse:
         self.breaker.abandoned()
         usual = self._latencies.get(skill_id)
         if latency_s >= (SLOW_S if usual is None else 2 * usual.usual_s):
-            self._count(latency_s, failed=True)
+            self._count(failed=True)
             self._measure(skill_id, latency_s)
 
     def lost(self, error: RetinueError, *, certain: bool) -> None:
@@ -145,7 +150,7 @@ class Pulse:
         self.in_flight -= 1
         self.breaker.failed(error)
         self.condition.failed(error.message, certain=certain)
-        self._count(0.0, failed=True)
+        self._count(failed=True)
 
     def abandoned(self) -> None:
         """The caller gave up: no verdict."""
@@ -164,20 +169,22 @@ class Pulse:
     @property
     def health(self) -> Health:
         """What to think of the agent now."""
-        self.condition.complain(self._complaint() if self._was_failing or self._slow is not None else None)
+        if self._failing_text is not None or self._slow is not None:
+            self._complain()
         return self.condition.state
 
     def stats(self) -> Stats:
         """What was seen since this process started."""
-        timed = self.calls
-        return Stats(self.calls, self.failures, self._total_s / timed if timed else None)
+        mean_s = self._total_s / self._timed if self._timed else None
+        return Stats(self.calls, self.failures, mean_s)
 
     def cost(self, skill_id: str) -> float:
         """How long a further call would wait, in seconds made worse by failures; 0 = never tried."""
+        at = self._clock()
         latency = self._latencies.get(skill_id)
         if latency is None:
-            return _UNTRIED_COST + self.in_flight if self.in_flight or self.failures else 0.0
-        at = self._clock()
+            is_known = self.in_flight or (self._failing and self._failing_now(at) > RECOVERED)
+            return _UNTRIED_COST + self.in_flight if is_known else 0.0
         cost_s = (self.in_flight + 1) * latency.now_s(at)
         return cost_s if not self._failing else cost_s * (1 + _FAILURE_COST * self._failing_now(at))
 
@@ -185,22 +192,24 @@ class Pulse:
         self.in_flight -= 1
         self.breaker.succeeded()
         self.condition.answered()
-        self._count(latency_s, failed=failed)
+        self._count(failed=failed)
         self._measure(skill_id, latency_s)
 
     def _measure(self, skill_id: str, latency_s: float) -> None:
+        self._total_s += latency_s
+        self._timed += 1
         at = self._clock()
         latency = self._latencies.get(skill_id)
         if latency is None:
             self._latencies[skill_id] = _Latency(latency_s, at)
             return
         latency.add(latency_s, at)
-        if latency_s > SLOW_S and latency.is_slow(at):
-            self._slow = skill_id
+        if latency_s > SLOW_S and self._slow is None and latency.is_slow(at):
+            self._slow = latency
+            self._slow_text = f"{skill_id} takes {latency.mean_s:.1f} s, usually {latency.usual_s:.1f} s"
 
-    def _count(self, latency_s: float, *, failed: bool) -> None:
+    def _count(self, *, failed: bool) -> None:
         self.calls += 1
-        self._total_s += latency_s
         if failed:
             self.failures += 1
         elif not self._failing:
@@ -209,25 +218,20 @@ class Pulse:
         failing = self._failing_now(at)
         self._failing = failing + (failed - failing) * _FAILURE_WEIGHT
         self._failing_at = at
-        if self._failing >= FAILING:
-            self._was_failing = True
+        if self._failing >= FAILING and self._failing_text is None:
+            self._failing_text = "most of its last calls failed"
 
     def _failing_now(self, at: float) -> float:
         idle_s = at - self._failing_at
         return self._failing if idle_s <= 0 else self._failing * exp(-idle_s / FADE_S)
 
-    def _complaint(self) -> str | None:
+    def _complain(self) -> None:
         at = self._clock()
-        if self._was_failing and self._failing_now(at) <= RECOVERED:
-            self._was_failing = False
-        if self._was_failing:
-            return f"{self._failing_now(at):.0%} of its last calls failed"
-        if self._slow is not None:
-            latency = self._latencies[self._slow]
-            if latency.is_slow(at):
-                return f"{self._slow} takes {latency.mean_s:.1f} s, usually {latency.usual_s:.1f} s"
-            self._slow = None
-        return None
+        if self._failing_text is not None and self._failing_now(at) <= RECOVERED:
+            self._failing_text = None
+        if self._slow is not None and not self._slow.is_slow(at):
+            self._slow = self._slow_text = None
+        self.condition.complain(self._failing_text or self._slow_text)
 
 
 class Pulses:

@@ -1,58 +1,212 @@
-"""Which skills fit some words: the first, plain form (names count three times, every word once).
+"""Which skills fit some words, best first, and whether any fits at all.
 
-Names are split at case and punctuation, so that ``create_plan``, ``createPlan`` and ``create-plan``
-are the same words.
+An index proposes skills (`retinue.mesh.text_index`), one formula orders them
+(`retinue.mesh.scoring`), and the record itself has the last word on who may see them, so that an
+index that lags behind can neither show a hidden skill nor one that is gone.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import get_args
 
-from retinue.core.record import Listing, Skill
+from retinue.core.record import Listing, ListingKey, Skill, Visibility
+from retinue.mesh.scoring import Query, rarity, read_query, score_skill
+from retinue.mesh.skill_texts import SkillText, mark_of, render_text
+from retinue.mesh.text_index import MemoryTextIndex, TextIndex
 from retinue.mesh.visibility import is_visible
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_NAME_WEIGHT = 3
+CANDIDATES = 200
+"""Skills of a large index that are scored for one query."""
+
+WITHIN = 200
+"""Of so few listings every skill is scored; of more, only those among the candidates."""
+
+LIKELY_FROM = 0.4
+"""Below it, 36 % of the requests that no skill fits, and 5 % of those answered rightly (MetaTool)."""
+
+_FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
+_BATCH = 500
+
+Scopes = frozenset[str]
+FindListing = Callable[[ListingKey], Listing | None]
+Accept = Callable[[Listing], bool]
 
 
-def split_words(text: str) -> list[str]:
-    """The words of a text or an identifier, in lower case."""
-    return [word.casefold() for word in _WORD.findall(text)]
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A skill of a listing, and how well it answers: comparable within one query only."""
+
+    listing: Listing
+    skill: Skill
+    score: float
 
 
-def rank_skills(
-    text: str, listings: Iterable[Listing], scopes: frozenset[str]
-) -> Sequence[tuple[Listing, Skill]]:
-    """The visible skills that share a word with ``text``, best first; all of them for an empty text."""
-    asked = set(split_words(text))
-    found: list[tuple[int, int, Listing, Skill]] = []
-    for listing in listings:
-        for skill in listing.record.skills:
-            if not is_visible(skill, scopes):
-                continue
-            score = _score(asked, listing, skill)
-            if score or not asked:
-                found.append((-score, len(found), listing, skill))
-    found.sort(key=lambda one: one[:2])
-    return [(listing, skill) for _, _, listing, skill in found]
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether the best hit does what was asked: ``score`` 0 to 1, comparable between queries.
+
+    Words alone tell little: the area under the curve is 0.68 where the tools of a catalogue
+    resemble each other, 0.81 against requests answered rightly. ``is_likely`` is a hint to say so,
+    never a reason to hide the hits.
+    """
+
+    score: float
+    is_likely: bool
 
 
-def _score(asked: set[str], listing: Listing, skill: Skill) -> int:
-    named = asked.intersection(split_words(skill.id))
-    told = asked.intersection(
-        split_words(
-            " ".join(
-                (
-                    skill.title or "",
-                    skill.description,
-                    *skill.tags,
-                    *skill.similes,
-                    *(example.text or "" for example in skill.examples),
-                    listing.record.name,
-                    *listing.record.topics,
-                )
-            )
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hits, best first. ``more`` tells how many lay beyond the limit, at least.
+
+    ``did_you_mean`` is the query with its unknown words in a spelling that visible skills use; the
+    hits count them already.
+    """
+
+    hits: tuple[Hit, ...]
+    fit: Fit
+    more: int = 0
+    did_you_mean: str | None = None
+
+
+NOTHING = Found((), Fit(0.0, False))
+
+
+class SkillSearch:
+    """Text search over listings; ``find_listing`` gives what holds now of a listing, or None."""
+
+    def __init__(self, index: TextIndex, find_listing: FindListing) -> None:
+        self._index = index
+        self._find_listing = find_listing
+
+    def put(self, listings: Iterable[Listing]) -> None:
+        """Let these be found, each in the place of the one with its id."""
+        self._index.put_all([render_text(listing) for listing in listings])
+
+    def remove(self, listing_id: ListingKey) -> None:
+        """Let the listing be found no more."""
+        self._index.remove([listing_id])
+
+    def synchronize(self, listings: Iterable[Listing]) -> int:
+        """Make the index hold exactly these; returns how many texts were written or removed.
+
+        What the index has already is left alone, so that after a restart this costs one look each.
+        """
+        left = dict(self._index.marks())
+        changed: list[Listing] = []
+        written = 0
+        for listing in listings:
+            if left.pop(listing.id, None) != mark_of(listing):
+                changed.append(listing)
+            if len(changed) >= _BATCH:
+                written += len(changed)
+                self.put(changed)
+                changed = []
+        self.put(changed)
+        self._index.remove(left.keys())
+        return written + len(changed) + len(left)
+
+    def find_skills(
+        self,
+        text: str,
+        scopes: Scopes,
+        *,
+        limit: int = 50,
+        within: Collection[ListingKey] | None = None,
+        accept: Accept | None = None,
+    ) -> Found:
+        """The visible skills that share a word with ``text`` or with what it may mean, best first.
+
+        ``within`` narrows to some listings, ``accept`` to those it likes. Equal scores come by
+        reachable ▸ source ▸ key. Empty for a text without words.
+        """
+        query = read_query(text, self._index)
+        if not query.asked:
+            return NOTHING
+        hits = []
+        for skill_text in self.list_candidates(query, scopes, within):
+            score = score_skill(skill_text, query)
+            hit = self._hit(skill_text, score, scopes, accept) if score > 0.0 else None
+            if hit is not None:
+                hits.append(hit)
+        hits.sort(key=_preference)
+        return Found(
+            tuple(hits[:limit]),
+            judge(hits[0].score if hits else 0.0, query),
+            max(0, len(hits) - limit),
+            self._correct(text, query, scopes),
         )
+
+    def list_candidates(
+        self, query: Query, scopes: Scopes, within: Collection[ListingKey] | None = None
+    ) -> Sequence[SkillText]:
+        """The texts worth scoring."""
+        visible = visible_to(scopes)
+        if within is not None and len(within) <= WITHIN:
+            return self._index.list_skills(within, visible)
+        asked = {stem: query.weights[stem] for stem in query.asked}
+        found = self._index.list_candidates(asked, query.wide, visible, limit=CANDIDATES)
+        return found if within is None else [one for one in found if one.listing_id in set(within)]
+
+    def _hit(self, text: SkillText, score: float, scopes: Scopes, accept: Accept | None) -> Hit | None:
+        listing = self._find_listing(text.listing_id)
+        if listing is None or (accept is not None and not accept(listing)):
+            return None
+        skill = listing.record.find_skill(text.skill_id)
+        return Hit(listing, skill, score) if skill is not None and is_visible(skill, scopes) else None
+
+    def _correct(self, text: str, query: Query, scopes: Scopes) -> str | None:
+        """The text as it was probably meant; only words of skills that the caller sees are offered."""
+        corrected = text
+        for word, (stem, meant) in query.typos.items():
+            if self._index.list_candidates({stem: 1.0}, {}, visible_to(scopes), limit=1):
+                corrected = re.sub(rf"\b{re.escape(word)}\b", meant, corrected, flags=re.IGNORECASE)
+        return corrected if corrected != text else None
+
+
+def judge(best: float, query: Query) -> Fit:
+    """Whether a skill with this score does what was asked.
+
+    The score is set against what one word of the rarest kind brings, and against the square root
+    of the words asked: this separated fitting from unfitting best among eleven measures tried.
+    """
+    if best <= 0.0:
+        return Fit(0.0, False)
+    measure = best / (rarity(0, query.corpus.skills) * math.sqrt(len(query.asked)))
+    score = 1.0 / (1.0 + math.exp(-(_FIT_SLOPE * measure + _FIT_SHIFT)))
+    return Fit(score, score >= LIKELY_FROM)
+
+
+def visible_to(scopes: Scopes) -> frozenset[Visibility]:
+    """The kinds of visibility that these scopes see."""
+    kinds: tuple[Visibility, ...] = get_args(Visibility)
+    return frozenset(kind for kind in kinds if is_visible(Skill("", visibility=kind), scopes))
+
+
+def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Sequence[tuple[Listing, Skill]]:
+    """The visible skills of a few listings that answer ``text``, best first; all for a text without words.
+
+    It reads every listing; `SkillSearch` keeps them read.
+    """
+    held = {listing.id: listing for listing in listings}
+    search = SkillSearch(MemoryTextIndex([render_text(one) for one in held.values()]), held.get)
+    found = search.find_skills(text, scopes, limit=CANDIDATES)
+    if found is NOTHING:
+        return [
+            (one, skill) for one in held.values() for skill in one.record.skills if is_visible(skill, scopes)
+        ]
+    return [(hit.listing, hit.skill) for hit in found.hits]
+
+
+def _preference(hit: Hit) -> tuple[float, bool, bool, str, str]:
+    listing = hit.listing
+    return (
+        -round(hit.score, 9),
+        not listing.enabled,
+        listing.reachable is False,
+        listing.source,
+        listing.key,
     )
-    return _NAME_WEIGHT * len(named) + len(told)

@@ -6,30 +6,113 @@ down, and a strategy arranges what is left. Workflows and doors share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 from retinue.core.record import Listing
+from retinue.mesh.health import tier_of
+from retinue.mesh.pulse import Pulses
 from retinue.mesh.versions import parse_version_range
+
+StrategyName = Literal["best", "first", "round-robin", "random", "least-connections"]
+"""The values of the setting ``routing.strategy``."""
+
+_COMPARED = 8
+"""Up to so many agents `Best` compares them all; of more, the first and two others."""
 
 
 class Strategy(Protocol):
-    """Arranges the live candidates of one call, best first; it drops and adds none."""
+    """Arranges the candidates of one call that are equally healthy, best first; it drops and adds none."""
 
-    def __call__(self, candidates: Sequence[Listing]) -> Sequence[Listing]: ...
+    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]: ...
 
 
-def first(candidates: Sequence[Listing]) -> Sequence[Listing]:
+def first(candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
     """Keep the directory's order: the same call goes to the same agent (SPEC 2, doubt 8)."""
     return candidates
 
 
-def select_candidates(
-    listings: Sequence[Listing], *, agent: str | None = None, version_range: str | None = None
-) -> tuple[Listing, ...]:
-    """Those of ``listings`` that are enabled, called ``agent`` and of a version in the range.
+class RoundRobin:
+    """Each call of a skill begins one agent further on."""
 
-    ``agent`` is a name, or ``name@source``. Raises InvalidSettingError for text that is no range.
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+        turn = self._turns.get(skill_id, 0)
+        self._turns[skill_id] = turn + 1
+        start = turn % len(candidates)
+        return [*candidates[start:], *candidates[:start]]
+
+
+class Random:
+    """Any order; ``seed`` makes it the same in each process."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = random.Random(seed)
+
+    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+        return self._random.sample(candidates, len(candidates))
+
+
+class LeastConnections:
+    """Who has the fewest calls in flight; the directory's order among equals."""
+
+    def __init__(self, pulses: Pulses) -> None:
+        self._pulses = pulses
+
+    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+        return sorted(candidates, key=lambda one: self._pulses.of(one).in_flight)
+
+
+class Best:
+    """Who would answer soonest: latency × calls in flight, failures made dear; new agents get tried.
+
+    The directory's order among equals, so that the first call goes to the first agent. Of many
+    agents it compares the first and two by chance, which balances nearly as well as comparing all
+    (the power of two choices) and costs the same among a thousand.
+    """
+
+    def __init__(self, pulses: Pulses, seed: int | None = None) -> None:
+        self._pulses = pulses
+        self._random = random.Random(seed)
+
+    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+        pulses = self._pulses
+        if len(candidates) <= _COMPARED:
+            return sorted(candidates, key=lambda one: pulses.of(one).cost(skill_id))
+        drawn = {0, *self._random.sample(range(1, len(candidates)), 2)}
+        places = sorted(drawn, key=lambda place: (pulses.of(candidates[place]).cost(skill_id), place))
+        return [
+            *(candidates[place] for place in places),
+            *(one for place, one in enumerate(candidates) if place not in drawn),
+        ]
+
+
+def make_strategy(name: StrategyName, pulses: Pulses, *, seed: int | None = None) -> Strategy:
+    """The strategy of this name, over the figures that the dispatcher keeps in ``pulses``."""
+    strategies: Mapping[StrategyName, Strategy] = {
+        "best": Best(pulses, seed),
+        "first": first,
+        "round-robin": RoundRobin(),
+        "random": Random(seed),
+        "least-connections": LeastConnections(pulses),
+    }
+    return strategies[name]
+
+
+def select_candidates(
+    listings: Sequence[Listing],
+    *,
+    agent: str | None = None,
+    version_range: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> tuple[Listing, ...]:
+    """Those of ``listings`` that are enabled, called ``agent``, of a version in the range, so labelled.
+
+    ``agent`` is a name, or ``name@source``; each of ``labels`` must be there with its value, where
+    ``*`` stands for any. Raises InvalidSettingError for text that is no range.
     """
     wanted = parse_version_range(version_range) if version_range is not None else None
     return tuple(
@@ -38,6 +121,7 @@ def select_candidates(
         if listing.enabled
         and (agent is None or is_called(listing, agent))
         and (wanted is None or wanted.fits(listing.record.version))
+        and (not labels or has_labels(listing, labels))
     )
 
 
@@ -47,10 +131,26 @@ def is_called(listing: Listing, agent: str) -> bool:
     return agent in (name, f"{name}@{listing.source}")
 
 
-def order_candidates(listings: Sequence[Listing], strategy: Strategy = first) -> tuple[Listing, ...]:
-    """The order in which to try ``listings``: the strategy's, then those measured as unreachable.
+def has_labels(listing: Listing, labels: Mapping[str, str]) -> bool:
+    """Whether the agent carries every one of ``labels``; the value ``*`` asks for the key alone."""
+    own = listing.record.labels
+    return all(key in own and value in ("*", own[key]) for key, value in labels.items())
 
-    These are kept, since what was unreachable may be back, and nobody else may offer the skill.
+
+def order_candidates(
+    listings: Sequence[Listing], strategy: Strategy = first, skill_id: str = ""
+) -> tuple[Listing, ...]:
+    """The order in which to try ``listings``: the healthy, the degraded, then the unreachable.
+
+    The strategy arranges the first two. The unreachable are kept, since they may be back, and nobody
+    else may offer the skill.
     """
-    live = [listing for listing in listings if listing.reachable is not False]
-    return (*strategy(live), *(listing for listing in listings if listing.reachable is False))
+    tiers: tuple[list[Listing], list[Listing], list[Listing]] = ([], [], [])
+    for listing in listings:
+        tiers[tier_of(listing)].append(listing)
+    healthy, degraded, unreachable = tiers
+    return (
+        *(strategy(healthy, skill_id) if len(healthy) > 1 else healthy),
+        *(strategy(degraded, skill_id) if len(degraded) > 1 else degraded),
+        *unreachable,
+    )

@@ -20,23 +20,22 @@ MAX_TEXT_CHARS = 20_000
 MAX_WORD_CHARS = 64
 _CACHED_CHUNKS = 65_536
 
-STOP_WORDS = frozenset(
-    """
-    a able about above after again all also am an and any anyone anything are aren as ask at be because
-    been before being below between both but by came can cannot come could couldn d did didn do does
-    doesn doing don done down during each else etc ever every few for from further get gets getting give
-    given gives go goes going gonna got had hadn has hasn have haven having he hello help helps her here
-    hers herself hey hi him himself his how however i if in into is isn it its itself just kindly know
-    let lets like ll looking m made make makes many may maybe me might more most much must my myself
-    need needs no nor not now of off ok on once one only or other our ours ourselves out over own
-    perhaps please provide provides re really s same shall she should shouldn show so some someone
-    something such sure t take tell than thank thanks that the their theirs them themselves then there
-    these they thing things this those through to too trying under until up upon us use used user using
-    ve very via want wanted wants was wasn we well were weren what whatever when where whether which
-    while who whom whose why will wish with within without won wonder wondering would wouldn yes yet you
-    your yours yourself
-    """.split()
-)
+_ASKING = """
+a able about above after again all also am an and any anyone anything are aren as ask at be because
+been before being below between both but by came can cannot come could couldn d did didn do does
+doesn doing don done down during each else etc ever every few for from further get gets getting give
+given gives go goes going gonna got had hadn has hasn have haven having he hello help helps her here
+hers herself hey hi him himself his how however i if in into is isn it its itself just kindly know
+let lets like ll looking m made make makes many may maybe me might more most much must my myself
+need needs no nor not now of off ok on once one only or other our ours ourselves out over own
+perhaps please provide provides re really s same shall she should shouldn show so some someone
+something such sure t take tell than thank thanks that the their theirs them themselves then there
+these they thing things this those through to too trying under until up upon us use used user using
+ve very via want wanted wants was wasn we well were weren what whatever when where whether which
+while who whom whose why will wish with within without won wonder wondering would wouldn yes yet you
+your yours yourself
+"""
+STOP_WORDS = frozenset(_ASKING.split())
 """Words of the asking, not of what is asked; a small catalogue has no counts that would tell them apart."""
 
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\ufe0f\u200d"
@@ -55,18 +54,18 @@ def split_words(text: str) -> list[str]:
     return [word for chunk in _chunks(text) for word in _split_chunk(chunk)]
 
 
-def stems(text: str) -> list[str]:
-    """The stems of the words of a text that say something, in order, repeated as they are."""
-    return [one for chunk in _chunks(text) for one in _chunk_stems(chunk)]
+def stem_words(text: str) -> list[tuple[str, str]]:
+    """The stems of the words that say something, each with its word, in order and repeated as they are.
+
+    A text of stop words alone keeps them: ``get_all`` is a name that someone may ask for.
+    """
+    telling = [pair for chunk in _chunks(text) for pair in _stem_chunk(chunk)]
+    return telling or [(word, word) for word in split_words(text)]
 
 
-def stem_words(text: str) -> dict[str, str]:
-    """As `stems`, each with the word that first gave it, to be shown to a person."""
-    found: dict[str, str] = {}
-    for word in split_words(text):
-        if word not in STOP_WORDS:
-            found.setdefault(stem(word), word)
-    return found
+def list_stems(text: str) -> list[str]:
+    """As `stem_words`, without the words."""
+    return [one for one, _ in stem_words(text)]
 
 
 def _chunks(text: str) -> Iterator[str]:
@@ -74,8 +73,8 @@ def _chunks(text: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)
-def _chunk_stems(chunk: str) -> tuple[str, ...]:
-    return tuple(stem(word) for word in _split_chunk(chunk) if word not in STOP_WORDS)
+def _stem_chunk(chunk: str) -> tuple[tuple[str, str], ...]:
+    return tuple((stem(word), word) for word in _split_chunk(chunk) if word not in STOP_WORDS)
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)

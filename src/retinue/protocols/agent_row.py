@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.core.record import AgentRecord, Health, Listing, Skill, Stats
 
 _SCORES = ("planning", "execution", "review")
 
 
-def render_agent_row(listing: Listing, *, scopes: frozenset[str]) -> dict[str, Any]:
-    """One agent as its caller may see it; hidden skills are absent (L-20, SPEC 3 doubt 12)."""
+def render_agent_row(
+    listing: Listing, *, scopes: frozenset[str], metrics: Stats | None = None
+) -> dict[str, Any]:
+    """One agent as its caller may see it; hidden skills are absent (L-20, SPEC 3 doubt 12).
+
+    ``metrics`` are shown where there was a call; ``avgResponseTime`` is in milliseconds.
+    """
     record = listing.record
     row: dict[str, Any] = {
         "name": record.name,
@@ -27,8 +33,10 @@ def render_agent_row(listing: Listing, *, scopes: frozenset[str]) -> dict[str, A
         row["capabilities"] = capabilities
     if listing.since is not None:
         row["since"] = listing.since.isoformat(timespec="seconds")
-    if listing.last_error is not None and listing.reachable is False:
+    if listing.last_error is not None and listing.reachable is not None:
         row["last_error"] = listing.last_error
+    if metrics is not None and metrics.calls:
+        row["metrics"] = _metrics(metrics)
     return row
 
 
@@ -50,9 +58,25 @@ def render_skill_row(listing: Listing, skill: Skill) -> dict[str, Any]:
 def _status(listing: Listing) -> str:
     if not listing.enabled:
         return "disabled"
-    if listing.reachable is None:
-        return "unknown"
-    return "available" if listing.reachable else "unavailable"
+    return _STATUS[listing.health]
+
+
+_STATUS: Mapping[Health, str] = {
+    "unknown": "unknown",
+    "healthy": "available",
+    "degraded": "degraded",
+    "unreachable": "unavailable",
+}
+
+
+def _metrics(stats: Stats) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "successRate": round(1 - stats.failures / stats.calls, 4),
+        "totalRequests": stats.calls,
+    }
+    if stats.mean_latency_s is not None:
+        found = {"avgResponseTime": round(stats.mean_latency_s * 1000), **found}
+    return found
 
 
 def _is_visible(skill: Skill, scopes: frozenset[str]) -> bool:

@@ -147,6 +147,7 @@ class ExecuteEndpoint:
             door=self._door,
             trace=trace,
             agent=agent,
+            version_range=_version_range(visitor.headers),
             idempotency_key=key,
         )
         try:
@@ -232,6 +233,12 @@ async def _send(send: Send, body: bytes | None) -> None:
 def _trace_of(headers: Headers) -> TraceContext:
     given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS if raw in headers}
     return (parse_trace_headers(given) if given else None) or _NO_TRACE
+
+
+def _version_range(headers: Headers) -> str | None:
+    """Which versions of the agent will do (``drivers.peers`` sends it); judged where agents are chosen."""
+    wanted = headers.get(b"x-retinue-version")
+    return None if wanted is None else wanted.decode("latin-1")
 
 
 def _idempotency_key(headers: Headers) -> str | None:

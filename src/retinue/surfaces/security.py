@@ -10,6 +10,7 @@ BaseHTTPMiddleware was not used: it runs the request in another task and buffers
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hmac
 import ipaddress
@@ -37,6 +38,11 @@ from retinue.surfaces.faults import execute_fault, rest_fault
 Headers = Mapping[bytes, bytes]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_UPLOAD_BYTES = 64 * 1024 * 1024
+
+REGISTRY_PATH = "/v2/"
+REGISTRY_CHALLENGE = 'Basic realm="retinue"'
+"""How registry clients are told to send the token: as a password, for that is what they know."""
 
 LOCAL_TOKEN = Principal("local", "token", frozenset({"exposed", "mesh", "runs_code"}))
 """Whoever sends the state's ``keys/local.token``: the command line, children, a connected client."""
@@ -57,13 +63,15 @@ class DoorSettings:
     ``host`` is the address bound to; ``hosts`` are further names under which clients reach it, and
     ``origins`` web pages that may (``scheme://host[:port]``). ``any_media_type`` are path prefixes
     that read media types of their own. Without ``anonymous`` everything but ``/health`` wants a token.
+    ``max_upload_bytes`` bounds content on its way into the registry, which is not held in memory.
     """
 
     host: str = "127.0.0.1"
     hosts: Collection[str] = ()
     origins: Collection[str] = ()
     max_body_bytes: int = MAX_BODY_BYTES
-    any_media_type: tuple[str, ...] = ("/v2/", "/hooks/registry")
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
+    any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
     anonymous: bool = True
 
 
@@ -149,8 +157,13 @@ class Doorkeeper:
         """Who sends this request; raises NotAuthenticatedError for an unknown token, or for none at all
         where one is wanted."""
         authorization = headers.get(b"authorization")
+        token = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
-            found = self._tokens.find(authorization[7:].strip())
+            token = authorization[7:].strip()
+        elif authorization is not None and _is_registry(path):
+            token = _read_password(authorization) or None
+        if token is not None:
+            found = self._tokens.find(token)
             if found is None:
                 raise NotAuthenticatedError(
                     "this token is not known here",
@@ -205,8 +218,8 @@ class Doorkeeper:
 
     def _check_body(self, scope: Scope, headers: Headers) -> None:
         length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or int(length) > self._settings.max_body_bytes):
-            raise self._too_large()
+        if length is not None and (not length.isdigit() or int(length) > self._limit_bytes(scope)):
+            raise self._too_large(scope)
         if scope["method"] not in _WITH_BODY or scope["path"].startswith(self._settings.any_media_type):
             return
         media_type = headers.get(b"content-type")
@@ -224,20 +237,25 @@ class Doorkeeper:
             f"this door reads application/json, not {found}", remedy="send content-type: application/json"
         )
 
-    def _too_large(self) -> TooLargeError:
-        return TooLargeError("the body", self._settings.max_body_bytes)
+    def _limit_bytes(self, scope: Scope) -> int:
+        path: str = scope["path"]
+        upload = path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
+        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+
+    def _too_large(self, scope: Scope) -> TooLargeError:
+        return TooLargeError("the body", self._limit_bytes(scope))
 
     async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a body of unknown length through, and cut it off where it passes the cap."""
         refusal = _Refusal(scope, receive, send)
-        left = self._settings.max_body_bytes
+        left = self._limit_bytes(scope)
 
         async def receive_counted() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0 and not refusal.given:
-                await refusal.answer(self._too_large(), drain=message.get("more_body", False))
+                await refusal.answer(self._too_large(scope), drain=message.get("more_body", False))
             return {"type": "http.disconnect"} if refusal.given else message
 
         try:
@@ -275,7 +293,10 @@ class _Refusal:
         else:
             body = orjson.dumps(fault.body)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += [(name.encode(), value.encode()) for name, value in fault.headers.items()]
+        told = dict(fault.headers)
+        if "www-authenticate" in told and _is_registry(self._scope["path"]):
+            told["www-authenticate"] = REGISTRY_CHALLENGE
+        headers += [(name.encode(), value.encode()) for name, value in told.items()]
         if drain:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": fault.status, "headers": headers})
@@ -307,6 +328,24 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )
+
+
+def _is_registry(path: str) -> bool:
+    return path.startswith(REGISTRY_PATH) or path == REGISTRY_PATH.rstrip("/")
+
+
+def _read_password(authorization: bytes) -> bytes:
+    """The password of Basic credentials, whatever the user's name; empty when it is none.
+
+    skopeo answers a challenge with an empty name and password when it was given none: that is nobody.
+    """
+    scheme, _, packed = authorization.partition(b" ")
+    if scheme.lower() != b"basic":
+        return b""
+    try:
+        return base64.b64decode(packed.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""
 
 
 def _fold(host: str) -> str:

@@ -15,7 +15,7 @@ from retinue.core.errors import GuardError
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guards import Passage, TraceGuard
-from retinue.mesh.routing import order_candidates
+from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.workflows.caller import Choice
 
 _CHANNEL = NullChannel()
@@ -36,11 +36,14 @@ def render_origin(trace: TraceContext, caller: str, rights: frozenset[str]) -> d
 class DispatchCaller:
     """Chooses through the directory and calls through the dispatcher, one hop below the run's origin."""
 
-    def __init__(self, calls: Calls, lookup: Lookup, guard: TraceGuard, *, agent: str) -> None:
+    def __init__(
+        self, calls: Calls, lookup: Lookup, guard: TraceGuard, *, agent: str, strategy: Strategy = first
+    ) -> None:
         self._calls = calls
         self._lookup = lookup
         self._guard = guard
         self._agent = agent
+        self._strategy = strategy
 
     async def choose(
         self,
@@ -50,7 +53,7 @@ class DispatchCaller:
         scopes: frozenset[str] = frozenset(),
     ) -> Choice:
         found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
-        listing = order_candidates(found)[0]
+        listing = order_candidates(found, self._strategy, skill)[0]
         offer = listing.record.find_skill(skill)
         return Choice(
             agent=listing.record.name,

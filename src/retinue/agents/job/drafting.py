@@ -149,16 +149,16 @@ class _Writer:
         version = ".".join(map(str, self._subject.version))
         return (
             f"Property-based tests of {self._subject.module}.\n\n"
-            "Each property was observed by calling the module and holds for the inputs that are generated here.\n"
-            f"The pinned examples record what it returned on Python {version}: one that fails shows a change of\n"
-            "behaviour, wanted or not.\n\n"
-            f"Run with: pytest test_{self._subject.module.replace('.', '_')}.py"
+            "Each property was observed by calling the module, and holds for the inputs generated here.\n"
+            f"The pinned examples record what it returned on Python {version}: one that fails shows a\n"
+            "change of behaviour, wanted or not.\n\n"
+            f"Run with: pytest {make_file_name(self._subject.module)}"
         )
 
     def _list_definitions(self, body: str) -> list[str]:
         """Strategies that several tests share, as far as they are used."""
         wanted: list[str] = []
-        for name, source in reversed(self._findings.instances.items()):
+        for name, source in reversed(list(self._findings.instances.items())):
             if re.search(rf"\b{name}\b", "\n".join([body, *wanted])):
                 wanted.insert(0, f"{name} = {format_expression(source, '', len(name) + 3)}")
         if "plain_data" in "\n".join([body, *wanted]):
@@ -322,10 +322,7 @@ class _Writer:
     ) -> str:
         kinds = [entry["name"].split(".")[-1] for entry in found["types"]]
         title = self._title(target)
-        if kinds:
-            what = f"{title} returns {_list_words(kinds)}"
-        else:
-            what = f"{title} returns"
+        what = f"{title} returns {_list_words(kinds)}" if kinds else f"{title} returns"
         if any(line.startswith("assert result == ") and "(" in line for line in kept):
             what += ", the same each time"
         if handlers:

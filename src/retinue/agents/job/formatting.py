@@ -49,7 +49,8 @@ def _format(node: ast.expr, indent: str, offset: int) -> str:
     if isinstance(node, ast.Call) and (node.args or node.keywords):
         return _format_call(node, indent)
     if isinstance(node, ast.List | ast.Tuple | ast.Set) and node.elts:
-        opening, closing = {ast.List: "[]", ast.Tuple: "()", ast.Set: "{}"}[type(node)]
+        brackets = {ast.List: ("[", "]"), ast.Tuple: ("(", ")"), ast.Set: ("{", "}")}
+        opening, closing = brackets[type(node)]
         return opening + "\n" + _fill(node.elts, inner) + f"\n{indent}{closing}"
     return flat
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -36,10 +37,15 @@ async def inspect_text(requirements: str, python: str = "") -> Subject:
 
 async def inspect_file(path: Path, python: str = "") -> Subject:
     """The module in a source file."""
-    full = path.expanduser().absolute()
-    if not full.is_file():
+    full = await asyncio.to_thread(_find_file, path)
+    if full is None:
         raise ExecutionFailedError(f"there is no file {path}", remedy=_REMEDY)
     return await _inspect({"path": str(full)}, python, str(path))
+
+
+def _find_file(path: Path) -> Path | None:
+    full = path.expanduser().absolute()
+    return full if full.is_file() else None
 
 
 async def inspect_names(names: Sequence[str], python: str = "", folder: str = "") -> Subject:
@@ -62,6 +68,8 @@ async def _inspect(request: Mapping[str, Any], python: str, wanted: str) -> Subj
         "stubs.py",
         {
             "module": outline["module"],
+            "source": outline["source"],
+            "standard": outline["standard"],
             "version": outline["version"],
             "search_path": [outline["root"], *outline["search_path"]],
         },
@@ -75,6 +83,7 @@ async def _inspect(request: Mapping[str, Any], python: str, wanted: str) -> Subj
         root=outline["root"],
         python=python,
         version=tuple(outline["version"]),
+        digest=outline["digest"],
         search_path=tuple(outline["search_path"]),
         tools=tuple(outline["tools"]),
         targets=tuple(targets),

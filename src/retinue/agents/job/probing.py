@@ -238,7 +238,7 @@ def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
 def _add_flavours(
     candidates: list[str], target: Target, parameter: str, samples: Mapping[str, Sequence[Any]]
 ) -> list[str]:
-    """For a text: also the words of the function's docstring and code, and whole arguments of its examples."""
+    """For a text: also the words of the function's docstring and code, and arguments of its examples."""
     is_text, is_bytes = candidates[0].startswith("st.text("), candidates[0].startswith("st.binary(")
     if not (is_text or is_bytes):
         return candidates

@@ -1,7 +1,7 @@
 """Properties worth trying: that one function undoes another, or that doing it twice changes nothing.
 
-Candidates come from names and types alone; probing keeps those that hold. Hypothesis's own ghostwriter looks
-for the same pairs, but it imports the module, needs ``black``, and writes strategies that have to be replaced.
+Candidates come from names and types alone; probing keeps those that hold. Hypothesis's own ghostwriter
+looks for the same pairs, but it imports the module, needs ``black``, and its strategies have to be replaced.
 """
 
 from __future__ import annotations
@@ -53,13 +53,9 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
     if len(required) == 1:
         call = f"{subject.module}.{target.name}(result)"
         challenges = _list_challenges(subject, target, required[0].name)
-        for relation in _compare(
-            f"{target.name}_twice_is_{target.name}_once",
-            f"doing {target.name} again changes nothing",
-            call,
-            "result",
-        ):
-            found.append(replace(relation, challenges=challenges))
+        title = f"{target.name}_twice_is_{target.name}_once"
+        twice = _compare(title, f"doing {target.name} again changes nothing", call, "result")
+        found += [replace(relation, challenges=challenges) for relation in twice]
     for other in _list_opposites(target.name):
         if other not in functions or not required:
             continue

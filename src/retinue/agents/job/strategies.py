@@ -29,12 +29,15 @@ _TEXT = (
     'st.from_regex(r"[a-z]{1,8}([ _-][A-Za-z0-9]{1,8}){0,4}", fullmatch=True)',
     'st.from_regex(r"[0-9]{1,3}(\\.[0-9]{1,2}){0,2}", fullmatch=True)',
     'st.text(alphabet=" \\n\\tab.-", max_size=40)',
-    'st.from_regex(r\'\\{"[a-z]{1,3}": [0-9]{1,3}\\}|\\["[a-z]", -?[0-9](\\.[0-9])?\\]|null|true\', fullmatch=True)',
+    "st.from_regex("
+    'r\'\\{"[a-z]{1,3}": [0-9]{1,3}\\}|\\["[a-z]", -?[0-9](\\.[0-9])?\\]|null|true\', fullmatch=True)',
 )
 PLAIN_DATA = (
     "st.recursive(\n"
     "    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),\n"
-    "    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),\n"
+    "    lambda inner: (\n"
+    "        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)\n"
+    "    ),\n"
     "    max_leaves=5,\n"
     ")"
 )
@@ -305,9 +308,7 @@ def _make_lists(element: Sequence[str]) -> Sequence[str]:
     made = [f"st.lists({element[0]}, max_size=8)", f"st.lists({element[0]}, min_size=4, max_size=4)"]
     if " | " in element[0]:
         made.append(f"st.lists({element[1]}, min_size=4, max_size=4)")
-    for narrower in element[1:]:
-        made.append(f"st.lists({narrower}, min_size=1, max_size=8)")
-    return made
+    return [*made, *(f"st.lists({narrower}, min_size=1, max_size=8)" for narrower in element[1:])]
 
 
 def list_text_flavours(

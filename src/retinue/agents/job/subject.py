@@ -75,6 +75,8 @@ class Subject:
     root: str
     python: str
     version: tuple[int, ...]
+    digest: str = ""
+    """sha256 of the source file, empty when there is none."""
     search_path: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     targets: tuple[Target, ...] = ()

@@ -17,7 +17,8 @@ from retinue.protocols.oci.artifacts import INDEX_ARTIFACT_TYPE, Artifact, NewAr
 from retinue.protocols.oci.manifest import CREATED, parse_object
 from retinue.protocols.oci.reference import Reference, is_repository
 
-INDEX = Reference("agents/index", tag="latest")
+INDEX_TAG = "latest"
+INDEX = Reference("agents/index", tag=INDEX_TAG)
 INDEX_TITLE = "agents_index.json"
 
 

@@ -92,7 +92,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> Credentials | None:
     packed = entry.get("auth")
     if isinstance(packed, str) and packed:
         try:
-            username, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
+            username, _, password = base64.b64decode(packed, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             return None
         password = password.rstrip("\x00")

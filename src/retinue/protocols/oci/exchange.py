@@ -66,7 +66,7 @@ Flow: TypeAlias = Generator[Request, Response, T]
 
 
 def expect(response: Response, *statuses: int) -> Response:
-    """The response itself; raises RegistryRefusedError, or the more telling kind of it, for any other status."""
+    """The response itself; for any other status RegistryRefusedError, or a more telling kind of it."""
     if response.status in statuses:
         return response
     code, message = parse_error(response.body)

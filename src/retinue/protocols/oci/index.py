@@ -58,6 +58,10 @@ class Index:
         tagged = replace(manifest, annotations={**manifest.annotations, REF_NAME: tag})
         return replace(self, entries=_tidied([*kept, tagged]))
 
+    def with_revision(self, manifest: Descriptor) -> Index:
+        """The index that holds ``manifest`` under its digest alone; a tag that it has stays."""
+        return replace(self, entries=_tidied([*self.entries, _untagged(manifest)]))
+
     def without(self, target: str) -> Index:
         """The index less a tag, or less a digest with all its tags; equal to this one if it has neither.
 

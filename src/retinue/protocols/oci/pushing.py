@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from retinue.core.errors import DigestMismatchError, RegistryRefusedError
 from retinue.protocols.oci.artifacts import NewArtifact, Package, render_artifact
-from retinue.protocols.oci.exchange import Flow, Request, Response, expect, read_location
+from retinue.protocols.oci.exchange import REDIRECTS, Flow, Request, Response, expect, read_location
 from retinue.protocols.oci.flows import manifest_path
 from retinue.protocols.oci.manifest import MANIFEST_TYPE, OCTETS_TYPE
 from retinue.protocols.oci.reference import Reference, check_repository
@@ -53,9 +53,9 @@ def push_package(repository: str, tag: str, package: Package) -> Flow[str]:
 def push_blob(repository: str, digest: str, content: bytes, *, chunk_bytes: int = CHUNK_BYTES) -> Flow[None]:
     """Upload a blob unless the registry has it. Raises RegistryRefusedError."""
     response = yield Request("HEAD", f"/v2/{check_repository(repository)}/blobs/{digest}")
-    if response.status == 200:
-        return
-    response = yield Request("POST", f"/v2/{repository}/blobs/uploads/", {"content-length": "0"}, b"")
+    if response.status == 200 or response.status in REDIRECTS:
+        return  # a registry that keeps blobs elsewhere says where even to a HEAD
+    response = yield Request("POST", f"/v2/{repository}/blobs/uploads/", body=b"")
     upload = read_location(expect(response, 202))
     rest = content
     if len(content) > chunk_bytes:

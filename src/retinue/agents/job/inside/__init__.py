@@ -1,1 +1,1 @@
-"""Scripts that run in limited subprocesses, beside the module under test; nothing of Retinue imports them."""
+"""Scripts of limited subprocesses, beside the module under test; only ``calls`` is imported elsewhere."""

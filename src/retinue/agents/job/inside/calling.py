@@ -18,17 +18,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import loading
-import observing
+import loading  # type: ignore[import-not-found]
+import observing  # type: ignore[import-not-found]
 import pytest
-from calls import write_call, write_value
-from guard import Guard, Refused
+from calls import write_call, write_value  # type: ignore[import-not-found]
+from guard import Guard, Refused  # type: ignore[import-not-found]
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
+# Limits are on CPU time, so that a busy machine finds the same; the other one catches a call that sleeps.
 CALL_LIMIT_S = 1.0
-DRAW_LIMIT_S = 4.0
+CALL_WALL_LIMIT_S = 8.0
+DRAW_LIMIT_S = 6.0
 SLOW_S = 0.5
 
 
@@ -67,36 +69,41 @@ class Case:
         self.values = values
         self.sources = sources
         self.kind = "ok"
-        self.result = None
-        self.error = None
-        self.features = frozenset()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.features: frozenset[Any] = frozenset()
 
 
 class Caller:
-    def __init__(self, request: dict[str, Any], results: list[Any]) -> None:
+    """Calls the module under test; ``names`` is what its strategies and calls may speak of."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
-        self.results = results
+        # What the module's own interpreter finds, after what ours finds.
         sys.path += [entry for entry in request["appended"] if entry not in sys.path]
         self.guard = Guard()
         self.module = loading.load(request["module"], request["root"], request["source"])
         self.watcher = observing.Watcher(request["source"])
-        self.made = {}
+        self.made: dict[int, tuple[Any, str | None]] = {}
         self.constructors = {t["template"].split("(")[0]: t for t in request["constructors"]}
         self.names = {
             "st": st,
             "_builds": self._builds,
-            "itertools": itertools,
             "asyncio": asyncio,
+            "datetime": datetime,
+            "decimal": decimal,
+            "fractions": fractions,
             "io": io,
+            "itertools": itertools,
+            "pathlib": pathlib,
+            "pytest": pytest,
             request["module"].split(".")[0]: sys.modules[request["module"].split(".")[0]],
         }
-        for name in ("datetime", "pathlib", "decimal", "fractions"):
-            self.names.setdefault(name, __import__(name))
-        self.names["pytest"] = __import__("pytest")
         self.names["plain_data"] = eval(request["plain_data"], dict(self.names))  # noqa: S307
         for name, source in request["definitions"].items():
             self.names[name] = self.compile_strategy(source)
         signal.signal(signal.SIGALRM, ring)
+        signal.signal(signal.SIGPROF, ring)
         sys.stdin = Terminal()
 
     def _builds(self, name: str, build: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +125,8 @@ class Caller:
             return name + "(" + ", ".join([*parts, *(k + "=" + v for k, v in options.items())]) + ")"
         sources = {p["name"]: options.get(p["given_name"]) for p in target["params"]}
         sources.update(zip([p["name"] for p in target["params"]], parts))  # noqa: B905
-        return write_call(target, sources, True)
+        written: str | None = write_call(target, sources, True)
+        return written
 
     def compile_strategy(self, source: str) -> Any:
         tree = ast.fix_missing_locations(Builds().visit(ast.parse(source.strip(), mode="eval")))
@@ -142,21 +150,23 @@ class Caller:
             drawn.append(values)
 
         with contextlib.suppress(HypothesisException, TooSlow):
-            signal.setitimer(signal.ITIMER_REAL, 4)
+            signal.setitimer(signal.ITIMER_PROF, DRAW_LIMIT_S)
             try:
                 collect()
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
         return drawn
 
     def call(
         self, function: Any, values: dict[str, Any], watched: bool = True
     ) -> tuple[Any, BaseException | None, frozenset[Any]]:
         """Run one call under guard, time limit and observation: (result, error or None, features)."""
-        result, error = None, None
+        result: Any = None
+        error: BaseException | None = None
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.guard.raised = True
-            signal.setitimer(signal.ITIMER_REAL, CALL_LIMIT_S)
+            signal.setitimer(signal.ITIMER_PROF, CALL_LIMIT_S)
+            signal.setitimer(signal.ITIMER_REAL, CALL_WALL_LIMIT_S)
             try:
                 if watched:
                     self.watcher.start()
@@ -164,6 +174,7 @@ class Caller:
             except BaseException as raised:  # noqa: BLE001  (whatever it raises is the finding)
                 error = raised
             finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self.watcher.stop()
                 self.guard.raised = False
@@ -172,9 +183,9 @@ class Caller:
     def run_case(self, target: dict[str, Any], function: Any, values: dict[str, Any]) -> Case:
         sources = {name: write_value(value, self.made) for name, value in values.items()}
         case = Case(copy_values(values), sources)
-        started = time.monotonic()
+        started = time.process_time()
         case.result, case.error, arcs = self.call(function, values)
-        took = time.monotonic() - started
+        took = time.process_time() - started
         if isinstance(case.error, TooSlow) or (case.error is None and took > SLOW_S):
             case.kind = "slow"
         elif isinstance(case.error, Refused):
@@ -190,7 +201,8 @@ class Caller:
     def compile_call(self, target: dict[str, Any]) -> Callable[..., Any]:
         variables = {param["name"]: param["name"] for param in target["params"]}
         call = write_call(target, variables)
-        return eval("lambda " + ", ".join(variables) + ": " + call, self.names)  # noqa: S307
+        function: Callable[..., Any] = eval("lambda " + ", ".join(variables) + ": " + str(call), self.names)  # noqa: S307
+        return function
 
 
 def copy_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def write_call(target: dict[str, Any], values: dict[str, Any], omit_defaults: bo
             arguments.append(param["given_name"] + "=" + source)
         else:
             arguments.append(source)
-    call = target["template"].replace("{arguments}", ", ".join(arguments))
+    call: str = target["template"].replace("{arguments}", ", ".join(arguments))
     for index, operand in enumerate(operands):
         call = call.replace("{%d}" % index, operand)  # noqa: UP031
     for wrapper in target.get("wrappers", ()):
@@ -43,7 +43,8 @@ def write_call(target: dict[str, Any], values: dict[str, Any], omit_defaults: bo
 def write_value(value: Any, made: Any = None) -> str | None:
     """A literal for a value, None when there is none; ``made`` maps ids of built objects to their source."""
     if made and id(value) in made:
-        return made[id(value)][1]
+        source: str | None = made[id(value)][1]
+        return source
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes) or value is Ellipsis:
         return repr(value)
@@ -56,16 +57,16 @@ def write_value(value: Any, made: Any = None) -> str | None:
     if kind in (list, tuple, set, frozenset):
         return write_collection(value, kind, made)
     if kind is dict:
-        pairs = [(write_value(k, made), write_value(v, made)) for k, v in value.items()]
-        if any(k is None or v is None for k, v in pairs):
-            return None
-        return "{" + ", ".join(k + ": " + v for k, v in pairs) + "}"
+        pairs = [f"{write_value(k, made)}: {write_value(v, made)}" for k, v in value.items()]
+        written = [write_value(part, made) for pair in value.items() for part in pair]
+        return None if None in written else "{" + ", ".join(pairs) + "}"
     return write_object(value, kind)
 
 
 def write_collection(value: Any, kind: Any, made: Any) -> str | None:
-    parts = [write_value(part, made) for part in value]
-    if any(part is None for part in parts):
+    written = [write_value(part, made) for part in value]
+    parts = [part for part in written if part is not None]
+    if len(parts) < len(written):
         return None
     if kind in (set, frozenset):
         inner = "{" + ", ".join(sorted(parts)) + "}" if parts else ""
@@ -89,5 +90,5 @@ def write_object(value: Any, kind: Any) -> str | None:
     if isinstance(value, enum.Enum) and "." not in kind.__qualname__:
         return "{}.{}.{}".format(module, kind.__name__, value.name)  # noqa: UP032
     if (isinstance(value, type) or callable(value)) and getattr(value, "__module__", "") == "builtins":
-        return value.__name__
+        return str(value.__name__)
     return None

@@ -6,8 +6,8 @@ import itertools
 import time
 from typing import Any
 
-import observing
-from calling import Caller, Case
+import observing  # type: ignore[import-not-found]
+from calling import Caller, Case  # type: ignore[import-not-found]
 
 FIT_DRAWS = 20
 FINAL_DRAWS = 120
@@ -17,7 +17,7 @@ GOOD_SCORE = 0.6
 def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str, str], list[Case]]:
     """Choose a strategy for each parameter: (chosen sources, cases seen on the way)."""
     chosen = {param["name"]: param["candidates"][0] for param in target["params"]}
-    cases = []
+    cases: list[Case] = []
     alike = [p for p in target["params"] if p["default"] is None and len(p["candidates"]) > 1]
     alike = [p for p in alike if p["candidates"] == alike[0]["candidates"]]
     if len(alike) > 1 and score(sample(caller, target, function, chosen, {})) < GOOD_SCORE:
@@ -26,9 +26,9 @@ def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str
         tried = [sample(caller, target, function, chosen, dict.fromkeys(names(alike), c)) for c in shared]
         best = max(range(len(shared)), key=lambda index: score(tried[index]))
         chosen.update(dict.fromkeys(names(alike), shared[best]))
-    started = time.monotonic()
+    started = time.process_time()
     for param in target["params"]:
-        if len(param["candidates"]) == 1 or time.monotonic() - started > target["budget_s"]:
+        if len(param["candidates"]) == 1 or time.process_time() - started > target["budget_s"]:
             continue
         current = sample(caller, target, function, chosen, {param["name"]: chosen[param["name"]]})
         cases += current
@@ -37,15 +37,14 @@ def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str
         seen = [(chosen[param["name"]], current)]
         for candidate in param["candidates"]:
             if candidate != chosen[param["name"]]:
-                seen.append(
-                    (candidate, sample(caller, target, function, chosen, {param["name"]: candidate}))
-                )
+                seen.append((candidate, sample(caller, target, function, chosen, {param["name"]: candidate})))
                 cases += seen[-1][1]
         chosen[param["name"]] = unite(caller, seen, param)
     return chosen, cases
 
 
-def sample(caller: Caller, target: dict[str, Any], function: Any, chosen: dict[str, str], instead: Any
+def sample(
+    caller: Caller, target: dict[str, Any], function: Any, chosen: dict[str, str], instead: Any
 ) -> list[Case]:
     """A few calls with options at their defaults, but for those in ``instead``."""
     drawn = caller.draw({**chosen, **list_defaults(target), **instead}, FIT_DRAWS)
@@ -67,12 +66,9 @@ def unite(caller: Caller, seen: Any, param: Any) -> str:
     usable = [entry for entry in seen if not any(case.kind in bad for case in entry[1])] or seen
     best = max(usable, key=lambda entry: score(entry[1]))
     first = usable[0]
-    if score(best[1]) - score(first[1]) > 0.25:
-        picked = [best]
-    else:
-        picked = [first]
+    picked = [best if score(best[1]) - score(first[1]) > 0.25 else first]
     if param["untyped"] or not param["always"]:
-        return picked[0][0]
+        return str(picked[0][0])
     reached = set().union(*(case.features for case in picked[0][1]), frozenset())
     for _ in range(2):
         rest = [e for e in usable if e not in picked and not any(c.kind == "surprise" for c in e[1])]
@@ -87,7 +83,9 @@ def unite(caller: Caller, seen: Any, param: Any) -> str:
     return " | ".join(source for source, _cases in picked)
 
 
-def define_instances(caller: Caller, target: dict[str, Any], chosen: dict[str, str], cases: list[Any]) -> None:
+def define_instances(
+    caller: Caller, target: dict[str, Any], chosen: dict[str, str], cases: list[Any]
+) -> None:
     """A strategy for instances of the class, made only of arguments that its constructor took."""
     good = [case for case in cases if case.kind == "ok"]
     class_source = target["template"].split("(")[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -54,11 +55,11 @@ class Refused(BaseException):
 
 
 class Guard:
-    """An audit hook that refuses while it is raised; ``folder`` is the one place where files may be written."""
+    """An audit hook that refuses while it is raised; files may be written in ``folder`` only."""
 
     def __init__(self, folder: str = "") -> None:
         self.raised = False
-        self._folder = folder and os.path.join(os.path.realpath(folder), "")
+        self._folder = Path(folder).resolve() if folder else None
         sys.addaudithook(self._look)
 
     def _look(self, event: str, arguments: Any) -> None:
@@ -77,6 +78,6 @@ class Guard:
             raise Refused("does " + event)
 
     def _is_inside(self, path: str) -> bool:
-        if not self._folder or not isinstance(path, (str, bytes, os.PathLike)):
+        if self._folder is None or not isinstance(path, (str, bytes, os.PathLike)):
             return False
-        return os.path.realpath(os.fsdecode(path)).startswith(self._folder)
+        return Path(os.fsdecode(path)).resolve().is_relative_to(self._folder)

@@ -7,9 +7,9 @@ others keep the one they hold. Standard library only.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from typing import Any
+import types
+from pathlib import Path
 
 
 def load(module: str, root: str, source: str) -> types.ModuleType:
@@ -34,9 +34,9 @@ def is_loaded_from(module: str, source: str) -> bool:
     return loaded is not None and same_file(getattr(loaded, "__file__", None), source)
 
 
-def same_file(one: Any, other: Any) -> bool:
-    return bool(one) and bool(other) and os.path.realpath(one) == os.path.realpath(other)
+def same_file(one: str | None, other: str | None) -> bool:
+    return bool(one) and bool(other) and Path(str(one)).resolve() == Path(str(other)).resolve()
 
 
-def is_below(path: str, folder: str) -> bool:
-    return bool(path) and os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+def is_below(path: str | None, folder: str) -> bool:
+    return bool(path) and Path(str(path)).resolve().is_relative_to(Path(folder).resolve())

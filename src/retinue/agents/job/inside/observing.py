@@ -5,13 +5,11 @@ Standard library only.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 KINDS = ("ok", "documented", "surprise", "slow", "refused")
-HOLDS_AFTER = 60
 SAME_RESULT_CAP = 4
 TELLING_LENGTH = 40
 
@@ -21,8 +19,8 @@ class Watcher:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._folder = os.path.dirname(source) if source.endswith("__init__.py") else ""
-        self._arcs = set()
+        self._folder = str(Path(source).parent) if source.endswith("__init__.py") else ""
+        self._arcs: set[Any] = set()
 
     def start(self) -> None:
         self._arcs = set()
@@ -58,7 +56,7 @@ def describe_outcome(case: Any) -> frozenset[Any]:
     if case.kind != "ok":
         return frozenset({("raised", type(case.error).__name__)})
     result = case.result
-    features = {("type", type(result).__name__)}
+    features: set[tuple[str, object]] = {("type", type(result).__name__)}
     if isinstance(result, (str, bytes, list, tuple, dict, set, frozenset)):
         features.add(("length", min(len(result), 8)))
     elif isinstance(result, (int, float)) and not isinstance(result, bool):
@@ -74,14 +72,15 @@ def pick(cases: list[Any], count: int, by_result: bool = True) -> list[Any]:
     ``by_result``: the spread is over different results, at most a few of each.
     """
     ordered = sorted(cases, key=simplicity)
-    picked, reached = [], set()
+    picked: list[Any] = []
+    reached: set[Any] = set()
     for case in ordered:
         if case.features - reached:
             picked.append(case)
             reached |= case.features
         if len(picked) >= count:
             return picked
-    told = {}
+    told: dict[str, int] = {}
     rest = []
     for case in ordered:
         shown = repr(case.result)[:300] if by_result else str(case.sources)
@@ -93,7 +92,7 @@ def pick(cases: list[Any], count: int, by_result: bool = True) -> list[Any]:
 
 
 def dullness(case: Any) -> tuple[Any, ...]:
-    """Sorts the examples that say much to the front: a result that is not the argument, of a middling length."""
+    """Sorts the examples that say much to the front: no echo of the argument, of a middling length."""
     echoes = any(type(v) is type(case.result) and equal(v, case.result) for v in case.values.values())
     return echoes, simplicity(case)[0], abs(len(str(case.sources)) - TELLING_LENGTH)
 

@@ -7,19 +7,19 @@ Run as ``python -I outline.py REQUEST``; REQUEST is JSON: ``names`` (importable 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.machinery
 import json
-import os
-import re
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-EXCEPTION_NAME = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Iteration)\b")
-QUOTED = re.compile(r"""(?<!\w)'([^'\n]{1,40})'|(?<!\w)"([^"\n]{1,40})\"""")
-SPECIAL_TOKEN = re.compile(r"[^\s(){}\[\],.]*[&<>#%$/\\@;=+*^~|:-][^\s(){}\[\],.]*")
-KINDS = ("posonlyargs", "args", "kwonlyargs")
-CONSTANTS_KEPT = 24
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from describing import describe_class, describe_function  # type: ignore[import-not-found]
+
 FOLLOW_DEPTH = 3
 
 
@@ -36,7 +36,7 @@ def find_module(name: str) -> tuple[Any, str]:
         if index == 0:
             origin = spec.origin or next(iter(spec.submodule_search_locations or []), "")
             is_file_of_package = spec.submodule_search_locations and spec.origin
-            root = os.path.dirname(os.path.dirname(origin) if is_file_of_package else origin)
+            root = str(Path(origin).parent.parent if is_file_of_package else Path(origin).parent)
         path = spec.submodule_search_locations
         if path is None and index + 1 < len(parts):
             return None, ""
@@ -45,166 +45,18 @@ def find_module(name: str) -> tuple[Any, str]:
 
 def name_of_file(path: str) -> tuple[str, str]:
     """The dotted name of a source file and the folder to import it from: up while there is an __init__."""
-    folder, leaf = os.path.split(os.path.abspath(path))
-    parts = [] if leaf == "__init__.py" else [os.path.splitext(leaf)[0]]
-    while os.path.exists(os.path.join(folder, "__init__.py")):
-        folder, package = os.path.split(folder)
-        parts.insert(0, package)
-    return ".".join(parts), folder
-
-
-def show(node: Any) -> str | None:
-    return None if node is None else ast.unparse(node)
-
-
-def list_parameters(node: Any) -> list[dict[str, Any]]:
-    found = []
-    arguments = node.args
-    positional = arguments.posonlyargs + arguments.args
-    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    for index, argument in enumerate(positional):
-        kind = "positional" if index < len(arguments.posonlyargs) else "either"
-        found.append((argument, kind, defaults[index]))
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):  # noqa: B905
-        found.append((argument, "keyword", default))
-    described = [
-        {
-            "name": argument.arg,
-            "kind": kind,
-            "annotation": show(argument.annotation),
-            "default": show(default),
-        }
-        for argument, kind, default in found
-    ]
-    for extra, kind in ((arguments.vararg, "rest"), (arguments.kwarg, "options")):
-        if extra is not None:
-            described.append(
-                {"name": extra.arg, "kind": kind, "annotation": show(extra.annotation), "default": None}
-            )
-    return described
-
-
-def own_nodes(node: Any) -> Iterator[ast.AST]:
-    """The nodes of a body without those of nested functions."""
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        current = waiting.pop(0)
-        yield current
-        if not isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(current))
-
-
-def list_raised(node: Any) -> list[str]:
-    """Names of the exceptions that a body raises by itself."""
-    found = []
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Raise) and inner.exc is not None:
-            raised = inner.exc.func if isinstance(inner.exc, ast.Call) else inner.exc
-            name = raised.attr if isinstance(raised, ast.Attribute) else getattr(raised, "id", "")
-            if name[:1].isupper():
-                found.append(name)
-    return found
-
-
-def list_called(node: Any) -> set[str]:
-    """Names that a body calls or hands on, whoever they belong to."""
-    found = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name):
-            found.add(inner.id)
-        elif isinstance(inner, ast.Attribute):
-            found.add(inner.attr)
-    return found
-
-
-def list_words(node: Any, doc: str) -> list[str]:
-    """Short texts that mean something to this function: in its examples, its docstring, its code."""
-    words = []
-    for match in QUOTED.finditer(doc):
-        words.append(match.group(1) or match.group(2))
-    words += [token.strip("'\"`") for token in SPECIAL_TOKEN.findall(doc) if 1 < len(token) <= 20]
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value != doc:
-            if 0 < len(inner.value) <= 20 and "\n" not in inner.value:
-                words.append(inner.value)
-        elif isinstance(inner, ast.Constant) and isinstance(inner.value, bytes) and len(inner.value) <= 20:
-            words.append(inner.value.decode("latin-1"))
-    return list(dict.fromkeys(word for word in words if word.strip()))[:CONSTANTS_KEPT]
-
-
-def list_examples(doc: str, name: str) -> list[list[str]]:
-    """Argument lists of the calls to ``name`` in the doctest examples of a docstring."""
-    found = []
-    for line in doc.splitlines():
-        text = line.strip()
-        if not text.startswith(">>>"):
-            continue
-        try:
-            tree = ast.parse(text[3:].strip())
-        except SyntaxError:
-            continue
-        for inner in ast.walk(tree):
-            if isinstance(inner, ast.Call):
-                called = getattr(inner.func, "id", getattr(inner.func, "attr", ""))
-                if called == name and not inner.keywords:
-                    found.append([ast.unparse(argument) for argument in inner.args])
-    return found[:CONSTANTS_KEPT]
-
-
-def describe_function(node: Any) -> dict[str, Any]:
-    doc = ast.get_docstring(node) or ""
-    nodes = list(own_nodes(node))
-    return {
-        "name": node.name,
-        "line": node.lineno,
-        "parameters": list_parameters(node),
-        "returns": show(node.returns),
-        "doc": doc,
-        "raises": sorted(set(list_raised(node)) | set(EXCEPTION_NAME.findall(doc))),
-        "calls": sorted(list_called(node)),
-        "words": list_words(node, doc),
-        "examples": list_examples(doc, node.name),
-        "decorators": [ast.unparse(decorator) for decorator in node.decorator_list],
-        "is_async": isinstance(node, ast.AsyncFunctionDef),
-        "is_generator": any(isinstance(inner, (ast.Yield, ast.YieldFrom)) for inner in nodes),
-    }
-
-
-def describe_class(node: Any) -> dict[str, Any]:
-    doc = ast.get_docstring(node) or ""
-    functions = [n for n in node.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    fields = [
-        {
-            "name": n.target.id,
-            "kind": "either",
-            "annotation": ast.unparse(n.annotation),
-            "default": show(n.value),
-        }
-        for n in node.body
-        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
-    ]
-    methods = {}
-    for function in functions:
-        if not any(
-            "setter" in ast.unparse(d) or "deleter" in ast.unparse(d) for d in function.decorator_list
-        ):
-            methods[function.name] = describe_function(function)
-    return {
-        "name": node.name,
-        "line": node.lineno,
-        "bases": [ast.unparse(base) for base in node.bases],
-        "doc": doc,
-        "fields": fields,
-        "methods": list(methods.values()),
-        "decorators": [ast.unparse(decorator) for decorator in node.decorator_list],
-        "examples": list_examples(doc, node.name),
-        "words": list_words(ast.Pass(), doc),
-    }
+    file = Path(path).absolute()
+    parts = [] if file.name == "__init__.py" else [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts), str(folder)
 
 
 def spread_raises(functions: Any) -> None:
     """What a function calls in its own file may raise through it."""
-    by_name = {}
+    by_name: dict[str, list[Any]] = {}
     for function in functions:
         by_name.setdefault(function["name"], []).append(function)
     changed = True
@@ -244,9 +96,13 @@ def read_all(node: Any) -> list[str] | None:
 
 def describe_file(path: str, module: str, is_package: bool, depth: int = 0) -> dict[str, Any]:
     """Functions, classes, aliases and public names of one source file."""
-    with open(path, "rb") as file:
-        tree = ast.parse(file.read(), path)
-    functions, classes, aliases, constants, imported, exported = {}, {}, {}, {}, {}, None
+    tree = ast.parse(Path(path).read_bytes(), path)
+    functions: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    constants: dict[str, str] = {}
+    imported: dict[str, tuple[int, str, str]] = {}
+    exported: list[str] | None = None
     for node in list_statements(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             functions.setdefault(node.name, describe_function(node))
@@ -274,7 +130,10 @@ def describe_file(path: str, module: str, is_package: bool, depth: int = 0) -> d
         own = [m for m in described["methods"] if m["name"] in by_init["calls"]]
         by_init["raises"] = sorted({name for method in own for name in method["raises"]})
         by_init["calls"] = sorted({name for method in own for name in method["calls"]})
+        by_init["name"] = ""  # others that name the class may call any of its methods
         everything.append(by_init)
+        methods = [method["name"] for method in described["methods"]]
+        everything.append({"name": described["name"], "calls": methods, "raises": []})
         described["raises_of"] = by_init
     spread_raises(everything)
     for described in classes.values():
@@ -325,7 +184,7 @@ def follow_imports(result: Any, imported: Any, module: str, is_package: bool, de
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    answer = {
+    answer: dict[str, Any] = {
         "executable": sys.executable,
         "version": list(sys.version_info[:3]),
         "search_path": [entry for entry in sys.path if entry],
@@ -337,14 +196,16 @@ def main() -> None:
         "module": "",
         "source": "",
         "root": "",
+        "standard": False,
+        "digest": "",
         "error": "",
     }
     sys.path[:] = [*request.get("folders", []), *sys.path]
     path, package = request.get("path", ""), False
     if path:
         answer["module"], answer["root"] = name_of_file(path)
-        answer["source"] = os.path.abspath(path)
-        package = os.path.basename(path) == "__init__.py"
+        answer["source"] = str(Path(path).absolute())
+        package = Path(path).name == "__init__.py"
         sys.path.insert(0, answer["root"])
     else:
         for name in request["names"]:
@@ -355,14 +216,18 @@ def main() -> None:
                 answer["module"], answer["root"] = name, root
                 answer["source"] = source if source and source.endswith(".py") else ""
                 break
+    # Compiled modules of the standard library lie in a folder below it.
+    library = Path(tempfile.__file__).parent
+    answer["standard"] = answer["root"] in ("", str(library), str(library / "lib-dynload"))
     try:
         if answer["source"]:
+            answer["digest"] = hashlib.sha256(Path(answer["source"]).read_bytes()).hexdigest()
             answer.update(describe_file(answer["source"], answer["module"], package))
     except SyntaxError as error:
         answer["error"] = f"line {error.lineno}: {error.msg}"
     except (OSError, ValueError) as error:
         answer["error"] = str(error)
-    print(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ import sys
 import types
 from typing import Any
 
-import observing
-from calling import Caller, copy_values
-from calls import write_call, write_value
+import observing  # type: ignore[import-not-found]
+from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calls import write_call, write_value  # type: ignore[import-not-found]
 
 
-def write_pins(caller: Caller, target: dict[str, Any], found: dict[str, Any], pool: Any) -> list[dict[str, Any]]:
+def write_pins(
+    caller: Caller, target: dict[str, Any], found: dict[str, Any], pool: Any
+) -> list[dict[str, Any]]:
     """Assertions on recorded results, each tried out before it is handed on."""
     pins = []
     written = [case for case in pool if None not in case.sources.values()]
@@ -39,7 +41,8 @@ def write_pins(caller: Caller, target: dict[str, Any], found: dict[str, Any], po
     return pins
 
 
-def write_assertion(caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any, call: str
+def write_assertion(
+    caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any, call: str
 ) -> list[str] | None:
     if found["changes"]:
         return write_changes(caller, target, found, case)
@@ -57,14 +60,14 @@ def write_assertion(caller: Caller, target: dict[str, Any], found: dict[str, Any
     shown = repr(case.result)
     if " at 0x" in shown or "object at" in shown or len(shown) > 160:
         return None
-    if type(case.result).__repr__ is object.__repr__ or isinstance(
-        case.result, (types.FunctionType, dict)
-    ):
+    if isinstance(case.result, (types.FunctionType, dict)):
         return None
     return ["assert repr(" + call + ") == " + repr(shown)]
 
 
-def write_changes(caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any) -> list[str] | None:
+def write_changes(
+    caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any
+) -> list[str] | None:
     after = copy_values(case.values)
     function = caller.compile_call(target)
     _result, error, _features = caller.call(function, after, watched=False)
@@ -103,16 +106,16 @@ def try_refusal(caller: Caller, name: str, call: str) -> bool:
         {},
         watched=False,
     )
-    return isinstance(error, Exception) and name_class(caller, type(error))[0] == name
+    return isinstance(error, Exception) and bool(name_class(caller, type(error))[0] == name)
 
 
-def name_class(caller: Caller, kind: Any) -> tuple[str | None, str]:
+def name_class(caller: Caller, kind: type) -> tuple[str | None, str]:
     """How to write a class in the test file: (source, module to import or "")."""
     if kind.__module__ == "builtins":
-        return (kind.__name__, "") if hasattr(__builtins__, kind.__name__) else (None, "")
+        return (kind.__name__, "") if hasattr(builtins, kind.__name__) else (None, "")
     if getattr(caller.module, kind.__name__, None) is kind:
         return caller.request["module"] + "." + kind.__name__, ""
-    owner = sys.modules.get(kind.__module__)
+    owner = sys.modules.get(str(kind.__module__))
     if owner is not None and "." not in kind.__qualname__ and getattr(owner, kind.__name__, None) is kind:
         return kind.__module__ + "." + kind.__name__, kind.__module__
     return None, ""

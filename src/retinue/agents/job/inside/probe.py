@@ -18,14 +18,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from calling import Caller, TooSlow
-from fitting import FINAL_DRAWS, define_instances, fit, list_defaults
-from recording import describe
+from calling import Caller, TooSlow  # type: ignore[import-not-found]
+from fitting import FINAL_DRAWS, define_instances, fit, list_defaults  # type: ignore[import-not-found]
+from recording import describe  # type: ignore[import-not-found]
 
 ITERATOR_CAP = 50
 
 
 def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
+    """Everything about one target, as the result that the parent reads."""
     target["wrappers"] = ["asyncio.run({call})"] if target["is_async"] else []
     function = caller.compile_call(target)
     with contextlib.suppress(TooSlow):
@@ -33,7 +34,7 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         for values in first:
             result, error, _features = caller.call(function, values, watched=False)
             if error is None and hasattr(result, "__next__"):
-                target["wrappers"].append("list(itertools.islice({call}, %d))" % ITERATOR_CAP)
+                target["wrappers"].append(f"list(itertools.islice({{call}}, {ITERATOR_CAP}))")
                 function = caller.compile_call(target)
                 break
     chosen, cases = fit(caller, target, function)
@@ -42,14 +43,12 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
     if optional:
         # Calls as people write them: most options left alone.
         plain = caller.draw({**chosen, **optional}, FINAL_DRAWS // 2)
-        drawn = [
-            case for pair in itertools.zip_longest(plain, drawn) for case in pair if case is not None
-        ]
+        drawn = [case for pair in itertools.zip_longest(plain, drawn) for case in pair if case is not None]
     final = []
-    started = time.monotonic()
+    started = time.process_time()
     for values in drawn:
         final.append(caller.run_case(target, function, values))
-        if time.monotonic() - started > target["budget_s"]:
+        if time.process_time() - started > target["budget_s"]:
             break
     if optional and any(case.kind in ("refused", "slow") for case in final):
         # It may be only the defaults that it must not be called with.
@@ -57,20 +56,20 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         final = again if not any(case.kind in ("refused", "slow") for case in again) else final
     if target["builds"]:
         define_instances(caller, target, chosen, final)
-    return describe(caller, target, function, chosen, cases, final)
+    found: dict[str, Any] = describe(caller, target, function, chosen, cases, final)
+    return found
 
 
 def main() -> None:
-    with open(sys.argv[1], encoding="utf-8") as file:
-        request = json.load(file)
-    with open(sys.argv[2], "a", encoding="utf-8") as results:
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    with Path(sys.argv[2]).open("a", encoding="utf-8") as results:
 
         def tell(found: dict[str, Any]) -> None:
             results.write(json.dumps(found) + "\n")
             results.flush()
 
         try:
-            probe = Probe(request, results)
+            caller = Caller(request)
         except BaseException as error:  # noqa: BLE001  (importing runs the module's own code)
             tell({"event": "unloadable", "why": type(error).__name__ + ": " + str(error)[:300]})
             return
@@ -78,12 +77,12 @@ def main() -> None:
             tell({"event": "start", "target": target["name"]})
             try:
                 missing = [
-                    p["name"] for p in target["params"] if p["needs"] and p["needs"] not in probe.names
+                    p["name"] for p in target["params"] if p["needs"] and p["needs"] not in caller.names
                 ]
                 if missing:
                     tell({"event": "unmade", "target": target["name"], "parameters": missing})
                     continue
-                tell(probe.probe_target(target))
+                tell(probe_target(caller, target))
             except (Exception, TooSlow) as error:  # noqa: BLE001  (one odd target must not end the others)
                 why = type(error).__name__ + ": " + str(error)[:300]
                 tell({"event": "failed", "target": target["name"], "why": why})

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from calling import Caller, copy_values
+from calling import Caller, copy_values  # type: ignore[import-not-found]
 
 CHALLENGED = 40
 HOLDS_AFTER = 60
 
 
-def relation_holds(caller: Caller, relation: Any, target: dict[str, Any], function: Any, good: list[Any], found: dict[str, Any]
+def relation_holds(
+    caller: Caller,
+    relation: Any,
+    target: dict[str, Any],
+    function: Any,
+    good: list[Any],
+    found: dict[str, Any],
 ) -> bool:
     """Whether a property held for every call that ended well, and for enough of them to say so."""
     if found["changes"]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
 from typing import Any
 
-import observing
-from calling import Caller, copy_values
-from calls import write_call
-from pinning import write_pins
-from properties import list_invariants, relation_holds
+import observing  # type: ignore[import-not-found]
+from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calls import write_call  # type: ignore[import-not-found]
+from pinning import name_class, write_pins  # type: ignore[import-not-found]
+from properties import list_invariants, relation_holds  # type: ignore[import-not-found]
 
 
-def describe(caller: Caller, target: dict[str, Any], function: Any, chosen: dict[str, str], cases: list[Any], final: Any
+def describe(
+    caller: Caller,
+    target: dict[str, Any],
+    function: Any,
+    chosen: dict[str, str],
+    cases: list[Any],
+    final: Any,
 ) -> dict[str, Any]:
     good = [case for case in final if case.kind == "ok"]
     counts = {kind: sum(case.kind == kind for case in final) for kind in observing.KINDS}
@@ -43,7 +47,7 @@ def describe(caller: Caller, target: dict[str, Any], function: Any, chosen: dict
     if found["stable"]:
         pool = [case for case in cases + final if case.kind in ("ok", "documented")]
         found["pins"] = write_pins(caller, target, found, pool)
-        found["holds"] = observing.list_invariants(good, caller.names) if not found["changes"] else []
+        found["holds"] = list_invariants(good, caller.names) if not found["changes"] else []
     for relation in target["relations"]:
         known = [held["name"] for held in found["relations"]]
         if relation["name"] not in known and relation_holds(caller, relation, target, function, good, found):
@@ -94,8 +98,6 @@ def check_repeats(caller: Caller, found: dict[str, Any], function: Any, good: li
         if error is not None or not observing.equal(twice, result):
             found["comparable"] = False
         for name, value in again.items():
-            if isinstance(value, (list, dict, set, bytearray)) and not observing.same(
-                value, before[name]
-            ):
+            if isinstance(value, (list, dict, set, bytearray)) and not observing.same(value, before[name]):
                 changed.add(name)
     found["changes"] = sorted(changed)

@@ -1,7 +1,7 @@
 """Run one test file with pytest and record each test, with the coverage of the module under test.
 
-Run as ``python -I -B run_tests.py REQUEST RESULTS`` (two files) in a limited subprocess. Results are JSON lines,
-a ``start`` before each test, so that a test which kills or hangs the process is known.
+Run as ``python -I -B run_tests.py REQUEST RESULTS`` (two files) in a limited subprocess. Results are JSON
+lines, a ``start`` before each test, so that a test which kills or hangs the process is known.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import loading
+import loading  # type: ignore[import-not-found]
 import pytest
-from guard import Guard, Refused
+from guard import Guard, Refused  # type: ignore[import-not-found]
 
 try:
     from hypothesis import given, settings
     from hypothesis import strategies as st
 except ImportError:  # a test file need not use it
-    st = None
+    st = None  # type: ignore[assignment]
 
 
 class TestTooSlow(BaseException):
@@ -58,7 +59,10 @@ class Recorder:
     def pytest_runtest_call(self, item: Any) -> Any:
         self.tell({"event": "start", "test": item.name})
         signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, self.request["test_limit_s"])
+        signal.signal(signal.SIGPROF, ring)
+        # CPU time, so that a busy machine judges alike; the other one catches a test that sleeps.
+        signal.setitimer(signal.ITIMER_PROF, self.request["test_limit_s"])
+        signal.setitimer(signal.ITIMER_REAL, 4 * self.request["test_limit_s"])
         self.guard.raised = True
         started = time.monotonic()
         result = {"event": "end", "test": item.name, "outcome": "passed"}
@@ -77,6 +81,7 @@ class Recorder:
             result.update(outcome="failed", failures=self.list_failures(error))
             raise
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.guard.raised = False
             result["duration_s"] = round(time.monotonic() - started, 3)
@@ -95,7 +100,7 @@ class Recorder:
         example = next((note for note in notes if note.startswith(("Falsifying", "Failing test case"))), "")
         line = 0
         for frame, number in traceback.walk_tb(error.__traceback__):
-            if os.path.basename(frame.f_code.co_filename) == self.request["file"]:
+            if Path(frame.f_code.co_filename).name == self.request["file"]:
                 line = number
         module = type(error).__module__
         name = type(error).__name__ if module == "builtins" else module + "." + type(error).__name__
@@ -108,14 +113,13 @@ class Recorder:
 
     def find_statement(self, line: int) -> str:
         """The whole statement around a line of the test file."""
-        with open(self.request["file"], encoding="utf-8") as file:
-            source = file.read()
-        best = None
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                if best is None or node.lineno >= best.lineno:
-                    best = node
-        return ast.unparse(best) if best is not None else ""
+        source = Path(self.request["file"]).read_text(encoding="utf-8")
+        around = [
+            node
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        return ast.unparse(max(around, key=lambda node: node.lineno)) if around else ""
 
 
 def tidy(example: str) -> str:
@@ -131,8 +135,7 @@ def measure(request: dict[str, Any], cover: Any) -> dict[str, Any] | None:
         return None
     cover.stop()
     _name, _statements, _excluded, missing, _formatted = cover.analysis2(request["source"])
-    with open(request["source"], "rb") as file:
-        tree = ast.parse(file.read())
+    tree = ast.parse(Path(request["source"]).read_bytes())
     inside = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -174,9 +177,8 @@ def start_coverage(request: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    with open(sys.argv[1], encoding="utf-8") as file:
-        request = json.load(file)
-    with open(sys.argv[2], "a", encoding="utf-8") as results:
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    with Path(sys.argv[2]).open("a", encoding="utf-8") as results:
 
         def tell(found: dict[str, Any]) -> None:
             results.write(json.dumps(found) + "\n")
@@ -184,7 +186,7 @@ def main() -> None:
 
         sys.path += [entry for entry in request["appended"] if entry not in sys.path]
         warm_up()
-        guard = Guard(os.getcwd())
+        guard = Guard(str(Path.cwd()))
         cover = start_coverage(request)
         if request["module"]:
             try:

@@ -1,7 +1,8 @@
 """What typeshed or a ``.pyi`` beside the source says about the types of a module, as JSON.
 
-Run by Retinue's own interpreter as ``python -I stubs.py REQUEST``; REQUEST is JSON: ``module``, ``version``
-(of the target's interpreter), ``search_path``. The signatures have the form of ``outline.py``, overloads as lists.
+Run by Retinue's own interpreter as ``python -I stubs.py REQUEST``; REQUEST is JSON: ``module``, ``source``,
+``standard`` (of the standard library), ``version`` (of the target's interpreter), ``search_path``. The signatures have the form of ``outline.py``, overloads
+as lists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import typeshed_client
-from outline import list_parameters, show  # type: ignore[import-not-found]  # the sibling script
+from describing import list_parameters, show  # type: ignore[import-not-found]  # the sibling script
 
 
 def describe(definition: ast.AST) -> dict[str, Any] | None:
@@ -34,6 +35,28 @@ def list_signatures(info: typeshed_client.NameInfo) -> list[dict[str, Any]]:
     return [described for d in definitions if isinstance(d, ast.AST) and (described := describe(d))]
 
 
+def read_names(request: dict[str, Any], context: typeshed_client.SearchContext) -> typeshed_client.NameDict:
+    """The names of the stub that belongs to this module, not of another one with its name.
+
+    A user's ``types.py`` must not get the types of the standard module.
+    """
+    source = Path(request["source"])
+    beside = source.with_suffix(".pyi")
+    if request["source"] and beside.exists():
+        return typeshed_client.parse_ast(
+            ast.parse(beside.read_text(encoding="utf-8"), str(beside)),
+            context,
+            typeshed_client.ModulePath(tuple(request["module"].split("."))),
+            is_init=source.name == "__init__.py",
+            file_path=beside,
+        )
+    found = typeshed_client.get_stub_file(request["module"], search_context=context)
+    is_typeshed = found is not None and found.is_relative_to(context.typeshed)
+    if is_typeshed and not request["standard"]:
+        return {}
+    return typeshed_client.get_stub_names(request["module"], search_context=context) or {}
+
+
 def main() -> None:
     request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")  # typeshed uses conditions that the client does not know
@@ -42,7 +65,7 @@ def main() -> None:
         search_path=[Path(entry) for entry in request["search_path"]],
     )
     answer: dict[str, Any] = {"functions": {}, "classes": {}, "aliases": {}, "public": []}
-    names = typeshed_client.get_stub_names(request["module"], search_context=context) or {}
+    names = read_names(request, context)
     resolver = typeshed_client.Resolver(context)
     for name, given in names.items():
         info = given
@@ -62,7 +85,7 @@ def main() -> None:
             answer["functions"][name] = signatures
         if given.is_exported and not name.startswith("_"):
             answer["public"].append(name)
-    print(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer))
 
 
 if __name__ == "__main__":

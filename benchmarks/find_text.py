@@ -1,0 +1,142 @@
+"""Text search in a large directory: 100,000 agents of five skills, their words drawn by Zipf's law."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import string
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
+from retinue.drivers.text_index import SqliteTextIndex
+from retinue.mesh.agent_ranking import AgentSearch
+from retinue.mesh.ranking import SkillSearch
+
+AGENTS = 100_000
+SKILLS_EACH = 5
+VOCABULARY = 25_000
+SEARCHES = 400
+UPSERTS = 200
+SCOPES = frozenset({"mesh"})
+
+
+def measure() -> list[Figure]:
+    draw = _Words(random.Random(1))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "retinue.db"
+        index = SqliteTextIndex(path)
+        held: dict[ListingKey, Listing] = {}
+        search = SkillSearch(index, held.get)
+        spent = 0.0
+        for batch in _batches(draw):
+            held.update((listing.id, listing) for listing in batch)
+            started = time.perf_counter()
+            search.put(batch)
+            spent += time.perf_counter() - started
+        return [
+            Figure(f"load {AGENTS:,} agents × {SKILLS_EACH} skills", spent, "s", target=30),
+            Figure("the file", path.stat().st_size / 1e6, "MB"),
+            *_searches(search, AgentSearch(index, held.get), draw),
+            *_upserts(search, draw),
+        ]
+
+
+def _searches(search: SkillSearch, agents: AgentSearch, draw: _Words) -> Iterator[Figure]:
+    kinds: dict[str, Callable[[], str]] = {
+        "one word": lambda: draw.text(1),
+        "two words": lambda: draw.text(2),
+        "three words": lambda: draw.text(3),
+        "eight words": lambda: draw.text(8),
+        "three common words": lambda: " ".join(draw.random.sample(draw.words[:100], 3)),
+        "three rare words": lambda: " ".join(draw.random.sample(draw.words[2000:], 3)),
+        "a mistyped word": lambda: draw.mistyped(),
+    }
+    mixed = []
+    for name, make in kinds.items():
+        spent = _times(lambda text: search.find_skills(text, SCOPES), [make() for _ in range(SEARCHES // 4)])
+        mixed += spent
+        yield Figure(f"find by text, {name}, p50", statistics.median(spent), "ms")
+        yield Figure(f"find by text, {name}, p95", _p95(spent), "ms")
+    yield Figure("find by text, all of these, p50", statistics.median(mixed), "ms", target=10)
+    yield Figure("find by text, all of these, p95", _p95(mixed), "ms")
+    texts = [draw.text(3) for _ in range(SEARCHES // 4)]
+    yield Figure(
+        "find an agent by three words, p50",
+        statistics.median(_times(lambda text: agents.find_agents(text, SCOPES), texts)),
+        "ms",
+    )
+
+
+def _upserts(search: SkillSearch, draw: _Words) -> Iterator[Figure]:
+    changed = [_listing(number * 7, draw) for number in range(UPSERTS)]
+    spent = _times(lambda listing: search.put([listing]), changed)
+    yield Figure("put one agent in the place of its former text, p50", statistics.median(spent), "ms")
+    new = [_listing(AGENTS + number, draw) for number in range(UPSERTS)]
+    spent = _times(lambda listing: search.put([listing]), new)
+    yield Figure("put one new agent, p50", statistics.median(spent), "ms", target=1)
+
+
+class _Words:
+    """Draws words; the n-th is drawn 1/n as often as the first."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source
+        letters = string.ascii_lowercase
+        drawn = dict.fromkeys(
+            "".join(source.choices(letters, k=source.randint(4, 10))) for _ in range(VOCABULARY * 2)
+        )
+        self.words = list(drawn)[:VOCABULARY]
+        self._chances = list(itertools.accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
+
+    def text(self, words: int) -> str:
+        return " ".join(self.random.choices(self.words, cum_weights=self._chances, k=words))
+
+    def mistyped(self) -> str:
+        word = next(word for word in iter(lambda: self.random.choice(self.words), "") if len(word) > 5)
+        return word[:2] + word[3] + word[2] + word[4:]
+
+
+def _batches(draw: _Words) -> Iterator[list[Listing]]:
+    for start in range(0, AGENTS, 1000):
+        yield [_listing(number, draw) for number in range(start, min(AGENTS, start + 1000))]
+
+
+def _listing(number: int, draw: _Words) -> Listing:
+    skills = tuple(
+        Skill(
+            f"{draw.text(2).replace(' ', '_')}_{number * SKILLS_EACH + at}",
+            draw.text(14),
+            tags=tuple(draw.text(2).split()),
+            input_schema={"type": "object", "properties": dict.fromkeys(draw.text(3).split(), {})},
+        )
+        for at in range(SKILLS_EACH)
+    )
+    record = AgentRecord(
+        f"agent-{number}",
+        "1.0.0",
+        description=draw.text(8),
+        endpoints=(Endpoint("execute", f"http://h:{number}"),),
+        skills=skills,
+    )
+    return Listing(
+        record=record, source="bench", key=f"agents/{number}", digest=f"sha256:{draw.text(1)}{number}"
+    )
+
+
+def _times(work: Callable[[Any], object], given: Sequence[object]) -> list[float]:
+    spent = []
+    for one in given:
+        started = time.perf_counter()
+        work(one)
+        spent.append((time.perf_counter() - started) * 1000)
+    return spent
+
+
+def _p95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]

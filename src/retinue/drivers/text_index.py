@@ -1,0 +1,328 @@
+"""The words of all skills in ``retinue.db``: SQLite FTS5 behind the port of text search.
+
+Texts come as stems (`retinue.mesh.skill_texts`), so that the tokenizer has only to split at spaces.
+FTS5 proposes candidates and nothing more. Its cost is the rows that match (about 1.5 µs each where
+bm25 is asked for), hence every stage of a search is bounded by rows: words that are in too many
+skills find nothing on their own as long as rarer ones do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Connection, Row
+from typing import TypeVar, cast, get_args
+
+from retinue.core.record import ListingKey, Visibility
+from retinue.drivers.store import _Database
+from retinue.mesh.skill_texts import FIELD_WEIGHTS, ListingText, SkillText
+from retinue.mesh.text_index import Corpus, Term
+
+EXACT_ROWS = 4_000
+"""Words that together are in no more skills than this are looked up all; else the rarest of them."""
+
+STAGE_ROWS = 2_000
+ENOUGH = 10
+"""With so many skills that hold all words asked, those that hold some are left out (FACTS 4.6)."""
+
+MAX_WORDS = 96
+
+_FORM = "1"
+_FIELDS = ("name", "labels", "told", "parameters", "agent")
+_NAME = _FIELDS[0]
+_KINDS: tuple[Visibility, ...] = get_args(Visibility)
+_VISIBILITY_BITS = 2
+"""A row's id ends in its visibility, so that hidden rows are passed over where they are matched."""
+
+_CHUNK = 500
+T = TypeVar("T")
+_TABLES = f"""
+    CREATE TABLE search_listings (
+        id INTEGER PRIMARY KEY, source TEXT NOT NULL, key TEXT NOT NULL, mark TEXT NOT NULL,
+        UNIQUE (source, key)
+    );
+    CREATE TABLE search_skills (
+        id INTEGER PRIMARY KEY, listing INTEGER NOT NULL, skill TEXT NOT NULL, length REAL NOT NULL
+    );
+    CREATE INDEX search_skills_of ON search_skills (listing);
+    CREATE TABLE search_terms (stem TEXT PRIMARY KEY, word TEXT NOT NULL, skills INTEGER NOT NULL)
+        WITHOUT ROWID;
+    CREATE VIRTUAL TABLE search_words USING fts5({", ".join(_FIELDS)}, tokenize = 'ascii');
+    CREATE TABLE search_form (form TEXT NOT NULL);
+"""
+_OLD = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
+
+_MATCH = (
+    f"SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) AS badness "  # noqa: S608
+    f"FROM search_words(?) WHERE (rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+)
+_TEXTS = (
+    f"SELECT s.id, l.source, l.key, s.skill, {', '.join(f'w.{name}' for name in _FIELDS)} "  # noqa: S608
+    "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
+)
+_ADD_TERM = (
+    "INSERT INTO search_terms (stem, word, skills) VALUES (?, ?, ?) "
+    "ON CONFLICT (stem) DO UPDATE SET skills = skills + excluded.skills"
+)
+
+
+class SqliteTextIndex:
+    """Implements the port ``retinue.mesh.text_index.TextIndex`` in the file ``path``.
+
+    Raises StateDamagedError where the file is no database of ours, StateError where it cannot be
+    opened, StorageFullError where there is no room. An index of another form is emptied.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = _Database(path)
+        self._skills: int | None = None
+        self._length = 0.0
+        with self._database.writing() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            _prepare(connection)
+
+    def put_all(self, texts: Sequence[ListingText]) -> None:
+        if not texts:
+            return
+        last = {text.listing_id: text for text in texts}
+        words: dict[str, str] = {}
+        added: Counter[str] = Counter()
+        try:
+            with self._database.writing() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                removed = self._take_out(connection, last)
+                next_id = _next_id(connection)
+                rows: list[tuple[object, ...]] = []
+                contents: list[tuple[object, ...]] = []
+                for text in last.values():
+                    words.update((s, w) for s, w in text.words.items() if s not in words)
+                    listing = connection.execute(
+                        "INSERT INTO search_listings (source, key, mark) VALUES (?, ?, ?)",
+                        (text.listing_id.source, text.listing_id.key, text.mark),
+                    ).lastrowid
+                    for skill in text.skills:
+                        skill_id = next_id << _VISIBILITY_BITS | _KINDS.index(skill.visibility)
+                        next_id += 1
+                        rows.append((skill_id, listing, skill.skill_id, skill.length))
+                        contents.append((skill_id, *skill.fields))
+                        added.update(set(" ".join(skill.fields).split()))
+                        self._length += skill.length
+                self._skills = (self._skills or 0) + len(rows)
+                connection.executemany("INSERT INTO search_skills VALUES (?, ?, ?, ?)", rows)
+                connection.executemany(
+                    f"INSERT INTO search_words (rowid, {', '.join(_FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+                    contents,
+                )
+                _count_terms(connection, added, removed, words)
+        except BaseException:
+            self._skills = None
+            raise
+
+    def remove(self, listing_ids: Collection[ListingKey]) -> None:
+        try:
+            for some in _chunks(listing_ids):
+                with self._database.writing() as connection:
+                    _count_terms(connection, Counter(), self._take_out(connection, some), {})
+        except BaseException:
+            self._skills = None
+            raise
+
+    def marks(self) -> Mapping[ListingKey, str]:
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT source, key, mark FROM search_listings")
+            return {ListingKey(row["source"], row["key"]): row["mark"] for row in rows}
+
+    def corpus(self) -> Corpus:
+        with self._database.reading() as connection:
+            skills = self._count(connection)
+        return Corpus(skills, self._length / skills) if skills else Corpus()
+
+    def counts(self, stems: Collection[str]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        with self._database.reading() as connection:
+            for some in _chunks(stems):
+                query = f"SELECT stem, skills FROM search_terms WHERE stem IN ({_marks(some)})"  # noqa: S608
+                found.update((row["stem"], row["skills"]) for row in connection.execute(query, some))
+        return found
+
+    def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT stem, word, skills FROM search_terms WHERE stem >= ? AND stem < ? "
+                "ORDER BY skills DESC, stem LIMIT ?",
+                (prefix, prefix + "\U0010ffff", limit),
+            )
+            return [Term(*row) for row in rows]
+
+    def list_candidates(
+        self,
+        stems: Mapping[str, float],
+        wide: Mapping[str, float],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+    ) -> Sequence[SkillText]:
+        counts = self.counts({**wide, **stems})
+        with self._database.reading() as connection:
+            hits = _Hits(connection, visibilities)
+            hits.search({s: w for s, w in stems.items() if s in counts}, wide, counts)
+            return _load_texts(connection, "s.id", hits.best(limit))
+
+    def list_skills(
+        self, listing_ids: Iterable[ListingKey], visibilities: Collection[str]
+    ) -> Sequence[SkillText]:
+        with self._database.reading() as connection:
+            listings = [
+                row["id"]
+                for listing_id in listing_ids
+                for row in connection.execute(
+                    "SELECT id FROM search_listings WHERE source = ? AND key = ?",
+                    (listing_id.source, listing_id.key),
+                )
+            ]
+            texts = _load_texts(connection, "s.listing", listings)
+        return [text for text in texts if text.visibility in visibilities]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _count(self, connection: Connection) -> int:
+        """How many skills there are; counted once, then kept up to date by what is written here."""
+        if self._skills is None:
+            row = connection.execute("SELECT count(*), total(length) FROM search_skills").fetchone()
+            self._skills, self._length = row
+        return cast(int, self._skills)
+
+    def _take_out(self, connection: Connection, listing_ids: Iterable[ListingKey]) -> Counter[str]:
+        """Delete what is held of the listings; returns how many of their skills had each stem."""
+        removed: Counter[str] = Counter()
+        self._count(connection)
+        for listing_id in listing_ids:
+            row = connection.execute(
+                "DELETE FROM search_listings WHERE source = ? AND key = ? RETURNING id",
+                (listing_id.source, listing_id.key),
+            ).fetchone()
+            if row is None:
+                continue
+            held = connection.execute(
+                "SELECT s.length, w.* FROM search_skills s JOIN search_words w ON w.rowid = s.id "
+                "WHERE s.listing = ?",
+                (row["id"],),
+            ).fetchall()
+            for length, *fields in held:
+                self._length -= length
+                removed.update(set(" ".join(fields).split()))
+            self._skills = cast(int, self._skills) - len(held)
+            connection.execute(
+                "DELETE FROM search_words WHERE rowid IN (SELECT id FROM search_skills WHERE listing = ?)",
+                (row["id"],),
+            )
+            connection.execute("DELETE FROM search_skills WHERE listing = ?", (row["id"],))
+        return removed
+
+
+class _Hits:
+    """The rows of one search, gathered stage by stage until there are enough."""
+
+    def __init__(self, connection: Connection, visibilities: Collection[str]) -> None:
+        self._connection = connection
+        codes = [str(code) for code, kind in enumerate(_KINDS) if kind in visibilities]
+        self._match = _MATCH % ", ".join(codes)
+        self._badness: dict[int, float] = {}
+
+    def best(self, limit: int) -> list[int]:
+        return heapq.nsmallest(limit, self._badness, key=self._badness.__getitem__)
+
+    def search(
+        self, asked: Mapping[str, float], wide: Mapping[str, float], counts: Mapping[str, int]
+    ) -> None:
+        """``asked`` are known words; each of ``wide`` as well."""
+        weights = {**wide, **asked}
+        worth = sorted(weights, key=lambda stem: (counts[stem] / weights[stem], stem))[:MAX_WORDS]
+        if sum(counts[stem] for stem in worth) <= EXACT_ROWS:
+            self._gather(" OR ".join(map(_quote, worth)), EXACT_ROWS)
+            return
+        everything = " AND ".join(map(_quote, asked))
+        for expression in (f"{_NAME} : ({everything})", everything) if asked else ():
+            if len(self._badness) < ENOUGH:
+                self._gather(expression, STAGE_ROWS)
+        if len(self._badness) >= ENOUGH:
+            return
+        running = itertools.accumulate(counts[stem] for stem in worth)
+        rare = [stem for stem, rows in zip(worth, running, strict=True) if rows <= EXACT_ROWS]
+        self._gather(" OR ".join(map(_quote, rare)), EXACT_ROWS)
+        common = sorted(asked.keys() - rare, key=lambda stem: counts[stem])
+        for pair in itertools.combinations(common[:3], 2):
+            if len(self._badness) < ENOUGH:
+                self._gather(" AND ".join(map(_quote, pair)), STAGE_ROWS)
+        for stem in [stem for stem in worth if stem not in rare][:3]:
+            if len(self._badness) < ENOUGH:
+                self._gather(_quote(stem), STAGE_ROWS)
+
+    def _gather(self, expression: str, rows: int) -> None:
+        if expression:
+            for rowid, badness in self._connection.execute(self._match, (expression, rows)):
+                self._badness[rowid] = min(badness, self._badness.get(rowid, 0.0))
+
+
+def _prepare(connection: Connection) -> None:
+    """Bring the tables to today's form; another form is dropped, for all comes again from the listings."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "search_form" in tables:
+        forms = [row[0] for row in connection.execute("SELECT form FROM search_form")]
+        if forms == [_FORM] and tables.issuperset(_OLD):
+            return
+    for table in _OLD:
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute("INSERT INTO search_form VALUES (?)", (_FORM,))
+
+
+def _count_terms(
+    connection: Connection, added: Counter[str], removed: Counter[str], words: Mapping[str, str]
+) -> None:
+    more = dict(added)
+    for stem, skills in removed.items():
+        more[stem] = more.get(stem, 0) - skills
+    changed = [(stem, words.get(stem, stem), skills) for stem, skills in more.items() if skills]
+    connection.executemany(_ADD_TERM, changed)
+    fewer = [(stem,) for stem, _, skills in changed if skills < 0]
+    connection.executemany("DELETE FROM search_terms WHERE stem = ? AND skills <= 0", fewer)
+
+
+def _next_id(connection: Connection) -> int:
+    highest = connection.execute("SELECT max(id) FROM search_skills").fetchone()[0]
+    return ((highest or 0) >> _VISIBILITY_BITS) + 1
+
+
+def _load_texts(connection: Connection, column: str, ids: Sequence[int]) -> list[SkillText]:
+    return [
+        _parse_row(row)
+        for some in _chunks(ids)
+        for row in connection.execute(f"{_TEXTS} WHERE {column} IN ({_marks(some)})", some)
+    ]
+
+
+def _parse_row(row: Row) -> SkillText:
+    skill_id, source, key, skill, *fields = row
+    visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
+    return SkillText(ListingKey(source, key), skill, visibility, tuple(fields))
+
+
+def _quote(stem: str) -> str:
+    """A stem as FTS5 reads a word; anything bare would be its query language (FACTS 4.6)."""
+    return '"' + stem.replace('"', '""') + '"'
+
+
+def _marks(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _chunks(values: Iterable[T]) -> Iterator[list[T]]:
+    waiting = iter(values)
+    while some := list(itertools.islice(waiting, _CHUNK)):
+        yield some

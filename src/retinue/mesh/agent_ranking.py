@@ -1,0 +1,93 @@
+"""Which agent fits a request, rather than which skill.
+
+Three orders are fused by reciprocal rank: all skills of an agent as one text, its three best skills
+together, and what it says of itself. An agent's own description alone was far behind (FACTS 5).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retinue.core.record import Listing, ListingKey
+from retinue.mesh.ranking import Accept, FindListing, Scopes, SkillSearch, visible_to
+from retinue.mesh.scoring import Query, read_query, score_fields, score_skill
+from retinue.mesh.skill_texts import SkillText
+from retinue.mesh.text_index import TextIndex
+
+TOP_SKILLS = 3
+FUSION_RANK = 60
+"""The constant of reciprocal-rank fusion as its authors use it (Cormack, Clarke, Büttcher 2009)."""
+
+CANDIDATES = 50
+"""Agents that are read whole, those with the best skills first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHit:
+    """An agent and how it stands among the others; the score is no measure of fit."""
+
+    listing: Listing
+    score: float
+
+
+class AgentSearch:
+    """Text search for agents over the same index as `SkillSearch`."""
+
+    def __init__(self, index: TextIndex, find_listing: FindListing) -> None:
+        self._index = index
+        self._find_listing = find_listing
+        self._skills = SkillSearch(index, find_listing)
+
+    def find_agents(
+        self, text: str, scopes: Scopes, *, limit: int = 20, accept: Accept | None = None
+    ) -> tuple[AgentHit, ...]:
+        """The agents with visible skills that answer ``text``, best first."""
+        query = read_query(text, self._index)
+        best: dict[ListingKey, float] = {}
+        for skill in self._skills.list_candidates(query, scopes) if query.asked else ():
+            best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
+        chosen = heapq.nlargest(CANDIDATES, best, key=best.__getitem__)
+        texts: dict[ListingKey, list[SkillText]] = {}
+        for skill in self._index.list_skills(chosen, visible_to(scopes)):
+            texts.setdefault(skill.listing_id, []).append(skill)
+        hits = []
+        for listing_id, score in fuse(_orders(texts, query)).items():
+            listing = self._find_listing(listing_id)
+            if listing is not None and (accept is None or accept(listing)):
+                hits.append(AgentHit(listing, score))
+        hits.sort(
+            key=lambda hit: (-hit.score, hit.listing.reachable is False, hit.listing.source, hit.listing.key)
+        )
+        return tuple(hits[:limit])
+
+
+def fuse(orders: Sequence[Mapping[ListingKey, float]]) -> dict[ListingKey, float]:
+    """One score out of several orders, each given by its scores; those that one does not name gain nothing.
+
+    Equal scores share the better rank, so that an order that tells nothing changes nothing.
+    """
+    fused: dict[ListingKey, float] = {}
+    for scores in orders:
+        rank, last = 0, None
+        for place, (name, score) in enumerate(sorted(scores.items(), key=lambda one: -one[1]), start=1):
+            if score != last:
+                rank, last = place, score
+            if score > 0.0:
+                fused[name] = fused.get(name, 0.0) + 1.0 / (FUSION_RANK + rank)
+    return fused
+
+
+def _orders(texts: Mapping[ListingKey, list[SkillText]], query: Query) -> list[dict[ListingKey, float]]:
+    mean = query.corpus.mean_length
+    skills_each = sum(map(len, texts.values())) / len(texts) if texts else 1.0
+    fields = {name: [skill.fields for skill in skills] for name, skills in texts.items()}
+    return [
+        {name: score_fields(one, query, mean * skills_each) for name, one in fields.items()},
+        {
+            name: sum(heapq.nlargest(TOP_SKILLS, (score_skill(skill, query) for skill in skills)))
+            for name, skills in texts.items()
+        },
+        {name: score_fields(one, query, mean, only_agent=True) for name, one in fields.items()},
+    ]

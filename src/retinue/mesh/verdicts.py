@@ -1,0 +1,44 @@
+"""What a failed attempt tells: of the agent's health, and of whether another one may take the call."""
+
+from __future__ import annotations
+
+from retinue.core.errors import (
+    AgentUnreachableError,
+    BusyError,
+    CallTimedOutError,
+    ExecutionFailedError,
+    OutputInvalidError,
+    RemoteFaultError,
+    RetinueError,
+)
+from retinue.core.record import Skill
+from retinue.mesh.pulse import Pulse
+
+_FAILURES = frozenset(
+    error.type for error in (ExecutionFailedError, OutputInvalidError, CallTimedOutError, BusyError)
+)
+"""What says that the agent did not deliver; an untyped fault may as well be its caller's."""
+
+
+def may_go_elsewhere(error: RetinueError, skill: Skill) -> bool:
+    """Whether another agent may take the call: this one did not run it, or twice does no harm."""
+    if isinstance(error, AgentUnreachableError):
+        return not error.sent or skill.hints.idempotent or skill.hints.read_only
+    return isinstance(error, RemoteFaultError) and error.remote_type == BusyError.type
+
+
+def is_stale_input(error: RetinueError) -> bool:
+    """The agent knows another schema than its card here: read the card again, once."""
+    return isinstance(error, RemoteFaultError) and error.remote_type in ("validation_error", "unknown_skill")
+
+
+def tell_failure(pulse: Pulse, skill_id: str, spent_s: float, error: RetinueError) -> None:
+    """End the attempt of ``pulse`` with what ``error`` says of the agent; a refusal says that it lives."""
+    if isinstance(error, AgentUnreachableError):
+        pulse.lost(error, certain=not error.sent)
+    elif isinstance(error, CallTimedOutError):
+        pulse.timed_out(skill_id, spent_s)
+    elif (error.remote_type if isinstance(error, RemoteFaultError) else error.type) in _FAILURES:
+        pulse.failed(skill_id, spent_s)
+    else:
+        pulse.refused()

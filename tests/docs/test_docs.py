@@ -1,0 +1,316 @@
+"""The pages are true: examples run or parse, tables hold what the code holds, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, get_args, get_origin
+
+import orjson
+import pyjson5
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from ruamel.yaml import YAML
+from sybil import Document, Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+from retinue import Agent
+from retinue.cli.failures import describe, show
+from retinue.core.call import Status
+from retinue.core.errors import SkillNotOfferedError
+from retinue.core.record import Visibility
+from retinue.drivers.http import MAX_RESPONSE_BYTES
+from retinue.mesh import schema, schema_cost
+from retinue.protocols import json_values, jsonrpc
+from retinue.settings import Settings, load_settings
+from retinue.surfaces import execute
+from retinue.surfaces.faults import execute_fault, list_error_classes
+from retinue.workflows import checks
+from retinue.workflows.loading import load_definition
+from scripts import error_tables
+from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, ROOT, list_sections, table_rows
+
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "retinue"
+
+
+def _parse_json(example: Example) -> None:
+    orjson.loads(str(example.parsed))
+
+
+def _parse_commented_json(example: Example) -> None:
+    pyjson5.decode(example.parsed)
+
+
+def _parse_toml(example: Example) -> None:
+    Settings.model_validate(tomllib.loads(example.parsed))
+
+
+def _load_yaml(example: Example) -> None:
+    value = YAML(typ="safe").load(example.parsed)
+    if isinstance(value, dict) and "steps" in value:
+        load_definition(example.parsed, source=example.path)
+
+
+SYBIL = Sybil(
+    parsers=[
+        PythonCodeBlockParser(),
+        CodeBlockParser("json", _parse_json),
+        CodeBlockParser("jsonc", _parse_commented_json),
+        CodeBlockParser("toml", _parse_toml),
+        CodeBlockParser("yaml", _load_yaml),
+    ]
+)
+DOCUMENTS: dict[Path, Document] = {page: SYBIL.parse(page) for page in GUIDES}
+EXAMPLES = [
+    pytest.param(example, id=f"{page.name}:{example.line}")
+    for page, document in DOCUMENTS.items()
+    for example in document.examples()
+]
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_runs_or_parses(example: Example) -> None:
+    example.evaluate()
+
+
+def test_every_language_of_a_fence_is_one_that_is_checked() -> None:
+    checked = {"python", "json", "jsonc", "toml", "yaml"}
+    shown = {"console", "text"}
+    fences = {name for page in PAGES for name in re.findall(r"^```(\S+)$", page.read_text("utf-8"), re.M)}
+    assert fences <= checked | shown
+
+
+async def test_the_agent_of_the_readme_counts_words() -> None:
+    document = SYBIL.parse(README)
+    for example in document.examples():
+        example.evaluate()
+    agent = document.namespace["agent"]
+    assert isinstance(agent, Agent)
+    assert await agent.call("count_words", {"text": "one two three"}) == 3
+
+
+# Settings
+
+
+def list_leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Dotted name, environment name and default of every setting; a default of ``...`` is required."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        table = _find_table(field.annotation)
+        if table is None:
+            default = ... if field.default is PydanticUndefined else field.default
+            yield path, _environment_name(path), default
+        else:
+            # a table, a list of tables, or a table for each name
+            among = {None: "", tuple: "[]"}.get(get_origin(field.annotation), ".NAME")
+            yield from list_leaves(table, f"{path}{among}.")
+
+
+def _find_table(annotation: Any) -> type[BaseModel] | None:
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _environment_name(path: str) -> str:
+    # a list of tables is one variable, with JSON
+    return "RETINUE_" + path.partition("[]")[0].replace(".", "__").upper()
+
+
+def test_every_setting_is_documented_with_its_default_and_its_name_in_the_environment() -> None:
+    documented = {
+        name.strip("`"): (variable.strip("`"), default.strip("`"))
+        for name, variable, default, _ in table_rows(read("settings.md"), "setting")
+    }
+    real = {
+        path: (variable, "required" if default is ... else orjson.dumps(default).decode())
+        for path, variable, default in list_leaves(Settings)
+    }
+    assert documented == real
+
+
+def test_the_environment_example_of_the_settings_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((command,),) = [commands for part in list_sections(DOCS / "settings.md") for commands in part.commands()]
+    for assignment in shlex.split(command):
+        name, equals, value = assignment.partition("=")
+        if equals:
+            monkeypatch.setenv(name, value)
+    settings = load_settings(start=Path("/"))
+    assert (settings.hub.port, settings.registries) == (9100, ("http://127.0.0.1:5000",))
+
+
+def test_the_variables_beside_the_settings_are_those_that_the_code_reads() -> None:
+    documented = {row[0].strip("`") for row in table_rows(read("settings.md"), "environment")}
+    source = "".join(path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
+    named = set(re.findall(r'"(RETINUE_[A-Z]+(?:_[A-Z]+)*)"', source))
+    # the last is between a supervisor and its child, and nobody else's
+    assert documented == named - {"RETINUE_SUPERVISOR_FD"}
+
+
+# Errors
+
+
+def test_the_tables_of_the_errors_page_are_those_of_the_code() -> None:
+    page = read("errors.md")
+    assert error_tables.render_page(page) == page, "run: python -m scripts.error_tables"
+
+
+def test_every_type_of_error_has_a_row() -> None:
+    types = [row[0].strip("`") for row in table_rows(read("errors.md"), "type")]
+    assert set(types) == {kind.type for kind in list_error_classes()}
+    # once with its meaning, once with its forms
+    assert all(types.count(name) == 2 for name in types)
+
+
+def test_the_script_writes_the_tables_and_says_when_they_are_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "errors.md"
+    page.write_text(f"before\n{error_tables.BEGIN}\nold\n{error_tables.END}\nafter\n", encoding="utf-8")
+    monkeypatch.setattr(error_tables, "PAGE", page)
+    assert error_tables.main(["--check"]) == 1
+    assert error_tables.main([]) == 0
+    assert error_tables.main(["--check"]) == 0
+    written = page.read_text(encoding="utf-8")
+    assert written.startswith("before\n")
+    assert written.endswith("\nafter\n")
+    assert "`recursion_limit`" in written
+
+
+def test_the_example_of_the_errors_page_is_what_a_caller_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    error = SkillNotOfferedError("gret", near=("greet",))
+    (intro, *_) = list_sections(DOCS / "errors.md")
+    shown = orjson.loads(intro.blocks("json")[0])["error"]
+    code, message, data = execute_fault(error)
+    assert shown == {"code": code, "message": message, "data": data}
+    show(describe(error))
+    assert capsys.readouterr().err in intro.blocks("console")[0]
+
+
+# Security
+
+
+def test_the_limits_on_the_security_page_are_the_real_ones() -> None:
+    rows = {row[0]: row[1] for row in table_rows(read("security.md"), "what")}
+    settings = Settings()
+    mebibytes = settings.limits.body_bytes // 1024**2
+    assert f"{mebibytes} MiB" in rows["a request"]
+    assert f"{json_values.MAX_DEPTH} levels" in rows["a request"]
+    assert f"batches of {jsonrpc.MAX_BATCH:,} of which {execute.MAX_AT_ONCE} run" in rows["a request"]
+    assert f"{settings.limits.in_flight:,}" in rows["calls in flight in one process"]
+    assert settings.limits.calls_per_s is None
+    assert f"{settings.trace.max_depth} hops, {settings.trace.calls:,} calls" in rows["a chain of calls"]
+    times = f"{settings.timeouts.door_s:g} s at a door, {settings.timeouts.agent_call_s:g} s from skill"
+    assert times in rows["time of a call"]
+    sizes = f"{schema.MAX_SCHEMA_BYTES // 1024} KiB, {schema_cost.MAX_DEPTH} levels"
+    assert f"{sizes}, {schema_cost.MAX_REFS_AND_BRANCHES:,} references" in rows["a skill's schema"]
+    assert rows["an answer that is read"] == f"{MAX_RESPONSE_BYTES // 1024**2} MiB"
+    assert f"{checks.MAX_STEPS:,} steps" in rows["a workflow"]
+
+
+# Architecture
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    named = {
+        (page.name, path)
+        for page in PAGES
+        for path in re.findall(r"`((?:\w+/)+\w+\.(?:py|txt|yaml|toml))`", page.read_text("utf-8"))
+    }
+    assert len(named) > 30
+    missing = [
+        (page, path) for page, path in named if not ((SOURCE / path).is_file() or (ROOT / path).is_file())
+    ]
+    assert missing == []
+
+
+def test_every_port_on_the_architecture_page_is_one_and_has_the_implementations_named_there() -> None:
+    rows = table_rows(read("architecture.md"), "port")
+    assert len(rows) >= 10
+    for name, declared_in, _, implementations in rows:
+        port = _find(name.strip("`"), declared_in.strip("`"))
+        assert Protocol in port.__mro__, name
+        for implementation, file in re.findall(r"`(\w+)` in `([\w/]+\.py)`", implementations):
+            members = {member for member in vars(port) if not member.startswith("_")}
+            assert members <= set(dir(_find(implementation, file))) | _attributes(file), (
+                name,
+                implementation,
+            )
+
+
+def _find(name: str, file: str) -> type[Any]:
+    module = importlib.import_module("retinue." + file.removesuffix(".py").replace("/", "."))
+    found = getattr(module, name)
+    assert isinstance(found, type), name
+    return found
+
+
+def _attributes(file: str) -> set[str]:
+    """What the classes of a file set on themselves."""
+    return set(re.findall(r"self\.(\w+)\b.* = ", (SOURCE / file).read_text("utf-8")))
+
+
+def test_every_room_is_in_the_picture() -> None:
+    rooms = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
+    picture = list_sections(DOCS / "architecture.md")[1].blocks("text")[0]
+    assert rooms | {"settings"} <= set(re.findall(r"│ ([a-z]+) ", picture))
+
+
+# Words
+
+
+def test_the_words_that_callers_see_are_in_the_glossary() -> None:
+    glossary = read("glossary.md")
+    for word in (*get_args(Visibility), *(status.replace("_", " ") for status in get_args(Status))):
+        assert word in glossary, word
+
+
+# Decisions and links
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem[:4])
+def test_every_decision_has_its_number_a_status_and_fits_on_a_screen(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    number = page.name[:4]
+    assert text.startswith(f"# {number}: ")
+    assert re.search(r"^Status: (accepted|proposed|replaced by \d{4})", text, re.MULTILINE)
+    assert len(text.splitlines()) <= 40
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    for target in targets:
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, heading = target.partition("#")
+        place = (page.parent / file).resolve() if file else page
+        assert place.exists(), target
+        if heading:
+            assert heading in _anchors(place), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub makes anchors of them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_guides_are_all_reachable_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+\.md)", README.read_text(encoding="utf-8")))
+    assert {str(page.relative_to(ROOT)) for page in GUIDES if page != README} <= linked
