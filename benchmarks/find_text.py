@@ -113,7 +113,7 @@ def _listing(number: int, draw: _Words) -> Listing:
             f"{draw.text(2).replace(' ', '_')}_{number * SKILLS_EACH + at}",
             draw.text(14),
             tags=tuple(draw.text(2).split()),
-            input_schema={"type": "object", "properties": dict.fromkeys(draw.text(3).split(), {})},
+            input_schema={"type": "object", "properties": {word: {} for word in draw.text(3).split()}},
         )
         for at in range(SKILLS_EACH)
     )

@@ -21,6 +21,7 @@ FOLDERS = {
     "doors": "tests/doors",
     "processes": "tests/processes",
     "demo": "tests/demo",
+    "docs": "tests/docs",
     "registry": "tests/registry",
     "conformance": "tests/conformance",
     "interop": "tests/interop",

@@ -30,10 +30,16 @@ def get_program(name: str) -> str:
 
 
 @contextmanager
-def docker_registry(folder: Path) -> Iterator[str]:
-    """Run ``docker-registry serve`` with its data in ``folder``; gives its base url."""
+def docker_registry(
+    folder: Path, *, auth: str = "", tls: tuple[Path, Path] | None = None, port: int = 0
+) -> Iterator[str]:
+    """Run ``docker-registry serve`` with its data in ``folder``; gives its base url.
+
+    ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key.
+    """
     program = get_program("docker-registry")
     config = folder / "registry.yml"
+    secured = f", tls: {{certificate: '{tls[0]}', key: '{tls[1]}'}}" if tls is not None else ""
     config.write_text(
         "version: 0.1\n"
         "log: {level: info, accesslog: {disabled: true}}\n"
@@ -41,7 +47,8 @@ def docker_registry(folder: Path) -> Iterator[str]:
         f"  filesystem: {{rootdirectory: '{folder / 'data'}'}}\n"
         "  delete: {enabled: true}\n"
         "  maintenance: {uploadpurging: {enabled: false}}\n"
-        "http: {addr: '127.0.0.1:0', secret: local}\n"
+        f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n"
+        + (f"auth: {auth}\n" if auth else "")
     )
     process = subprocess.Popen(
         [program, "serve", str(config)],
@@ -71,7 +78,7 @@ def docker_registry(folder: Path) -> Iterator[str]:
         settled.wait(START_TIMEOUT_S)
         if not address:
             raise RuntimeError("docker-registry did not start:\n" + "".join(tail))
-        yield f"http://{address[0]}"
+        yield f"{'http' if tls is None else 'https'}://{address[0]}"
     finally:
         process.terminate()
         process.wait(timeout=10)

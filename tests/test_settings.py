@@ -18,12 +18,6 @@ port = 9100
 target = "plan_agent.py"
 [timeouts]
 door_s = 5
-[llm.claude]
-backend = "api"
-provider = "anthropic"
-model = "m"
-scores = {planning = 0.95, execution = 0.85, review = 0.90}
-context_window = 200000
 """
 
 
@@ -37,11 +31,7 @@ def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
     settings = load_settings(start=tmp_path)
     assert settings.model_dump() == Settings().model_dump()
     assert (settings.hub.host, settings.hub.port) == ("127.0.0.1", 9000)
-    assert (settings.timeouts.door_s, settings.timeouts.agent_call_s, settings.timeouts.step_s) == (
-        60,
-        30,
-        300,
-    )
+    assert (settings.timeouts.door_s, settings.timeouts.agent_call_s) == (60, 30)
     assert settings.timeouts.registry_s == 10
     assert (settings.trace.max_depth, settings.trace.calls) == (5, 10_000)
     assert (settings.directory.ttl_s, settings.directory.refresh_s) == (300, 60)
@@ -53,16 +43,15 @@ def test_the_example_of_the_design_is_read(tmp_path: Path) -> None:
     assert settings.registries == ("http://127.0.0.1:5000",)
     assert settings.hub.port == 9100
     assert [agent.target for agent in settings.agents] == ["plan_agent.py"]
-    assert settings.llm["claude"].scores == {"planning": 0.95, "execution": 0.85, "review": 0.9}
 
 
 def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
-    outer = write(tmp_path, "database = 'outer'")
+    outer = write(tmp_path, "[directory]\ntag = 'outer'")
     assert find_settings_file(deep) == outer
-    assert load_settings(start=deep).database == "outer"
-    inner = write(tmp_path / "a", "database = 'inner'")
+    assert load_settings(start=deep).directory.tag == "outer"
+    inner = write(tmp_path / "a", "[directory]\ntag = 'inner'")
     assert find_settings_file(deep) == inner
 
 
@@ -89,7 +78,7 @@ def test_the_hub_to_join_and_the_state_folder_are_no_settings(
 def test_settings_are_frozen(tmp_path: Path) -> None:
     settings = load_settings(start=tmp_path)
     with pytest.raises(ValidationError):
-        settings.database = "x"  # type: ignore[misc]
+        settings.registries = ()  # type: ignore[misc]
     with pytest.raises(ValidationError):
         settings.hub.port = 1  # type: ignore[misc]
 
@@ -104,7 +93,6 @@ def test_settings_are_frozen(tmp_path: Path) -> None:
         ("[timeouts]\ndoor_s = 0", "timeouts.door_s"),
         ("[trace]\nmax_depth = 0", "trace.max_depth"),
         ("[[agents]]\nport = 1", "agents.0.target"),
-        ("[llm.claude]\nbackend = 'magic'", "llm.claude.backend"),
         ("registries = 5", "registries"),
     ],
 )

@@ -34,9 +34,6 @@ class HubTable(_Table):
 
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
-    listing: Literal["all", "search", "auto"] = "auto"
-    identity: Literal["retinue", "lexical"] = "retinue"
-    expose: tuple[str, ...] = ()
     bare: bool = False
 
 
@@ -53,7 +50,6 @@ class TimeoutTable(_Table):
 
     door_s: float = Field(60.0, gt=0)
     agent_call_s: float = Field(30.0, gt=0)
-    step_s: float = Field(300.0, gt=0)
     registry_s: float = Field(10.0, gt=0)
     probe_s: float = Field(2.0, gt=0)
 
@@ -73,6 +69,13 @@ class LimitTable(_Table):
     in_flight: int = Field(1000, ge=1)
     calls_per_s: float | None = Field(None, gt=0)
     burst: int = Field(100, ge=1)
+
+
+class DoorTable(_Table):
+    """``[doors]``: who may reach them besides this machine's own programs and pages (DESIGN 7)."""
+
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
 
 class ExecuteTable(_Table):
@@ -103,18 +106,6 @@ class RegistryTable(_Table):
     repositories: tuple[str, ...] = ()
 
 
-class ModelTable(_Table):
-    """``[llm.NAME]``: one LLM agent."""
-
-    backend: Literal["api", "command"] = "api"
-    provider: Literal["anthropic", "google", "openai"] | None = None
-    model: str | None = None
-    base_url: str | None = None
-    api_key_env: str | None = None
-    scores: Mapping[str, float] = {}
-    context_window: int | None = None
-
-
 class _Environment(EnvSettingsSource):
     """The ``RETINUE_*`` variables, less ``RETINUE_HUB``: that is the hub to join, no ``[hub]`` table."""
 
@@ -131,18 +122,17 @@ class Settings(BaseSettings):
     )
 
     registries: tuple[str, ...] = ()
-    database: str | None = None
     allow_private_urls: bool = True
     hub: HubTable = HubTable()
     agents: tuple[AgentTable, ...] = ()
     timeouts: TimeoutTable = TimeoutTable()
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
+    doors: DoorTable = DoorTable()
     execute: ExecuteTable = ExecuteTable()
     directory: DirectoryTable = DirectoryTable()
     routing: RoutingTable = RoutingTable()
     registry: Mapping[str, RegistryTable] = {}
-    llm: Mapping[str, ModelTable] = {}
 
     @classmethod
     def settings_customise_sources(

@@ -131,3 +131,31 @@ async def test_the_version_that_an_agent_wishes_for_is_kept_on_the_way_through_t
     assert (await wire.call(base, "ask_old", {"version": "^1.0"})).result == "1.2.0"
     refused = await wire.call(base, "ask_old", {"version": ">=2"})
     assert "No version of ask_end fits >=2" in refused.error["message"]
+
+
+@WITH_AND_WITHOUT_HUB
+async def test_a_stranger_does_not_reach_a_skill_that_runs_code_through_another_agent(
+    system: System, wire: Wire, hub: bool
+) -> None:
+    ran: list[str] = []
+    runner = Agent("runner-agent")
+    asker = Agent("asker-agent")
+
+    @runner.skill(runs_code=True)
+    async def run_it() -> str:
+        ran.append("ran")
+        return "ran"
+
+    @asker.skill
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.call("run_it"))
+
+    if hub:
+        await system.start_hub()
+    await system.start_agent(runner)
+    served = await system.start_agent(asker)
+    refused = await wire.call(served.url, "ask")
+    assert "wants a token" in refused.error["message"]
+    assert ran == []
+    allowed = await wire.call(served.url, "ask", authorization=system.token)
+    assert (allowed.result, ran) == ("ran", ["ran"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -246,3 +247,83 @@ async def test_a_closed_client_says_so() -> None:
     client = HttpClient()
     with pytest.raises(RuntimeError, match="async with"):
         await client.request("GET", "http://127.0.0.1/", timeout_s=1)
+
+
+# what was sent, and what was not
+
+
+class Peer:
+    """A server of raw sockets in a thread, which ends connections in ways that a real one only dies in."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(10)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.served = 0
+
+    def take(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        connection.settimeout(10)
+        return connection
+
+    def answer(self, connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        self.served += 1
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.listener.close()
+
+
+async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
+    client: HttpClient, peer: Peer
+) -> None:
+    ended = threading.Event()
+
+    def serve() -> None:
+        with peer.take() as first:
+            peer.answer(first)
+            asked_again.wait(10)
+        ended.set()
+        with peer.take() as second:
+            peer.answer(second)
+
+    asked_again = threading.Event()
+    server = asyncio.create_task(asyncio.to_thread(serve))
+    await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    # the loop is busy while the connection ends, so that only the kernel knows
+    asked_again.set()
+    assert ended.wait(10)
+    assert (await client.request("POST", peer.url, body=b"{}", timeout_s=5)).body == b"ok"
+    await server
+    assert peer.served == 2
+
+
+async def test_a_request_that_a_dying_server_left_unread_was_not_sent(client: HttpClient, peer: Peer) -> None:
+    def die() -> None:
+        with peer.take() as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    server = asyncio.create_task(asyncio.to_thread(die))
+    with pytest.raises(TransportError) as caught:
+        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await server
+    assert not caught.value.sent
+
+
+async def test_a_request_that_a_dying_server_had_read_may_have_been_acted_on(
+    client: HttpClient, peer: Peer
+) -> None:
+    def die() -> None:
+        with peer.take() as connection:
+            connection.recv(65536)
+
+    server = asyncio.create_task(asyncio.to_thread(die))
+    with pytest.raises(TransportError) as caught:
+        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await server
+    assert caught.value.sent

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.core.call import LOCAL, Call, Hop, TraceContext
+from retinue.core.call import ANONYMOUS, LOCAL, Call, Hop, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
@@ -315,3 +315,13 @@ async def test_a_hub_that_is_gone_is_data_too(http: HttpClient) -> None:
     outcome = await HubCalls(http, url).dispatch(make_call())
     assert isinstance(outcome.error, AgentUnreachableError)
     assert outcome.error.agent == "hub"
+
+
+async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_the_token(
+    peer: Peer, url: str, http: HttpClient
+) -> None:
+    stranger = make_call(trace=TraceContext("t", depth=1), principal=ANONYMOUS)
+    await invoke(http, url, stranger, token="s3cret")
+    assert peer.headers["x-retinue-rights"] == "exposed mesh"
+    await invoke(http, url, make_call(trace=TraceContext("t", depth=1), principal=LOCAL), token="s3cret")
+    assert "x-retinue-rights" not in peer.headers

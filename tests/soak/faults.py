@@ -68,8 +68,10 @@ def copy_module(module: str, source: Path, root: Path, into: Path, text: str) ->
     """Copy a module (its whole package, if it has one) below ``into`` with ``text`` as its source."""
     if "." in module or source.name == "__init__.py":
         package = module.split(".")[0]
-        shutil.copytree(root / package, into / package, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(root / package, into / package, ignore=ignored, dirs_exist_ok=True)
     copied = into / source.relative_to(root)
+    copied.parent.mkdir(parents=True, exist_ok=True)
     copied.write_text(_without_accelerators(text), encoding="utf-8")
     return copied
 

@@ -30,7 +30,7 @@ from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Published, Registry, publish_card
+from retinue.drivers.registry import Published, Registry, publish_card, withdraw
 from retinue.drivers.state import State
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_line
@@ -145,7 +145,12 @@ def agent_app(
 
 def guarded(app: ASGIApp, settings: Settings, state: State, host: str) -> ASGIApp:
     """The app behind the checks that every door has (DESIGN 7)."""
-    doors = DoorSettings(host=host, max_body_bytes=settings.limits.body_bytes)
+    doors = DoorSettings(
+        host=host,
+        hosts=settings.doors.hosts,
+        origins=settings.doors.origins,
+        max_body_bytes=settings.limits.body_bytes,
+    )
     return Doorkeeper(app, doors, Tokens({state.local_token(): LOCAL_TOKEN}))
 
 
@@ -165,7 +170,7 @@ async def _publish(registry: Registry, record: AgentRecord, options: ServeOption
 async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
     """Forget the card on a clean exit; by digest, so that a successor's card is not taken away."""
     try:
-        await registry.delete(published.repository, published.digest)
+        await withdraw(registry, published)
     except ReferenceNotFoundError:
         _log.debug("already forgotten", reference=str(published))
     except RetinueError as error:
@@ -175,7 +180,8 @@ async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
 def _say_doors(agent: Agent, say: Say) -> None:
     skills: Sequence[str] = [skill.id for skill in agent.skills if skill.visibility != "private"]
     exposed = [skill.id for skill in agent.skills if skill.visibility == "exposed"]
-    line = f"{len(skills)} skills ({', '.join(skills) or 'none'}), {len(exposed)} exposed"
+    count = f"{len(skills)} skill{'s' * (len(skills) != 1)}"
+    line = f"{count} ({', '.join(skills) or 'none'}), {len(exposed)} exposed"
     if skills and not exposed:
         line += "; expose one with @agent.skill(expose=True)"
     say(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from retinue.drivers.registry import (
     Published,
     Registry,
     forget,
+    index_change,
     publish_card,
     publish_workflow,
 )
@@ -135,7 +136,10 @@ class Catalog:
         if held.form != "workflow":
             raise RepositoryTakenError(repository, find_card_name(held) or held.title, repository)
         for tag in tags:
-            await registry.delete(repository, tag)
+            # A registry that deletes by digest takes several tags of one workflow at once.
+            with suppress(ReferenceNotFoundError):
+                await registry.delete(repository, tag)
+        await index_change(registry, gone={repository})
         return tuple(tags)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,11 +25,10 @@ class Follower:
 
     async def run(self, workflow: str | Mapping[str, Any], given: Any, run_id: str | None = None) -> Any:
         """The output of the run; raises StepFailedError with the step, its agent and the cause."""
-        arguments: dict[str, Any] = {"workflow": workflow, "input": given}
-        if run_id is not None:
-            arguments["run"] = run_id
-        run = (await self._client.get("start_run", arguments))["run"]
+        # chosen here, so that a run whose start was never answered can be cancelled as well
+        run = run_id or uuid.uuid4().hex
         try:
+            await self._client.get("start_run", {"workflow": workflow, "input": given, "run": run})
             return await self._follow(run)
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(run))

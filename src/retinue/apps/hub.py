@@ -23,7 +23,7 @@ from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
 from retinue.core.errors import ChildFailedError, UnknownAgentError
 from retinue.drivers.http import HttpClient
-from retinue.drivers.probes import answers
+from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.mesh.audit import record_calls
@@ -70,7 +70,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         stack.enter_context(state.own())
         listener = bind(options.host, options.port, search=options.port_may_move)
         url = url_of(listener)
-        if not url.endswith(f":{options.port}"):
+        if options.port and not url.endswith(f":{options.port}"):
             say(f"port {options.port} is taken; using {url}")
         stop = Stop()
         stop.on_signals()
@@ -110,6 +110,14 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             await end_task(starting)
         if not stop.asked:
             await mesh.directory.ensure_fresh()
+            agents = mesh.directory.list_all()
+            await probe(
+                mesh.directory,
+                mesh.dispatcher.pulses,
+                agents,
+                mesh.http,
+                timeout_s=settings.timeouts.probe_s,
+            )
             _say_agents(mesh.directory, say)
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping

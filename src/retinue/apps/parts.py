@@ -75,4 +75,4 @@ def limit_settings(settings: Settings) -> LimitSettings:
 def timeout_settings(settings: Settings) -> TimeoutSettings:
     """The time-outs of a call, as configured."""
     timeouts = settings.timeouts
-    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s, timeouts.step_s)
+    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s)

@@ -120,7 +120,7 @@ class Context:
                 id=uuid.uuid4().hex,
                 skill=skill,
                 arguments=dict(arguments or {}),
-                principal=Principal(self._agent, "agent", _OUTGOING_SCOPES),
+                principal=Principal(self._agent, "agent", self._outgoing_scopes()),
                 door=AGENT_DOOR,
                 trace=trace,
                 agent=agent,
@@ -131,6 +131,10 @@ class Context:
         if outcome.error is not None:
             self._failures.append(outcome.error)
         return outcome
+
+    def _outgoing_scopes(self) -> frozenset[str]:
+        # running code stays the right of whoever began the chain, however many agents lie between
+        return _AGENT_SCOPES | (self.principal.scopes & {"runs_code"})
 
     async def relay(
         self,
@@ -145,7 +149,8 @@ class Context:
         return await self._mesh.dispatch(call, self._channel)
 
 
-_OUTGOING_SCOPES = frozenset({"exposed", "mesh", "runs_code"})
+_AGENT_SCOPES = frozenset({"exposed", "mesh"})
+"""What an agent sees of the mesh, whoever calls it."""
 
 _current: ContextVar[Context] = ContextVar("retinue_context")
 

@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "publish": ("publish:publish", "Publish an agent card or a workflow in a registry."),
         "pull": ("publish:pull", "Fetch a card or a workflow out of a registry."),
         "forget": ("publish:forget", "Take an agent or a workflow out of a registry."),
+        "mirror": ("mirror:mirror", "Copy agents and workflows into another registry."),
     },
     "The mesh": {
         "hub": ("hub:hub", "Run the hub of this mesh."),

@@ -8,7 +8,7 @@ import click
 
 from retinue.cli.completion import complete_agent
 from retinue.cli.options import json_option, registry_option
-from retinue.cli.output import note, print_json
+from retinue.cli.output import note, print_json, warn
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def publish(
     agent.json. Files are published byte for byte.
     """
     published = run_command(_publish(target, url, registry, tag=tag, repository=repository))
+    if published.superseded_by is not None:
+        warn(f"another publisher has given {published} a new meaning since: {published.superseded_by}")
     if as_json:
         print_json(
             {
@@ -45,7 +47,8 @@ def publish(
         )
     else:
         click.echo(f"{published}@{published.digest}")
-        note(f"published in {published.registry}")
+        before = "" if published.replaced is None else f"; {published.tag} meant {published.replaced} before"
+        note(f"published in {published.registry}{before}")
 
 
 @click.command()

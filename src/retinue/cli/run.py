@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,6 @@ import click
 from retinue.cli.options import json_option, read_object
 from retinue.cli.output import print_json, working
 from retinue.cli.session import open_session, run_command
-
-CANCEL_S = 5.0
-FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 
 
 @click.command()
@@ -53,12 +48,6 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
 async def _run(workflow: str | dict[str, Any], given: dict[str, Any]) -> Any:
     from retinue.apps.following import Follower
 
-    # Chosen here, so that a run can be stopped whose start was not yet confirmed when Ctrl-C came.
-    run_id = uuid.uuid4().hex
     async with open_session().client() as client:
         with working("running") as say:
-            try:
-                return await Follower(client, say).run(workflow, given, run_id)
-            except asyncio.CancelledError:
-                await client.ask("cancel_run", {"run": run_id}, timeout_s=CANCEL_S)
-                raise
+            return await Follower(client, say).run(workflow, given)

@@ -7,8 +7,10 @@ addresses are checked after resolution, so a public name that points inwards is 
 
 from __future__ import annotations
 
+import errno
 import io
 import ipaddress
+import select
 import socket
 import ssl
 from collections.abc import Mapping
@@ -20,6 +22,9 @@ from typing import Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from multidict import CIMultiDictProxy
 from yarl import URL
 
@@ -82,7 +87,7 @@ class HttpClient:
 
     async def __aenter__(self) -> HttpClient:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=_LiveConnector(
                 limit=MAX_CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
                 resolver=None if self._allow_private else PublicResolver(),
@@ -159,7 +164,53 @@ class HttpClient:
         except aiohttp.InvalidURL as error:
             raise UrlRefusedError(_origin(target), "it is no usable url") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise TransportError(_origin(target), _one_line(error), sent=True) from error
+            sent = not _was_left_unread(error, target)
+            raise TransportError(_origin(target), _one_line(error), sent=sent) from error
+
+
+class _LiveConnector(aiohttp.TCPConnector):
+    """Hands out no pooled connection that the other side has ended meanwhile.
+
+    Where this loop is busy, the end of a connection is already in the kernel and not yet known here;
+    a request written to it would look like one that the other side took and lost.
+    """
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            if not _has_news(connection):
+                return connection
+            connection.close()
+        return None
+
+
+def _has_news(connection: Connection) -> bool:
+    """Whether there is something to read on an idle connection, which can only be its end."""
+    transport = connection.transport
+    if transport is None:
+        return True
+    if transport.get_extra_info("sslcontext") is not None:
+        return False  # TLS has news of its own
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _was_left_unread(error: Exception, url: URL) -> bool:
+    """Whether the other side certainly never read the request.
+
+    A kernel resets a connection that ends with something unread, and ends one in order where all was
+    read. On this machine no third party stands between that could have sent the reset, as a balancer
+    does that has waited too long.
+    """
+    if isinstance(error, aiohttp.ClientConnectionResetError):
+        return True  # the connection was gone before the whole request was written to it
+    if not isinstance(error, OSError) or error.errno != errno.ECONNRESET:
+        return False
+    host = url.host or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def trust_authorities(ca_file: Path) -> ssl.SSLContext:

@@ -37,6 +37,9 @@ from retinue.protocols.trace import render_trace_headers
 _UNBOUNDED_S = 3600.0
 """For calls without a deadline, whose time the dispatcher bounds."""
 
+_GATEWAY_FAILURES = frozenset({502, 503, 504})
+"""A balancer or proxy that has lost the agent behind it; the call may have been there."""
+
 
 class PeerInvoker:
     """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards.
@@ -116,6 +119,9 @@ async def execute(
         headers["x-retinue-version"] = call.version_range
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
+        if "runs_code" not in call.principal.scopes:
+            # the token is this process's own; its caller may have fewer rights
+            headers["x-retinue-rights"] = " ".join(sorted(call.principal.scopes))
     target = f"{url.rstrip('/')}/execute"
     try:
         body = render_request(method, call.arguments)
@@ -144,6 +150,9 @@ async def execute(
     try:
         found = parse_response(reply.body)
     except (ParseError, InvalidRequestError) as error:
+        if reply.status in _GATEWAY_FAILURES:
+            cause = f"what stands before it answers with status {reply.status}"
+            raise AgentUnreachableError(agent, url, cause, sent=True) from error
         raise RemoteFaultError(
             agent, -32603, f"agent {agent} answered {reply.status} with no JSON-RPC reply: {error.message}"
         ) from error

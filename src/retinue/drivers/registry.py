@@ -6,7 +6,7 @@ keep the index artifact where a registry has no catalog (SPEC 2, doubt 5).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from retinue.protocols.oci.artifacts import (
     only_card_of,
     workflow_artifact,
 )
-from retinue.protocols.oci.catalog_index import INDEX, index_artifact, parse_index_artifact
+from retinue.protocols.oci.catalog_index import INDEX, INDEX_TAG, index_artifact, parse_index_artifact
 from retinue.protocols.oci.manifest import Descriptor, StoredManifest
 from retinue.protocols.oci.reference import (
     DEFAULT_TAG,
@@ -257,26 +257,37 @@ async def forget(registry: Registry, name: str, *, repository: str | None = None
         except ReferenceNotFoundError:
             # A registry that deletes by digest takes all tags of a card at once.
             continue
-    await index_change(registry, gone=place)
+    await index_change(registry, gone={place})
     return tuple(tags)
 
 
-async def index_change(registry: Registry, *, added: str | None = None, gone: str | None = None) -> None:
-    """Note a repository in the index artifact, or strike it out, where the registry has no catalog.
+async def withdraw(registry: Registry, published: Published) -> None:
+    """Take back exactly what was published, so that a successor's card stays.
+
+    Raises ReferenceNotFoundError when it is gone already.
+    """
+    await registry.delete(published.repository, published.digest)
+    if not await registry.list_tags(published.repository):
+        await index_change(registry, gone={published.repository})
+
+
+async def index_change(
+    registry: Registry, *, added: Set[str] = frozenset(), gone: Set[str] = frozenset()
+) -> None:
+    """Note repositories in the index artifact, or strike them out, where the registry has no catalog.
 
     The registry protocol has no way to write only over what was read: of two publishers at the same
     moment one may lose its line, sees so when it reads again, and writes once more.
     """
-    if not await _needs_index(registry):
+    if not (added or gone) or not await _needs_index(registry):
         return
     for _ in range(INDEX_ATTEMPTS):
         names = set(await _read_index(registry) or ())
-        wanted = (names | ({added} if added else set())) - {gone}
+        wanted = (names | added) - gone
         if wanted == names:
             return
-        await registry.push(
-            INDEX.repository, INDEX.tag or "", index_artifact(wanted, created=datetime.now(UTC))
-        )
+        index = index_artifact(wanted, created=datetime.now(UTC))
+        await registry.push(INDEX.repository, INDEX_TAG, index)
 
 
 async def _publish(
@@ -297,7 +308,7 @@ async def _publish(
         superseded_by = standing
         with suppress(MalformedArtifactError, ReferenceNotFoundError):
             guard(await registry.pull(Reference(place, digest=standing)))
-    await index_change(registry, added=place)
+    await index_change(registry, added={place})
     return Published(
         registry.name, place, tag, digest, replaced if replaced != digest else None, superseded_by
     )

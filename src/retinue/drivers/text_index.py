@@ -52,6 +52,7 @@ _TABLES = f"""
         WITHOUT ROWID;
     CREATE VIRTUAL TABLE search_words USING fts5({", ".join(_FIELDS)}, tokenize = 'ascii');
     CREATE TABLE search_form (form TEXT NOT NULL);
+    INSERT INTO search_words (search_words, rank) VALUES ('hashsize', 8388608);
 """
 _OLD = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
 
@@ -98,7 +99,7 @@ class SqliteTextIndex:
                 rows: list[tuple[object, ...]] = []
                 contents: list[tuple[object, ...]] = []
                 for text in last.values():
-                    words.update((s, w) for s, w in text.words.items() if s not in words)
+                    words.update(text.words)
                     listing = connection.execute(
                         "INSERT INTO search_listings (source, key, mark) VALUES (?, ?, ?)",
                         (text.listing_id.source, text.listing_id.key, text.mark),

@@ -82,7 +82,6 @@ class TimeoutSettings:
 
     door_s: float = 60.0
     agent_call_s: float = 30.0
-    step_s: float = 300.0
 
 
 @dataclass(slots=True)

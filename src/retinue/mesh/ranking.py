@@ -29,7 +29,7 @@ LIKELY_FROM = 0.4
 """Below it, 36 % of the requests that no skill fits, and 5 % of those answered rightly (MetaTool)."""
 
 _FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
-_BATCH = 500
+_BATCH = 1_000
 
 Scopes = frozenset[str]
 FindListing = Callable[[ListingKey], Listing | None]

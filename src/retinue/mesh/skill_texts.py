@@ -94,7 +94,6 @@ def _property_names(schema: Schema | None) -> Sequence[str]:
 
 
 def _join(texts: Iterable[str], words: dict[str, str]) -> str:
-    pairs = [pair for text in texts if text for pair in stem_words(text)]
-    for one, word in pairs:
-        words.setdefault(one, word)
+    pairs = stem_words("\n".join(texts))
+    words.update(pairs)
     return " ".join([one for one, _ in pairs])

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 
 from retinue.mesh.stemming import stem
 
@@ -39,6 +40,7 @@ STOP_WORDS = frozenset(_ASKING.split())
 """Words of the asking, not of what is asked; a small catalogue has no counts that would tell them apart."""
 
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\ufe0f\u200d"
+_ASCII_CHUNK = re.compile(r"[Cc]\+\+|[CFcf]#|[A-Za-z0-9]+")
 _CHUNK = re.compile(rf"[Cc]\+\+|[CFcf]#|(?:[^\W_]|[{_MARKS}])+|[\u2190-\u2bff\U0001f000-\U0001faff]")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
 _ACCENTS = re.compile("[\u0300-\u036f\ufe0f\u200d]")
@@ -59,7 +61,7 @@ def stem_words(text: str) -> list[tuple[str, str]]:
 
     A text of stop words alone keeps them: ``get_all`` is a name that someone may ask for.
     """
-    telling = [pair for chunk in _chunks(text) for pair in _stem_chunk(chunk)]
+    telling = list(chain.from_iterable(map(_stem_chunk, _chunks(text))))
     return telling or [(word, word) for word in split_words(text)]
 
 
@@ -68,8 +70,9 @@ def list_stems(text: str) -> list[str]:
     return [one for one, _ in stem_words(text)]
 
 
-def _chunks(text: str) -> Iterator[str]:
-    return (match[0] for match in _CHUNK.finditer(text[:MAX_TEXT_CHARS]))
+def _chunks(text: str) -> list[str]:
+    text = text[:MAX_TEXT_CHARS]
+    return (_ASCII_CHUNK if text.isascii() else _CHUNK).findall(text)
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)
@@ -79,7 +82,7 @@ def _stem_chunk(chunk: str) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=_CACHED_CHUNKS)
 def _split_chunk(chunk: str) -> tuple[str, ...]:
-    if chunk.isascii() and chunk.isalpha() and (chunk.islower() or chunk[1:].islower()):
+    if chunk.isascii() and (chunk.isdigit() or (chunk.isalpha() and chunk[1:].islower())):
         words = [chunk.lower()]
     elif chunk.lower() in _SPELLED:
         words = [_SPELLED[chunk.lower()]]

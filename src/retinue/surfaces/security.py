@@ -15,7 +15,7 @@ import contextlib
 import hmac
 import ipaddress
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import cast
 from urllib.parse import urlsplit
@@ -46,6 +46,9 @@ REGISTRY_CHALLENGE = 'Basic realm="retinue"'
 
 LOCAL_TOKEN = Principal("local", "token", frozenset({"exposed", "mesh", "runs_code"}))
 """Whoever sends the state's ``keys/local.token``: the command line, children, a connected client."""
+
+RIGHTS_HEADER = b"x-retinue-rights"
+"""Scopes that a process asks to be held to, because it calls for somebody who has no more."""
 
 _VISITOR = "retinue.visitor"
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
@@ -113,7 +116,7 @@ def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
         raise InvalidSettingError(
             "host",
             f"{host or 'every address'} is open to other machines, and nobody would be asked for a token",
-            remedy="bind 127.0.0.1, ask for a token, or accept it with --insecure-bind",
+            remedy="bind 127.0.0.1, or accept it with --insecure-bind",
         )
 
 
@@ -169,7 +172,7 @@ class Doorkeeper:
                     "this token is not known here",
                     remedy="send the token in keys/local.token of the state folder",
                 )
-            return found
+            return _narrow(found, headers.get(RIGHTS_HEADER))
         if self._settings.anonymous or path == "/health":
             return ANONYMOUS
         raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
@@ -181,7 +184,7 @@ class Doorkeeper:
         origin = headers.get(b"origin")
         if origin is not None and not self._is_own_origin(origin, host):
             raise NotAllowedError(
-                "this web page may not ask here", remedy="add its origin to the allowed origins of the hub"
+                "this web page may not ask here", remedy="add its origin to doors.origins in retinue.toml"
             )
         if headers.get(b"sec-fetch-site") == b"cross-site" and not (
             origin is not None or _is_navigation(scope, headers)
@@ -193,7 +196,7 @@ class Doorkeeper:
         if not name or not (self._is_own_host(name) or (self._any_address and _is_address(name))):
             raise NotAllowedError(
                 f"the Host header {name or '(none)'!r} is not one of this server's names",
-                remedy="add it to the allowed hosts, or use the address that was printed at the start",
+                remedy="add it to doors.hosts in retinue.toml, or use the address printed at the start",
             )
         if len(self._known_hosts) < _MAX_REMEMBERED:
             self._known_hosts.add(host)
@@ -368,6 +371,13 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _narrow(principal: Principal, rights: bytes | None) -> Principal:
+    """The principal with no more than these rights; they can only take away."""
+    if rights is None:
+        return principal
+    return replace(principal, scopes=principal.scopes & frozenset(rights.decode("latin-1").split()))
 
 
 def _is_loopback(name: str) -> bool:

@@ -32,7 +32,13 @@ QUICK = settings(max_examples=5, database=None, suppress_health_check=list(Healt
 
 def draw(source: str) -> list[object]:
     drawn: list[object] = []
-    QUICK(given(eval(source, dict(NAMES)))(lambda value: drawn.append(value)))()
+
+    @QUICK
+    @given(eval(source, dict(NAMES)))
+    def collect(value: object) -> None:
+        drawn.append(value)
+
+    collect()
     return drawn
 
 
@@ -72,7 +78,9 @@ def draw(source: str) -> list[object]:
         ("Any", object),
     ],
 )
-def test_every_candidate_of_a_type_makes_values_of_it(annotation: str, kinds: type | tuple[type, ...]) -> None:
+def test_every_candidate_of_a_type_makes_values_of_it(
+    annotation: str, kinds: type | tuple[type, ...]
+) -> None:
     candidates = READER.list_candidates(annotation)
     assert candidates
     assert "nothing()" not in "".join(candidates)

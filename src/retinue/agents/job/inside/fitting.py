@@ -12,6 +12,7 @@ from calling import Caller, Case  # type: ignore[import-not-found]
 FIT_DRAWS = 20
 FINAL_DRAWS = 120
 GOOD_SCORE = 0.6
+SLOW_ENOUGH = 2
 
 
 def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str, str], list[Case]]:
@@ -48,7 +49,21 @@ def sample(
 ) -> list[Case]:
     """A few calls with options at their defaults, but for those in ``instead``."""
     drawn = caller.draw({**chosen, **list_defaults(target), **instead}, FIT_DRAWS)
-    return [caller.run_case(target, function, values) for values in drawn]
+    return run_cases(caller, target, function, drawn)
+
+
+def run_cases(
+    caller: Caller, target: dict[str, Any], function: Any, drawn: list[Any], budget_s: float = 60.0
+) -> list[Case]:
+    """One call for each draw, until the CPU time is spent or some of them have taken too long."""
+    cases: list[Case] = []
+    started = time.process_time()
+    for values in drawn:
+        cases.append(caller.run_case(target, function, values))
+        slow = sum(case.kind == "slow" for case in cases)
+        if slow >= SLOW_ENOUGH or time.process_time() - started > budget_s:
+            break
+    return cases
 
 
 def score(cases: list[Any]) -> float:

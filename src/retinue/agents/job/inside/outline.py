@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from describing import describe_class, describe_function  # type: ignore[import-not-found]
 
+sys.path.pop(0)  # the scripts beside this one are no modules that anybody asks for
+
 FOLLOW_DEPTH = 3
 
 

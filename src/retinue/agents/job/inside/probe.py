@@ -12,15 +12,16 @@ import contextlib
 import itertools
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from calling import Caller, TooSlow  # type: ignore[import-not-found]
-from fitting import FINAL_DRAWS, define_instances, fit, list_defaults  # type: ignore[import-not-found]
+from fitting import FINAL_DRAWS, define_instances, fit, list_defaults, run_cases  # type: ignore[import-not-found]
 from recording import describe  # type: ignore[import-not-found]
+
+sys.path.pop(0)  # a module under test may have the name of a script beside this one
 
 ITERATOR_CAP = 50
 
@@ -33,6 +34,8 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         first = caller.draw({p["name"]: p["candidates"][0] for p in target["params"]}, 5)
         for values in first:
             result, error, _features = caller.call(function, values, watched=False)
+            if isinstance(error, TooSlow):
+                break
             if error is None and hasattr(result, "__next__"):
                 target["wrappers"].append(f"list(itertools.islice({{call}}, {ITERATOR_CAP}))")
                 function = caller.compile_call(target)
@@ -44,16 +47,12 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         # Calls as people write them: most options left alone.
         plain = caller.draw({**chosen, **optional}, FINAL_DRAWS // 2)
         drawn = [case for pair in itertools.zip_longest(plain, drawn) for case in pair if case is not None]
-    final = []
-    started = time.process_time()
-    for values in drawn:
-        final.append(caller.run_case(target, function, values))
-        if time.process_time() - started > target["budget_s"]:
-            break
-    if optional and any(case.kind in ("refused", "slow") for case in final):
+    final = run_cases(caller, target, function, drawn, target["budget_s"])
+    bad = ("refused", "slow")
+    if optional and any(case.kind in bad for case in final):
         # It may be only the defaults that it must not be called with.
-        again = [caller.run_case(target, function, values) for values in caller.draw(chosen, FINAL_DRAWS)]
-        final = again if not any(case.kind in ("refused", "slow") for case in again) else final
+        again = run_cases(caller, target, function, caller.draw(chosen, FINAL_DRAWS), target["budget_s"])
+        final = final if any(case.kind in bad for case in again) else again
     if target["builds"]:
         define_instances(caller, target, chosen, final)
     found: dict[str, Any] = describe(caller, target, function, chosen, cases, final)

@@ -23,6 +23,8 @@ import loading  # type: ignore[import-not-found]
 import pytest
 from guard import Guard, Refused  # type: ignore[import-not-found]
 
+sys.path.pop(0)  # a module under test may have the name of a script beside this one
+
 try:
     from hypothesis import given, settings
     from hypothesis import strategies as st

@@ -1,8 +1,8 @@
 """What typeshed or a ``.pyi`` beside the source says about the types of a module, as JSON.
 
-Run by Retinue's own interpreter as ``python -I stubs.py REQUEST``; REQUEST is JSON: ``module``, ``source``,
-``standard`` (of the standard library), ``version`` (of the target's interpreter), ``search_path``. The signatures have the form of ``outline.py``, overloads
-as lists.
+Run by Retinue's own interpreter as ``python -I stubs.py REQUEST``; REQUEST is JSON: ``module``,
+``source``, ``standard`` (of the standard library), ``version`` (of the target's interpreter) and
+``search_path``. The signatures have the form of ``outline.py``, overloads as lists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_names(request: dict[str, Any], context: typeshed_client.SearchContext) 
 
     A user's ``types.py`` must not get the types of the standard module.
     """
-    source = Path(request["source"])
+    source = Path(request["source"] or request["module"])
     beside = source.with_suffix(".pyi")
     if request["source"] and beside.exists():
         return typeshed_client.parse_ast(
