@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from retinue.core.errors import CircuitOpenError
-from retinue.mesh.health import CircuitBreaker
-from tests.mesh.scripted import FakeClock, unreachable
+from retinue.mesh.health import PATIENCE, CircuitBreaker, Condition, tier_of
+from tests.mesh.scripted import FakeClock, make_listing, unreachable
+from tests.requirements import requirement
 
 
 def opened(clock: FakeClock) -> CircuitBreaker:
@@ -77,3 +80,61 @@ def test_a_try_that_was_given_up_leaves_the_next_caller_the_try() -> None:
     breaker.enter("a")
     with pytest.raises(CircuitOpenError):
         breaker.enter("a")
+
+
+# the condition of an agent
+
+
+def test_nobody_asked_means_nobody_knows() -> None:
+    condition = Condition()
+    assert (condition.state, condition.reason) == ("unknown", None)
+
+
+@requirement("P-30")
+def test_it_goes_from_healthy_over_degraded_to_unreachable_and_back() -> None:
+    condition = Condition()
+    condition.answered()
+    states = [condition.state]
+    for _ in range(PATIENCE):
+        condition.failed("no answer within 2 s", certain=False)
+        states.append(condition.state)
+    assert states == ["healthy", "degraded", "degraded", "unreachable"]
+    assert condition.reason == "no answer within 2 s"
+    condition.answered()
+    assert (condition.state, condition.reason) == ("healthy", None)
+
+
+def test_an_answer_between_two_failures_begins_the_count_anew() -> None:
+    condition = Condition()
+    for _ in range(5):
+        condition.failed("status 502", certain=False)
+        condition.failed("status 502", certain=False)
+        assert condition.state == "degraded"
+        condition.answered()
+
+
+def test_where_nobody_is_there_it_is_unreachable_at_once() -> None:
+    condition = Condition()
+    condition.failed("connection refused", certain=True)
+    assert condition.state == "unreachable"
+    condition.failed("no answer within 2 s", certain=False)
+    assert condition.state == "degraded"
+
+
+def test_a_complaint_degrades_one_that_answers_and_hides_no_worse_state() -> None:
+    condition = Condition()
+    condition.complain("most of its last calls failed")
+    condition.answered()
+    assert (condition.state, condition.reason) == ("degraded", "most of its last calls failed")
+    condition.failed("connection refused", certain=True)
+    assert (condition.state, condition.reason) == ("unreachable", "connection refused")
+    condition.answered()
+    condition.complain(None)
+    assert condition.state == "healthy"
+
+
+def test_the_degraded_come_after_the_healthy_and_before_the_unreachable() -> None:
+    unreachable = make_listing("a", reachable=False)
+    degraded = replace(make_listing("b", reachable=True), last_error="slow")
+    assert [tier_of(one) for one in (make_listing("c"), make_listing("d", reachable=True))] == [0, 0]
+    assert [tier_of(degraded), tier_of(unreachable)] == [1, 2]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import AgentRecord, Listing
-from retinue.mesh.routing import order_candidates, select_candidates
+from retinue.mesh.pulse import Pulses
+from retinue.mesh.routing import StrategyName, make_strategy, order_candidates, select_candidates
+from tests.mesh.scripted import FakeClock
 from tests.requirements import requirement
 
 
@@ -19,9 +23,13 @@ def listing(
     source: str = "home",
     enabled: bool = True,
     reachable: bool | None = None,
+    last_error: str | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Listing:
-    record = AgentRecord(key, version=version)
-    return Listing(record, source, f"agents/{key}", enabled=enabled, reachable=reachable)
+    record = AgentRecord(key, version=version, labels=labels or {})
+    return Listing(
+        record, source, f"agents/{key}", enabled=enabled, reachable=reachable, last_error=last_error
+    )
 
 
 def names(listings: Sequence[Listing]) -> list[str]:
@@ -51,12 +59,129 @@ def test_text_that_is_no_range_is_refused_even_where_nobody_offers() -> None:
         select_candidates([], version_range="newest")
 
 
-def test_the_first_live_one_is_tried_first_and_the_unreachable_last_but_not_dropped() -> None:
-    offered = [listing("dead", reachable=False), listing("unknown"), listing("seen", reachable=True)]
-    assert names(order_candidates(offered)) == ["unknown", "seen", "dead"]
+def test_labels_narrow_the_candidates_and_a_star_stands_for_any_value() -> None:
+    offered = [
+        listing("a", labels={"team": "search", "tier": "1"}),
+        listing("b", labels={"team": "ads"}),
+        listing("c"),
+    ]
+    assert names(select_candidates(offered, labels={"team": "search"})) == ["a"]
+    assert names(select_candidates(offered, labels={"team": "*"})) == ["a", "b"]
+    assert names(select_candidates(offered, labels={"team": "*", "tier": "1"})) == ["a"]
+    assert names(select_candidates(offered, labels={"team": "Search"})) == []
+    assert names(select_candidates(offered, labels={})) == ["a", "b", "c"]
+
+
+def test_the_healthy_are_tried_first_the_unreachable_last_and_nobody_is_dropped() -> None:
+    offered = [
+        listing("dead", reachable=False),
+        listing("degraded", reachable=True, last_error="slow"),
+        listing("unknown"),
+        listing("seen", reachable=True),
+    ]
+    assert names(order_candidates(offered)) == ["unknown", "seen", "degraded", "dead"]
     assert order_candidates(offered) == order_candidates(offered)
 
 
 def test_a_strategy_arranges_the_live_ones_only() -> None:
     offered = [listing("dead", reachable=False), listing("a"), listing("b")]
     assert names(order_candidates(offered, lambda live, _: list(reversed(live)))) == ["b", "a", "dead"]
+
+
+# strategies
+
+THREE = [listing("a"), listing("b"), listing("c")]
+MANY = [listing(f"{n:03}") for n in range(100)]
+
+
+def call(pulses: Pulses, one: Listing, latency_s: float, skill: str = "s") -> None:
+    pulses.of(one).begun()
+    pulses.of(one).answered(skill, latency_s)
+
+
+@pytest.mark.parametrize("name", get_args(StrategyName))
+@pytest.mark.parametrize("offered", [THREE, MANY])
+def test_no_strategy_drops_or_adds_a_candidate(name: StrategyName, offered: list[Listing]) -> None:
+    strategy = make_strategy(name, Pulses(), seed=1)
+    for _ in range(5):
+        assert sorted(names(strategy(offered, "s"))) == names(offered)
+
+
+@pytest.mark.parametrize("name", ["first", "best", "least-connections", "round-robin"])
+@pytest.mark.parametrize("offered", [THREE, MANY])
+def test_the_first_call_goes_to_the_first_in_catalog_order(
+    name: StrategyName, offered: list[Listing]
+) -> None:
+    for _ in range(5):
+        assert make_strategy(name, Pulses())(offered, "s")[0] is offered[0]
+
+
+@requirement("P-30")
+def test_round_robin_begins_one_further_with_each_call_of_a_skill() -> None:
+    strategy = make_strategy("round-robin", Pulses())
+    assert [names(strategy(THREE, "s")) for _ in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert names(strategy(THREE, "other")) == ["a", "b", "c"]
+
+
+@requirement("P-30")
+def test_random_reaches_all_and_is_the_same_for_the_same_seed() -> None:
+    one, two = (make_strategy("random", Pulses(), seed=7) for _ in range(2))
+    orders = [names(one(THREE, "s")) for _ in range(50)]
+    assert orders == [names(two(THREE, "s")) for _ in range(50)]
+    assert {order[0] for order in orders} == {"a", "b", "c"}
+
+
+@requirement("P-30")
+def test_least_connections_prefers_who_has_the_fewest_calls_in_flight() -> None:
+    pulses = Pulses()
+    strategy = make_strategy("least-connections", pulses)
+    for count, one in zip((2, 1, 1), THREE, strict=True):
+        for _ in range(count):
+            pulses.of(one).begun()
+    assert names(strategy(THREE, "s")) == ["b", "c", "a"]
+
+
+def test_best_tries_each_new_agent_and_then_prefers_the_fastest() -> None:
+    pulses = Pulses(clock=FakeClock())
+    strategy = make_strategy("best", pulses)
+    latencies = {"a": 0.3, "b": 0.1, "c": 0.2}
+    asked = []
+    for _ in range(6):
+        chosen = strategy(THREE, "s")[0]
+        asked.append(chosen.record.name)
+        call(pulses, chosen, latencies[chosen.record.name])
+    assert asked == ["a", "b", "c", "b", "b", "b"]
+    assert names(strategy(THREE, "s")) == ["b", "c", "a"]
+
+
+def test_best_spreads_calls_that_are_in_flight_at_once() -> None:
+    pulses = Pulses(clock=FakeClock())
+    strategy = make_strategy("best", pulses)
+    for one in THREE:
+        call(pulses, one, 0.1)
+    taken: Counter[str] = Counter()
+    for _ in range(30):
+        chosen = strategy(THREE, "s")[0]
+        pulses.of(chosen).begun()
+        taken[chosen.record.name] += 1
+    assert set(taken.values()) == {10}
+
+
+def test_best_avoids_a_slow_agent_among_many_and_spreads_over_the_others() -> None:
+    pulses = Pulses(clock=FakeClock())
+    strategy = make_strategy("best", pulses, seed=3)
+    for one in MANY:
+        call(pulses, one, 5.0 if one is MANY[0] else 0.1)
+    taken: Counter[str] = Counter()
+    for _ in range(990):
+        chosen = strategy(MANY, "s")[0]
+        pulses.of(chosen).begun()
+        taken[chosen.record.name] += 1
+    assert "000" not in taken
+    assert max(taken.values()) <= 20
+    assert len(taken) >= 90

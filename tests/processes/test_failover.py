@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -89,9 +90,8 @@ class Field:
     def start(self, name: str) -> None:
         source = self.folder / f"{name.replace('-', '_')}.py"
         source.write_text(AGENT.format(name=name, log=str(self.log(name))))
-        at = ("--port", self.ports[name]) if name in self.ports else ()
-        running = self.stack.enter_context(program("serve", str(source), *at, cwd=self.folder))
-        self.ports[name] = running.url_in(name).rpartition(":")[2]
+        port = self.ports.setdefault(name, free_port())
+        running = self.stack.enter_context(program("serve", str(source), "--port", port, cwd=self.folder))
         running.wait_for("published")
         self.agents[name] = running
 
@@ -148,12 +148,18 @@ def under_fire(tmp_path: Path) -> Iterator[Field]:
         yield field
 
 
+def free_port() -> str:
+    """A port that nobody uses, and that no outgoing connection is given while its agent is dead."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return str(port)
+
+
 def check(field: Field) -> None:
     assert field.kills
-    import sys
-    fails=[c for c in field.calls if c.error]
-    rec=sum((field.received(n) for n in field.agents), Counter())
-    print("STAT calls",len(field.calls),"kills",len(field.kills),[round(k.dead-k.began,4) for k in field.kills],"fails",len(fails),"unreceived",sum(1 for c in fails if not rec[c.call]),"max",max(c.ended-c.began for c in field.calls), Counter(c.result for c in field.calls), [(c.error["message"][-60:],bool(rec[c.call]), [round(c.began-k.dead,4) for k in field.kills if k.agent==c.unreachable and abs(c.ended-k.dead)<1]) for c in fails],file=sys.stderr)
+    unread = []
     received = {name: field.received(name) for name in field.agents}
     everywhere = sum(received.values(), Counter())
     for one in field.calls:
@@ -166,12 +172,18 @@ def check(field: Field) -> None:
         assert one.skill == "note", one
         named = one.unreachable
         assert named is not None, one
-        assert any(kill.agent == named and one.began <= kill.dead and one.ended >= kill.began for kill in field.kills), (
+        killed = [kill for kill in field.kills if kill.agent == named]
+        assert any(one.began <= kill.dead and one.ended >= kill.began for kill in killed), (
             "was not in flight when its agent was killed",
             one,
-            field.kills,
+            killed,
         )
         assert everywhere[one.call] == received[named][one.call] <= 1, ("ran elsewhere", one)
+        if not received[named][one.call]:
+            unread.append(one)
+    # The one moment that cannot be told apart: the agent ends a pooled connection after the hub has
+    # looked at it, and before the hub has written to it.
+    assert len(unread) <= 1 + len(field.kills) // 10, unread
     assert {one.result for one in field.calls} >= set(field.agents)
 
 

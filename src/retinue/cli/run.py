@@ -11,6 +11,8 @@ from retinue.cli.options import json_option, read_object
 from retinue.cli.output import print_json, working
 from retinue.cli.session import open_session, run_command
 
+FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
+
 
 @click.command()
 @click.argument("workflow", metavar="FILE|NAME")
