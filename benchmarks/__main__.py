@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import dispatch, lookup, startup
+from benchmarks import dispatch, find_text, lookup, ranking, startup
 
-BENCHMARKS = {"dispatch": dispatch.measure, "lookup": lookup.measure, "startup": startup.measure}
+BENCHMARKS = {
+    "dispatch": dispatch.measure,
+    "lookup": lookup.measure,
+    "find_text": find_text.measure,
+    "ranking": ranking.measure,
+    "startup": startup.measure,
+}
 
 
 def main(names: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import statistics
@@ -33,16 +34,20 @@ def measure() -> list[Figure]:
         index = SqliteTextIndex(path)
         held: dict[ListingKey, Listing] = {}
         search = SkillSearch(index, held.get)
-        spent = 0.0
+        spent = worked = 0.0
         for batch in _batches(draw):
             held.update((listing.id, listing) for listing in batch)
-            started = time.perf_counter()
+            # The hub freezes what it holds, too: else the collector walks all listings again and again.
+            gc.freeze()
+            started, began = time.perf_counter(), time.process_time()
             search.put(batch)
             spent += time.perf_counter() - started
+            worked += time.process_time() - began
         return [
-            Figure(f"load {AGENTS:,} agents × {SKILLS_EACH} skills", spent, "s", target=30),
+            Figure(f"load {AGENTS:,} agents × {SKILLS_EACH} skills", spent, "s"),
+            Figure("the same, processor time", worked, "s"),
             Figure("the file", path.stat().st_size / 1e6, "MB"),
-            *_searches(search, AgentSearch(index, held.get), draw),
+            *_searches(search, AgentSearch(search), draw),
             *_upserts(search, draw),
         ]
 
@@ -58,11 +63,14 @@ def _searches(search: SkillSearch, agents: AgentSearch, draw: _Words) -> Iterato
         "a mistyped word": lambda: draw.mistyped(),
     }
     mixed = []
+    began = time.process_time()
     for name, make in kinds.items():
         spent = _times(lambda text: search.find_skills(text, SCOPES), [make() for _ in range(SEARCHES // 4)])
         mixed += spent
         yield Figure(f"find by text, {name}, p50", statistics.median(spent), "ms")
         yield Figure(f"find by text, {name}, p95", _p95(spent), "ms")
+    worked = (time.process_time() - began) * 1000 / len(mixed)
+    yield Figure("find by text, all of these, processor time each", worked, "ms")
     yield Figure("find by text, all of these, p50", statistics.median(mixed), "ms", target=10)
     yield Figure("find by text, all of these, p95", _p95(mixed), "ms")
     texts = [draw.text(3) for _ in range(SEARCHES // 4)]
@@ -110,7 +118,7 @@ def _batches(draw: _Words) -> Iterator[list[Listing]]:
 def _listing(number: int, draw: _Words) -> Listing:
     skills = tuple(
         Skill(
-            f"{draw.text(2).replace(' ', '_')}_{number * SKILLS_EACH + at}",
+            f"{draw.text(2).replace(' ', '_')}_{at}",
             draw.text(14),
             tags=tuple(draw.text(2).split()),
             input_schema={"type": "object", "properties": {word: {} for word in draw.text(3).split()}},

@@ -118,9 +118,9 @@ def _of_agents(data: MetaTool) -> list[Figure]:
         listing = _listing(f"agent-{start}", [Skill(name, data.tools[name]) for name in some])
         listings[listing.id] = listing
         agent_of.update(dict.fromkeys(some, listing.record.name))
-    index = MemoryTextIndex()
-    SkillSearch(index, listings.get).put(listings.values())
-    agents = AgentSearch(index, listings.get)
+    search = SkillSearch(MemoryTextIndex(), listings.get)
+    search.put(listings.values())
+    agents = AgentSearch(search)
     questions = [(text, frozenset({agent_of[tool]})) for text, (tool,) in data.unseen[: QUERIES // 4]]
     hit, recall = _quality(
         lambda text: [one.listing.record.name for one in agents.find_agents(text, SCOPES, limit=_AT)],
@@ -142,9 +142,7 @@ def _abstaining(data: MetaTool, search: SkillSearch) -> list[Figure]:
         fitting.append(found.fit.score)
         if found.hits and found.hits[0].skill.id in tools:
             right.append((found.fit.score, found.fit.is_likely))
-        without = search.find_skills(
-            text, SCOPES, limit=1, accept=lambda one, tools=tools: one.key not in tools
-        )
+        without = search.find_skills(text, SCOPES, limit=1, accept=_lacks(tools))
         unfitting.append((without.fit.score, without.fit.is_likely))
     scores = [score for score, _ in unfitting]
     return [
@@ -153,6 +151,10 @@ def _abstaining(data: MetaTool, search: SkillSearch) -> list[Figure]:
         Figure("answered rightly, yet said to be unlikely", 100 * _share([not yes for _, yes in right]), "%"),
         Figure("no tool fits, and said so", 100 * _share([not yes for _, yes in unfitting]), "%"),
     ]
+
+
+def _lacks(tools: frozenset[str]) -> Callable[[Listing], bool]:
+    return lambda listing: listing.key not in tools
 
 
 def _search(data: MetaTool, examples: dict[str, list[str]]) -> SkillSearch:

@@ -89,10 +89,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "P-15": Requirement("a workflow runs, discovers an agent per step, and chains outputs into inputs"),
     "P-16": Requirement("steps run in sequence or in parallel"),
     "P-17": Requirement("cards are versioned artifacts; the registry is the source of truth"),
-    "P-18": Requirement("agents are stateless: any replica answers, load can be balanced", rest=REGISTRIES),
+    "P-18": Requirement("agents are stateless: any replica answers, load can be balanced"),
     "P-19": Requirement("agents are added and replaced at run time without a restart of the orchestrator"),
     "P-20": Requirement("card: name, url, version, skills with id, description and both schemas"),
-    "P-21": Requirement("the card's metadata serves tools and generated documents", rest=REGISTRIES),
+    "P-21": Requirement("the card's metadata serves tools and generated documents"),
     "P-22": Requirement("an unknown skill gives -32601 Unknown skill: <id>"),
     "P-23": Requirement("bad params give -32603 Invalid parameters: and the first problem"),
     "P-24": Requirement("a failing skill gives -32603 Execution failed: and one line of reason"),
@@ -104,7 +104,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     ),
     "P-29": Requirement("workflows are YAML, run by an engine, and stored in the registry"),
     "P-30": Requirement(
-        "health, cache and refresh, balancing, semver, federation, mirroring, auth, labels", REGISTRIES
+        "health, cache and refresh, balancing, semver, federation, mirroring, auth, labels", rest=REGISTRIES
     ),
     "P-31": Requirement("saga, map-reduce and choreography patterns; retries", rest=WORKFLOWS),
     # Seed 002: the orchestration tools

@@ -99,8 +99,9 @@ class RoutingTable(_Table):
 
 
 class RegistryTable(_Table):
-    """``[registry."URL"]``: how one registry is asked, beside its url in ``registries`` or ``--registry``."""
+    """``[registry.NAME]``: how the registry at ``url`` is asked, wherever that url is named."""
 
+    url: str
     mirrors: tuple[str, ...] = ()
     ca_file: Path | None = None
     repositories: tuple[str, ...] = ()

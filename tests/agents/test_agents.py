@@ -69,6 +69,22 @@ async def test_a_plan_of_somebody_else_that_names_no_module_is_refused() -> None
         await builder.agent.call("generate_code", {"plan": "1. think 2. write 3. rest"})
 
 
+@pytest.mark.parametrize(
+    ("exception", "raises", "named"),
+    [
+        ("ValueError", ("ValueError",), True),
+        ("UnicodeDecodeError", ("ValueError",), True),
+        ("packaging.version.InvalidVersion", ("InvalidVersion",), True),
+        ("KeyError", ("ValueError",), False),
+        ("ValueError", (), False),
+    ],
+)
+def test_an_exception_is_documented_by_its_own_name_or_a_base(
+    exception: str, raises: tuple[str, ...], named: bool
+) -> None:
+    assert builder.is_named(exception, raises) is named
+
+
 async def test_a_missing_field_is_named() -> None:
     with pytest.raises(InvalidParametersError, match="'code'"):
         await tester.agent.call("review_code", {})

@@ -20,6 +20,7 @@ from retinue.core.errors import (
     CircuitOpenError,
     ExecutionFailedError,
     InputRequiredError,
+    RemoteFaultError,
     RetinueError,
     UnknownAgentError,
     UnknownSkillError,
@@ -160,6 +161,36 @@ async def test_a_further_call_that_takes_too_long_is_a_timeout_of_the_skill() ->
     outcome = await caller_of("work", timeout_s=0.01).ask("go", peers=[far])
     assert isinstance(outcome.error, CallTimedOutError)
     assert outcome.error.message.startswith("work did not answer within")
+
+
+@pytest.mark.parametrize("told_by_a_hub", [False, True])
+@pytest.mark.parametrize(
+    ("timeout_s", "own_s", "layer", "setting"),
+    [
+        (None, None, "ctx.call of near", "timeouts.agent_call_s"),
+        (3.0, 60.0, "ctx.call of near", "the timeout_s of this ctx.call"),
+        (None, 2.0, "caller", "the caller's timeout"),
+    ],
+)
+async def test_a_timeout_of_a_further_call_names_whose_limit_it_was(
+    told_by_a_hub: bool, timeout_s: float | None, own_s: float | None, layer: str, setting: str
+) -> None:
+    late: RetinueError = CallTimedOutError("work", 30, layer="caller", setting="the caller's timeout")
+    if told_by_a_hub:
+        late = RemoteFaultError("hub", -32603, str(late), {"type": late.type, **late.data})
+    agent = Agent("near")
+    errors: list[Any] = []
+
+    @agent.skill
+    async def work(ctx: Context) -> None:
+        errors.append((await ctx.ask("far", timeout_s=timeout_s)).error)
+
+    deadline = None if own_s is None else asyncio.get_running_loop().time() + own_s
+    dispatcher = local_dispatcher(agent, mesh=ScriptedMesh(error=late))
+    await dispatcher.dispatch(make_call("work", {}, deadline=deadline))
+    (error,) = errors
+    told = error.fault_data if isinstance(error, RemoteFaultError) else error.data
+    assert (told["layer"], told["setting"]) == (layer, setting)
 
 
 async def test_a_call_with_no_time_left_is_not_made() -> None:

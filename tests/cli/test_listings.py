@@ -74,6 +74,14 @@ def test_find_by_id_in_a_version(retinue: Retinue, plan_card: bytes) -> None:
     assert "1.2.0" in refused.stderr
 
 
+def test_find_keeps_agents_with_a_label(retinue: Retinue, plan_card: bytes) -> None:
+    reply = orjson.loads(retinue("find", "--label", "team=search", "--json").stdout)
+    assert reply["skills"] == []
+    refused = retinue("find", "--label", "team")
+    assert refused.exit_code != 0
+    assert refused.stderr.startswith("error: --label: 'team' is no K=V")
+
+
 def test_find_url_prints_urls_only(retinue: Retinue, plan_card: bytes) -> None:
     assert retinue("find", "--skill", "create_plan", "--url").stdout == f"{DEAD}\n"
 

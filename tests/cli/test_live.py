@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -126,6 +127,17 @@ def test_agents_and_skills_are_listed_with_their_state(live: Live, retinue: Reti
     rows = orjson.loads(retinue("agents", "--json").stdout)["agents"]
     assert [(row["name"], row["url"]) for row in rows] == [("live-agent", live.url)]
     assert retinue("find", "greets", "--url").stdout == f"{live.url}\n"
+
+
+@requirement("P-21")
+def test_the_document_of_a_running_agent_has_a_command_that_runs(live: Live, retinue: Retinue) -> None:
+    page = retinue("show", "live-agent", "--markdown").stdout
+    assert page.startswith("# `live-agent`\n")
+    command = next(
+        line for line in page.splitlines() if line.startswith("$ retinue call") and "greet" in line
+    )
+    done = retinue(*shlex.split(command)[2:])
+    assert orjson.loads(done.stdout) == {"name": "Hello, …"}
 
 
 @requirement("P-15")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.docs.shell import Shell
 
 
 @pytest.fixture
@@ -19,3 +23,10 @@ def fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RETINUE_HUB__PORT", "0")
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def shell(fresh_folder: Path) -> Iterator[Shell]:
+    """Where the commands of a page are typed; what runs in the background ends with it."""
+    with ExitStack() as running:
+        yield Shell(running)

@@ -6,30 +6,21 @@ addresses of agent and registry are those that they really got.
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 import pytest
-import urllib3
 
 from retinue.workflows.loading import load_definition
 from tests.docs.pages import README, Section, list_sections
-from tests.processes.running import Program, program, wait_until
+from tests.docs.shell import AGENT, REGISTRY, Shell
+from tests.processes.running import wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
 SECTIONS = {section.title: section for section in list_sections(README)}
-READY = {"serve": "published", "hub": " exposed to MCP clients"}
-AGENT, REGISTRY = "http://127.0.0.1:8001", "http://127.0.0.1:5000"
-FEW_S = 60
-
 QUICK_AGENTS = """
 from retinue import Agent
 
@@ -51,61 +42,6 @@ async def review_code(code: str) -> dict[str, str | int]:
     failed = int("first" in code)
     return {"review": f"{code}: {failed} failed", "feedback": "again" if failed else "", "failed": failed}
 """
-
-
-class Shell:
-    """Types commands as the README has them; one that ends in ``&`` runs until the end."""
-
-    def __init__(self, running: ExitStack) -> None:
-        self._running = running
-        self.addresses: dict[str, str] = {}
-        self.said = ""
-        """What the last command wrote to standard error."""
-
-    def type(self, command: str) -> str:
-        """Run one command to its end, or until it is ready; gives its standard output."""
-        for shown, real in self.addresses.items():
-            command = command.replace(shown, real)
-        background = command.endswith(" &")
-        name, *arguments = shlex.split(command.removesuffix(" &"))
-        if name == "curl":
-            return curl(arguments)
-        assert name == "retinue", command
-        if background:
-            return self.start(*arguments).output
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *arguments], capture_output=True, text=True, timeout=FEW_S
-        )
-        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
-        self.said = done.stderr
-        return done.stdout
-
-    def start(self, *arguments: str) -> Program:
-        """A command that goes on; an agent's address takes the place of the README's."""
-        started = self._running.enter_context(program(*arguments, cwd=Path.cwd()))
-        started.wait_for(READY[arguments[0]])
-        if arguments[0] == "serve":
-            self.addresses[AGENT] = started.url_in(" at http")
-        return started
-
-
-def curl(arguments: list[str]) -> str:
-    """The request, by curl where there is one, else the same one without it."""
-    if found := shutil.which("curl"):
-        return subprocess.run(
-            [found, *arguments], capture_output=True, text=True, timeout=FEW_S, check=True
-        ).stdout
-    options = dict(pairwise(arguments))
-    name, _, value = options["-H"].partition(": ")
-    url = next(argument for argument in arguments if argument.startswith("http"))
-    with urllib3.PoolManager() as pool:
-        return pool.request("POST", url, body=options["-d"], headers={name: value}).data.decode()
-
-
-@pytest.fixture
-def shell(fresh_folder: Path) -> Iterator[Shell]:
-    with ExitStack() as running:
-        yield Shell(running)
 
 
 def section(title: str) -> Section:
@@ -174,7 +110,7 @@ def test_a_registry_of_your_own_takes_the_place_of_the_folder(shell: Shell, tmp_
     publish, find = section("Run a mesh").commands()[1]
     shell.type(section("Write an agent").commands()[0][0])
     with docker_registry(tmp_path) as url:
-        shell.addresses[REGISTRY] = url
+        shell.map_address(REGISTRY, url)
         assert shell.type(publish).startswith("agents/my:v1@sha256:")
         assert [line.split()[:2] for line in shell.type(find).splitlines()[1:]] == [["greet", "my-agent"]]
         assert shell.type(f"{find} --url") == f"{AGENT}\n"

@@ -570,6 +570,40 @@ async def test_since_is_the_first_failure_and_a_success_clears_it(clock: Clock) 
     assert (agent.reachable, agent.since, agent.last_error) == (True, clock.now(), None)
 
 
+async def test_a_degraded_agent_is_reachable_stands_after_the_healthy_and_says_why(clock: Clock) -> None:
+    directory = await filled(clock, listing("a"), listing("b"), listing("c"))
+    directory.mark_unreachable(directory.get("b"), "refused")
+    directory.mark_degraded(directory.get("a"), "status 502")
+    began = clock.now()
+    agent = directory.get("a")
+    assert (agent.health, agent.reachable, agent.since, agent.last_error) == (
+        "degraded",
+        True,
+        began,
+        "status 502",
+    )
+    assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/c", "agents/a", "agents/b"]
+    clock.seconds += 60
+    directory.mark_degraded(agent, "no answer")
+    assert (directory.get("a").since, directory.get("a").last_error) == (began, "no answer")
+    directory.mark_reachable(agent)
+    agent = directory.get("a")
+    assert (agent.health, agent.since, agent.last_error) == ("healthy", clock.now(), None)
+
+
+async def test_health_that_did_not_change_is_told_to_nobody(clock: Clock) -> None:
+    directory = await filled(clock, listing("a"))
+    told: list[str] = []
+    directory.subscribe(lambda change: told.append(change.listing.health))
+    for _ in range(3):
+        directory.mark_reachable(directory.get("a"))
+    for _ in range(3):
+        directory.mark_degraded(directory.get("a"), "slow")
+    for _ in range(3):
+        directory.mark_unreachable(directory.get("a"), "refused")
+    assert told == ["healthy", "degraded", "unreachable"]
+
+
 async def test_a_restart_keeps_agents_measurements_and_choices(
     clock: Clock, open_store: Callable[[], Listings]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import CircuitOpenError, RemoteFaultError, UnknownSkillError
 from retinue.mesh.pulse import Pulses
+from retinue.mesh.routing import make_strategy
 from tests.mesh.scripted import (
     FakeClock,
     make_call,
@@ -19,6 +20,7 @@ from tests.mesh.scripted import (
     make_skill,
     unreachable,
 )
+from tests.requirements import requirement
 
 
 async def hang(_: Call) -> None:
@@ -196,3 +198,94 @@ async def test_a_try_without_a_verdict_leaves_the_circuit_as_it_was(act: str) ->
     invoker.acts["a"] = unreachable("a")
     assert isinstance((await dispatcher.dispatch(make_call())).error, type(unreachable("a")))
     assert isinstance((await dispatcher.dispatch(make_call())).error, CircuitOpenError)
+
+
+# measured, and preferred
+
+
+async def test_the_next_candidate_takes_a_call_for_which_the_first_is_too_busy() -> None:
+    busy = RemoteFaultError("a", -32000, "busy", {"type": "busy"})
+    dispatcher, _, invoker = make_dispatcher(make_listing("a"), make_listing("b"), acts={"a": busy})
+    assert (await dispatcher.dispatch(make_call())).agent == "b"
+    assert invoker.invoked == ["a", "b"]
+
+
+async def test_no_card_is_read_again_while_another_agent_can_take_the_call() -> None:
+    dispatcher, lookup, _ = make_dispatcher(
+        make_listing("a"), make_listing("b"), acts={"a": unreachable("a")}
+    )
+    assert (await dispatcher.dispatch(make_call())).agent == "b"
+    assert "reread a" not in lookup.told
+
+
+async def test_every_card_is_read_again_when_nobody_could_be_reached() -> None:
+    dispatcher, lookup, invoker = make_dispatcher(
+        make_listing("a"),
+        make_listing("b"),
+        acts={"a": unreachable("a"), "b": [unreachable("b"), {"plan": ""}]},
+    )
+    lookup.newer["b"] = make_listing("b", url="http://elsewhere:9")
+    assert (await dispatcher.dispatch(make_call())).agent == "b"
+    assert invoker.invoked == ["a", "b", "b"]
+
+
+@requirement("P-18")
+async def test_calls_at_once_are_spread_over_the_agents_of_a_skill() -> None:
+    pulses = Pulses()
+    agents = [make_listing(name) for name in "abc"]
+    release = asyncio.Event()
+
+    async def wait(_: Call) -> dict[str, str]:
+        await release.wait()
+        return {"plan": ""}
+
+    dispatcher, _, invoker = make_dispatcher(
+        *agents,
+        acts=dict.fromkeys("abc", wait),
+        pulses=pulses,
+        strategy=make_strategy("best", pulses),
+    )
+    calls = [asyncio.create_task(dispatcher.dispatch(make_call())) for _ in range(30)]
+    while len(invoker.invoked) < len(calls):
+        await asyncio.sleep(0)
+    assert [pulses.of(one).in_flight for one in agents] == [10, 10, 10]
+    release.set()
+    assert {(await one).status for one in calls} == {"done"}
+    assert [pulses.of(one).in_flight for one in agents] == [0, 0, 0]
+
+
+async def test_an_agent_whose_calls_fail_is_left_for_a_healthy_one() -> None:
+    pulses = Pulses()
+    dispatcher, lookup, _ = make_dispatcher(
+        make_listing("a"), acts={"a": RuntimeError("boom")}, pulses=pulses
+    )
+    for _ in range(4):
+        assert (await dispatcher.dispatch(make_call())).status == "failed"
+    assert lookup.told[-1] == "degraded a"
+    assert pulses.of(make_listing("a")).stats().failures == 4
+
+
+async def test_a_refusal_of_the_callers_own_making_says_nothing_against_the_agent() -> None:
+    pulses = Pulses()
+    fault = RemoteFaultError("a", -32603, "Invalid parameters: x", {"type": "validation_error"})
+    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": fault}, pulses=pulses)
+    for _ in range(10):
+        await dispatcher.dispatch(make_call())
+    assert pulses.of(make_listing("a")).health == "healthy"
+
+
+async def test_a_caller_that_gives_up_at_its_deadline_has_waited_too_long_for_the_agent() -> None:
+    clock = FakeClock()
+    pulses = Pulses(clock=clock)
+    pulse = pulses.of(make_listing("a"))
+    for _ in range(20):
+        pulse.begun()
+        pulse.answered("create_plan", 0.001)
+    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": hang}, pulses=pulses)
+    for left_s, failures in ((60, 0), (0.02, 1)):
+        deadline = asyncio.get_running_loop().time() + left_s
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await dispatcher.dispatch(make_call(deadline=deadline))
+        assert pulse.stats().failures == failures
+    assert pulse.in_flight == 0

@@ -85,23 +85,27 @@ def test_a_try_that_was_given_up_leaves_the_next_caller_the_try() -> None:
 # the condition of an agent
 
 
+def told(condition: Condition) -> tuple[str, str | None]:
+    return condition.state, condition.reason
+
+
 def test_nobody_asked_means_nobody_knows() -> None:
     condition = Condition()
-    assert (condition.state, condition.reason) == ("unknown", None)
+    assert told(condition) == ("unknown", None)
 
 
 @requirement("P-30")
 def test_it_goes_from_healthy_over_degraded_to_unreachable_and_back() -> None:
     condition = Condition()
     condition.answered()
-    states = [condition.state]
+    states = [told(condition)[0]]
     for _ in range(PATIENCE):
         condition.failed("no answer within 2 s", certain=False)
-        states.append(condition.state)
+        states.append(told(condition)[0])
     assert states == ["healthy", "degraded", "degraded", "unreachable"]
     assert condition.reason == "no answer within 2 s"
     condition.answered()
-    assert (condition.state, condition.reason) == ("healthy", None)
+    assert told(condition) == ("healthy", None)
 
 
 def test_an_answer_between_two_failures_begins_the_count_anew() -> None:
@@ -109,28 +113,28 @@ def test_an_answer_between_two_failures_begins_the_count_anew() -> None:
     for _ in range(5):
         condition.failed("status 502", certain=False)
         condition.failed("status 502", certain=False)
-        assert condition.state == "degraded"
+        assert told(condition)[0] == "degraded"
         condition.answered()
 
 
 def test_where_nobody_is_there_it_is_unreachable_at_once() -> None:
     condition = Condition()
     condition.failed("connection refused", certain=True)
-    assert condition.state == "unreachable"
+    assert told(condition)[0] == "unreachable"
     condition.failed("no answer within 2 s", certain=False)
-    assert condition.state == "degraded"
+    assert told(condition)[0] == "degraded"
 
 
 def test_a_complaint_degrades_one_that_answers_and_hides_no_worse_state() -> None:
     condition = Condition()
     condition.complain("most of its last calls failed")
     condition.answered()
-    assert (condition.state, condition.reason) == ("degraded", "most of its last calls failed")
+    assert told(condition) == ("degraded", "most of its last calls failed")
     condition.failed("connection refused", certain=True)
-    assert (condition.state, condition.reason) == ("unreachable", "connection refused")
+    assert told(condition) == ("unreachable", "connection refused")
     condition.answered()
     condition.complain(None)
-    assert condition.state == "healthy"
+    assert told(condition)[0] == "healthy"
 
 
 def test_the_degraded_come_after_the_healthy_and_before_the_unreachable() -> None:

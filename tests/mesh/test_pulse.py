@@ -36,6 +36,10 @@ def fail(pulse: Pulse, *, times: int = 1) -> None:
         pulse.failed(SKILL, 0.1)
 
 
+def health(pulse: Pulse) -> str:
+    return pulse.health
+
+
 def lose(pulse: Pulse, *, certain: bool = False) -> None:
     pulse.begun()
     pulse.lost(unreachable("a", sent=not certain), certain=certain)
@@ -60,7 +64,7 @@ def test_however_a_call_ends_it_is_in_flight_no_more(pulse: Pulse, end: Callable
 
 
 def test_an_agent_that_was_never_asked_is_unknown_and_costs_nothing(pulse: Pulse) -> None:
-    assert pulse.health == "unknown"
+    assert health(pulse) == "unknown"
     assert pulse.cost(SKILL) == 0
     assert pulse.stats() == Stats()
 
@@ -81,7 +85,7 @@ def test_a_refused_call_and_one_that_its_caller_gave_up_count_neither_way(pulse:
     pulse.begun()
     pulse.abandoned()
     assert pulse.stats() == Stats()
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
 
 
 # what a further call would cost
@@ -146,26 +150,26 @@ def test_an_agent_that_nobody_reached_is_no_new_agent_until_that_has_faded(
 @requirement("P-30")
 def test_answers_with_errors_degrade_an_agent_and_fade(clock: FakeClock, pulse: Pulse) -> None:
     fail(pulse, times=3)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
     fail(pulse)
-    assert pulse.health == "degraded"
+    assert health(pulse) == "degraded"
     assert pulse.condition.reason == "most of its last calls failed"
     clock.pass_time(FADE_S * 2)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
     assert pulse.condition.reason is None
 
 
 def test_calls_that_succeed_make_a_failing_agent_healthy(pulse: Pulse) -> None:
     fail(pulse, times=10)
     answer(pulse, times=2)
-    assert pulse.health == "degraded"
+    assert health(pulse) == "degraded"
     answer(pulse, times=10)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
 
 
 def test_failing_calls_never_make_an_agent_unreachable(pulse: Pulse) -> None:
     fail(pulse, times=100)
-    assert pulse.health == "degraded"
+    assert health(pulse) == "degraded"
 
 
 def test_time_outs_count_where_the_agent_had_enough_time(pulse: Pulse) -> None:
@@ -173,21 +177,28 @@ def test_time_outs_count_where_the_agent_had_enough_time(pulse: Pulse) -> None:
     for _ in range(10):
         pulse.begun()
         pulse.timed_out(SKILL, 0.01)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
     for _ in range(4):
         pulse.begun()
         pulse.timed_out(SKILL, 5.0)
-    assert pulse.health == "degraded"
+    assert health(pulse) == "degraded"
+
+
+def test_an_agent_that_has_never_answered_in_time_is_degraded_too(pulse: Pulse) -> None:
+    for _ in range(4):
+        pulse.begun()
+        pulse.timed_out(SKILL, 5.0)
+    assert health(pulse) == "degraded"
 
 
 def test_an_agent_that_became_much_slower_is_degraded_until_it_is_not(pulse: Pulse) -> None:
     answer(pulse, 0.2, times=SLOW_MIN_CALLS * 5)
     answer(pulse, 10.0)
     answer(pulse, 10.0)
-    assert pulse.health == "degraded"
+    assert health(pulse) == "degraded"
     assert "usually 0." in str(pulse.condition.reason)
     answer(pulse, 0.2, times=10)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
 
 
 def test_the_reason_does_not_change_with_every_call(pulse: Pulse) -> None:
@@ -202,20 +213,20 @@ def test_the_reason_does_not_change_with_every_call(pulse: Pulse) -> None:
 def test_a_probe_that_is_answered_lets_calls_pass_at_once(pulse: Pulse) -> None:
     for _ in range(3):
         lose(pulse, certain=True)
-    assert pulse.health == "unreachable"
+    assert health(pulse) == "unreachable"
     assert pulse.breaker.is_open
     pulse.probe_answered()
     assert not pulse.breaker.is_open
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
 
 
 def test_a_probe_that_is_not_answered_keeps_no_call_away(pulse: Pulse) -> None:
     for _ in range(5):
         pulse.probe_failed("no answer within 2 s", certain=False)
-    assert pulse.health == "unreachable"
+    assert health(pulse) == "unreachable"
     assert not pulse.breaker.is_open
     answer(pulse)
-    assert pulse.health == "healthy"
+    assert health(pulse) == "healthy"
 
 
 # where it is noted

@@ -83,6 +83,15 @@ def test_the_healthy_are_tried_first_the_unreachable_last_and_nobody_is_dropped(
     assert order_candidates(offered) == order_candidates(offered)
 
 
+@pytest.mark.parametrize("strategy", ["first", "best"])
+def test_of_many_agents_the_healthy_are_tried_first_too(strategy: StrategyName) -> None:
+    degraded = [listing(f"d{n}", reachable=True, last_error="slow") for n in range(3)]
+    dead = [listing(f"u{n}", reachable=False) for n in range(3)]
+    ordered = order_candidates([*MANY, *degraded, *dead], make_strategy(strategy, Pulses(), seed=1), "s")
+    assert sorted(names(ordered[:100])) == names(MANY)
+    assert names(ordered[100:]) == [*names(degraded), *names(dead)]
+
+
 def test_a_strategy_arranges_the_live_ones_only() -> None:
     offered = [listing("dead", reachable=False), listing("a"), listing("b")]
     assert names(order_candidates(offered, lambda live, _: list(reversed(live)))) == ["b", "a", "dead"]

@@ -159,7 +159,6 @@ def free_port() -> str:
 
 def check(field: Field) -> None:
     assert field.kills
-    unread = []
     received = {name: field.received(name) for name in field.agents}
     everywhere = sum(received.values(), Counter())
     for one in field.calls:
@@ -168,7 +167,8 @@ def check(field: Field) -> None:
             assert received[one.result][one.call] == 1, one
             assert one.skill == "look" or everywhere[one.call] == 1, ("ran twice", one)
             continue
-        # only a call that twice would do harm, and that the killed agent may have, is given up
+        # Only a call that twice would do harm, and that was with the agent when it was killed, is given
+        # up. Whether its skill had begun is not known to anybody: the agent may have read it, no more.
         assert one.skill == "note", one
         named = one.unreachable
         assert named is not None, one
@@ -179,11 +179,6 @@ def check(field: Field) -> None:
             killed,
         )
         assert everywhere[one.call] == received[named][one.call] <= 1, ("ran elsewhere", one)
-        if not received[named][one.call]:
-            unread.append(one)
-    # The one moment that cannot be told apart: the agent ends a pooled connection after the hub has
-    # looked at it, and before the hub has written to it.
-    assert len(unread) <= 1 + len(field.kills) // 10, unread
     assert {one.result for one in field.calls} >= set(field.agents)
 
 

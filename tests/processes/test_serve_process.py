@@ -60,11 +60,13 @@ def test_a_replaced_agent_is_used_at_the_next_call_without_a_restart(tmp_path: P
 
 
 @requirement("P-18")
-def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when(tmp_path: Path) -> None:
+@requirement("P-30")
+def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(tmp_path: Path) -> None:
     one = write_agent(tmp_path, "a-agent", "1.0.0", "who", "a")
     two = write_agent(tmp_path, "b-agent", "1.0.0", "who", "b")
+    often = {"RETINUE_DIRECTORY__REFRESH_S": "0.5"}
     with (
-        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=often) as hub,
         program("serve", str(one), cwd=tmp_path) as first,
         program("serve", str(two), cwd=tmp_path) as second,
     ):
@@ -73,11 +75,19 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when(tmp_path:
         second.wait_for("published")
         assert execute(url, "who")["result"] == "a"
         first.end(signal.SIGKILL)
-        assert execute(url, "who")["result"] == "b"
-        rows = {row["name"]: row for row in execute(url, "list_agents")["result"]["agents"]}
-        assert rows["a-agent"]["status"] == "unavailable"
-        assert rows["a-agent"]["since"]
-        assert rows["b-agent"]["status"] == "available"
+        for _ in range(3):
+            assert execute(url, "who")["result"] == "b"
+
+        def rows() -> dict[str, dict[str, str]]:
+            return {row["name"]: row for row in execute(url, "list_agents")["result"]["agents"]}
+
+        wait_until(lambda: rows()["a-agent"]["status"] == "unavailable", "the hub notices")
+        assert rows()["a-agent"]["since"]
+        assert rows()["a-agent"]["last_error"]
+        wait_until(lambda: rows()["b-agent"]["status"] == "available", "the other one is asked")
+        with program("agents", cwd=tmp_path) as listing:
+            assert listing.wait() == 0
+            assert "unavailable since" in listing.wait_for("warning: a-agent")
 
 
 def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path) -> None:

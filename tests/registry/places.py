@@ -42,12 +42,16 @@ def with_login(url: str, user: str, password: str) -> str:
     return f"{scheme}://{user}:{password}@{rest}"
 
 
-@asynccontextmanager
-async def own_door(root: Path) -> AsyncIterator[Place]:
+def door_app(root: Path) -> Doorkeeper:
     """The hub's own door over the layouts below ``root``, behind the doorkeeper."""
     layout = LayoutRegistry(root)
-    app = Doorkeeper(Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN}))
-    async with serve_app(app) as url:
+    return Doorkeeper(Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN}))
+
+
+@asynccontextmanager
+async def own_door(root: Path) -> AsyncIterator[Place]:
+    """The same on a port."""
+    async with serve_app(door_app(root)) as url:
         yield Place("door", url, with_login(url, "retinue", TOKEN))
 
 

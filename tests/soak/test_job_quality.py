@@ -14,14 +14,14 @@ from retinue.drivers.commands import Limits, run_command
 from tests.agents.shared import write_tests
 from tests.soak.faults import choose_faults, copy_module
 
-QUICK = ("html", "bisect")
+QUICK = ("html", "colorsys")
 """Checked in every run; the others in ``make soak``."""
 MODULES = (
     *QUICK,
     "textwrap",
     "shlex",
     "json",
-    "colorsys",
+    "bisect",
     "statistics",
     "fractions",
     "inflection",
@@ -65,19 +65,28 @@ async def run_against_fault(code: str, module: str, folder: Path, source: str) -
     notes = parse_code_notes(code)
     copied = copy_module(module, Path(notes["source"]), Path(notes["root"]), folder, source)
     place = Place(module, str(folder), str(copied), notes["runner"])
-    return await run_tests(code, make_file_name(module), place)
+    return await run_tests(code, make_file_name(module), place, test_limit_s=4)
+
+
+def list_failing(run: TestRun) -> set[str]:
+    assert run.results, run.problem
+    return {result.name for result in run.results if result.outcome != "passed"}
 
 
 async def count_caught(code: str, module: str, folder: Path) -> int:
-    """How many of the seeded faults the tests see; the copy without a fault must pass."""
+    """How many of the seeded faults the tests see.
+
+    Hypothesis takes constants of local modules into its draws, so that a copy without a fault may show a
+    counter-example that the original did not; what fails there counts for nothing. A pinned result must hold.
+    """
     source = read_source(code)
-    sound = await run_against_fault(code, module, folder / "sound", source)
-    assert sound.results
-    assert {result.outcome for result in sound.results} == {"passed"}
+    sound = list_failing(await run_against_fault(code, module, folder / "sound", source))
+    assert not [name for name in sound if name.endswith("_pinned")]
+    assert len(sound) <= 1
     caught = 0
     for number, fault in enumerate(choose_faults(source, FAULTS)):
         run = await run_against_fault(code, module, folder / f"fault-{number}", fault.source)
-        caught += any(result.outcome in ("failed", "slow", "killed") for result in run.results)
+        caught += bool(list_failing(run) - sound)
     return caught
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +78,10 @@ async def generate_code(
     subject, findings = await learn(plan, python, ctx)
     before = notes.get("round")
     draft = draft_tests(
-        subject, findings, widen(changes, findings), number=before + 1 if isinstance(before, int) else 1
+        subject,
+        findings,
+        widen(changes, subject, findings),
+        number=before + 1 if isinstance(before, int) else 1,
     )
     if not draft.tests:
         reasons = "; ".join(f"{entry.name}: {entry.why}" for entry in draft.untestable[:3])
@@ -130,18 +134,28 @@ async def inspect_plan(plan: str, python: str) -> Subject:
     return subject
 
 
-def widen(changes: Mapping[str, Narrowing], findings: Findings) -> dict[str, Narrowing]:
-    """Where a test must accept an undocumented exception, let it accept those too that probing saw.
+def widen(changes: Mapping[str, Narrowing], subject: Subject, findings: Findings) -> dict[str, Narrowing]:
+    """What the builder knows better than the review about the exceptions of a test.
 
-    Otherwise each round would find one more of them.
+    Those that the source or the docstring names are no findings. Where a test must accept one that they do
+    not name, it accepts those too that probing saw: otherwise each round would find one more of them.
     """
     widened = dict(changes)
-    seen = {
-        name: {entry["exception"]: entry["call"] for entry in found["surprises"]}
-        for name, found in findings.by_target.items()
-    }
-    by_test = {f"test_{make_slug(name)}": surprises for name, surprises in seen.items()}
-    for name, change in changes.items():
-        if change.allow and name in by_test:
-            widened[name] = Narrowing(by_test[name]).merge(change)
+    for target in subject.targets:
+        name = f"test_{make_slug(target.name)}"
+        change = changes.get(name)
+        if change is None or not change.allow or target.name not in findings.by_target:
+            continue
+        seen = findings.by_target[target.name]["surprises"]
+        full = Narrowing(allow={entry["exception"]: entry["call"] for entry in seen}).merge(change)
+        known = [exception for exception in full.allow if is_named(exception, target.raises)]
+        widened[name] = full.merge(Narrowing(known=known))
     return widened
+
+
+def is_named(exception: str, raises: Collection[str]) -> bool:
+    """Whether an exception, or a builtin class that it derives from, is among these names."""
+    short = exception.rpartition(".")[2]
+    kind = getattr(builtins, short, None)
+    bases = [base.__name__ for base in kind.__mro__] if isinstance(kind, type) else [short]
+    return any(name in raises for name in bases)

@@ -101,9 +101,13 @@ async def mirror(
         for repository in waiting:
             await _mirror_repository(source, target, repository, report, say)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CONCURRENT_REPOSITORIES, len(chosen))):
-            group.create_task(work())
+    workers = [asyncio.create_task(work()) for _ in range(min(CONCURRENT_REPOSITORIES, len(chosen)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
     await index_change(target, added={copied.repository for copied in report.copied})
     report.copied.sort(key=str)
     return report

@@ -30,8 +30,8 @@ def configured_registry(location: str, settings: Settings, http: HttpClient) -> 
 
     Raises InvalidSettingError.
     """
-    tables = {_plain(url): table for url, table in settings.registry.items()}
-    table = tables.get(_plain(location), RegistryTable())
+    tables = {_plain(table.url): table for table in settings.registry.values()}
+    table = tables.get(_plain(location), RegistryTable(url=location))
     return open_registry(
         location,
         http,

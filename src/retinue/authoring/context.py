@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext
-from retinue.core.errors import CallTimedOutError, RetinueError
+from retinue.core.errors import CallTimedOutError, RemoteFaultError, RetinueError
 from retinue.mesh.channel import Channel, LogLevel
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import Passage
@@ -111,8 +111,10 @@ class Context:
         """As ``call``, but the whole outcome: a failure is data."""
         loop_time = asyncio.get_running_loop().time()
         limit_s = self._agent_call_s if timeout_s is None else timeout_s
-        if self._call.deadline is not None:
-            limit_s = min(limit_s, self._call.deadline - loop_time)
+        setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.call"
+        if self._call.deadline is not None and self._call.deadline - loop_time < limit_s:
+            limit_s = self._call.deadline - loop_time
+            setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
         with self._passage.outgoing(limit_s) as trace:
@@ -128,8 +130,14 @@ class Context:
                 deadline=loop_time + limit_s,
             )
             outcome = await self._mesh.dispatch(call, self._channel)
-        if outcome.error is not None:
-            self._failures.append(outcome.error)
+        error = outcome.error
+        if error is not None:
+            if setting and _is_callers_time(error):
+                # whoever was called knows only that its caller's time was over; here it has a name
+                layer = f"ctx.call of {self._agent}"
+                error = CallTimedOutError(skill, limit_s, layer=layer, setting=setting)
+                outcome = replace(outcome, error=error)
+            self._failures.append(error)
         return outcome
 
     def _outgoing_scopes(self) -> frozenset[str]:
@@ -151,6 +159,14 @@ class Context:
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """What an agent sees of the mesh, whoever calls it."""
+
+
+def _is_callers_time(error: RetinueError) -> bool:
+    """Whether a call ended because the time of its caller did, here or, as told by a hub, over there."""
+    if isinstance(error, RemoteFaultError) and error.remote_type == CallTimedOutError.type:
+        return bool(error.fault_data.get("layer") == "caller")
+    return isinstance(error, CallTimedOutError) and error.layer == "caller"
+
 
 _current: ContextVar[Context] = ContextVar("retinue_context")
 

@@ -44,15 +44,21 @@ def agents(as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=complete_agent)
+@click.option("--markdown", is_flag=True, help="Print a document in Markdown, made from the card.")
 @json_option
-def show(name: str, as_json: bool) -> None:
+def show(name: str, markdown: bool, as_json: bool) -> None:
     """Show one agent and its skills.
 
     NAME is the agent's, or name@source where several registries know one of that name.
     """
+    if markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude each other.")
     reply = run_command(_ask("show_agent", {"name": name}))
     if as_json:
         print_json(reply)
+        return
+    if markdown:
+        click.echo(_render_document(name, reply["card"]), nl=False)
         return
     card, listing = reply["card"], reply["listing"]
     heading = paint(clean(f"{card['name']} {card.get('version') or ''}"), bold=True)
@@ -83,6 +89,13 @@ def show(name: str, as_json: bool) -> None:
                 for skill in card["skills"]
             ],
         )
+
+
+def _render_document(name: str, card: Mapping[str, Any]) -> str:
+    from retinue.protocols.card_document import render_document
+    from retinue.protocols.pallet_card import encode_card, parse_card
+
+    return render_document(parse_card(encode_card(card), reference=name))
 
 
 def say_fields(schema: Any) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: bool) -> int:
-    """Copy agents and workflows from one registry into another.
+    """Copy agents and workflows into another registry.
 
     FROM and TO are OCI registries (http://host:port) or folders. Every tag is copied byte for byte, so
     that its digest stays what it is; what is there already is left alone, and nothing is deleted. The

@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import stamina
+import stamina.instrumentation
+import structlog
 
 from retinue.core.errors import (
     CallTimedOutError,
@@ -43,6 +45,11 @@ WAIT_MAX_S = 2.0
 WAIT_JITTER_S = 0.1
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("retinue.registry")
+
+# stamina's own line for each wait is a warning that names neither the registry nor what was asked.
+stamina.instrumentation.set_on_retry_hooks(())
 
 
 class CredentialSource(Protocol):
@@ -177,6 +184,7 @@ class RegistryServer:
         self._timeout_s = timeout_s
         self._tls = tls
         self._patient = True
+        self._looking = asyncio.Lock()
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry a flow's requests out one after the other."""
@@ -196,9 +204,10 @@ class RegistryServer:
 
     async def _find_credentials(self) -> None:
         """Look for a login when one is first asked for, not before: most registries never ask."""
-        source, self._credentials = self._credentials, None
-        if source is not None:
-            self._login.credentials = await source.find(self._host)
+        async with self._looking:
+            source, self._credentials = self._credentials, None
+            if source is not None:
+                self._login.credentials = await source.find(self._host)
 
     async def _ask(self, request: Request) -> Response:
         """Ask until it answers, or the time is up. Raises RegistryUnreachableError."""
@@ -254,6 +263,10 @@ class RegistryServer:
         )
         try:
             async for attempt in attempts:
+                if attempt.num > 1:
+                    _log.info(
+                        "registry asked again", registry=self.name, what=request.what, attempt=attempt.num
+                    )
                 with attempt:
                     answer = await self._send(request, url, max(0.001, deadline - _now()))
                     if is_weather(answer.status, repeatable=request.repeatable):

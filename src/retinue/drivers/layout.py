@@ -60,6 +60,8 @@ RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
 """A nested repository of such a name would lie among the files of the one above it."""
 
 LAYOUTS_CACHED = 256
+LARGE_BYTES = 1024 * 1024
+"""A larger file is read in a thread."""
 
 
 class LayoutRegistry:
@@ -111,7 +113,12 @@ class LayoutRegistry:
         """Content by digest, verified: stored, or uploaded for a manifest that is still to come."""
         if not is_digest(digest):
             return None
-        content = self._layout(repository).find_blob(digest)
+        layout = self._layout(repository)
+        file = layout.find_file(digest)
+        if file is not None and file.stat().st_size > LARGE_BYTES:
+            content = await asyncio.to_thread(layout.find_blob, digest)
+        else:
+            content = layout.find_blob(digest)
         if content is None and (path := self.uploads.find(repository, digest)) is not None:
             content = await asyncio.to_thread(path.read_bytes)
         return content

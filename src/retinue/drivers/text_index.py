@@ -21,10 +21,10 @@ from retinue.drivers.store import _Database
 from retinue.mesh.skill_texts import FIELD_WEIGHTS, ListingText, SkillText
 from retinue.mesh.text_index import Corpus, Term
 
-EXACT_ROWS = 4_000
+EXACT_ROWS = 2_000
 """Words that together are in no more skills than this are looked up all; else the rarest of them."""
 
-STAGE_ROWS = 2_000
+STAGE_ROWS = 1_000
 ENOUGH = 10
 """With so many skills that hold all words asked, those that hold some are left out (FACTS 4.6)."""
 
@@ -52,14 +52,23 @@ _TABLES = f"""
         WITHOUT ROWID;
     CREATE VIRTUAL TABLE search_words USING fts5({", ".join(_FIELDS)}, tokenize = 'ascii');
     CREATE TABLE search_form (form TEXT NOT NULL);
-    INSERT INTO search_words (search_words, rank) VALUES ('hashsize', 8388608);
 """
+_GATHER_BYTES = 8 * 2**20
+"""What FTS5 gathers before it writes a segment: fewer segments, fewer merges on a bulk load."""
+
 _OLD = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
 
-_MATCH = (
-    f"SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) AS badness "  # noqa: S608
+_BY_BM25 = (
+    f"SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) "  # noqa: S608
     f"FROM search_words(?) WHERE (rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
 )
+_BY_LENGTH = (
+    "SELECT s.id, s.length FROM search_words(?) w CROSS JOIN search_skills s ON s.id = w.rowid "  # noqa: S608
+    f"WHERE (w.rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+)
+"""bm25 reads the whole list of each word once more, only to count it: too dear for frequent words.
+Rows that hold the same words differ little but in length."""
+
 _TEXTS = (
     f"SELECT s.id, l.source, l.key, s.skill, {', '.join(f'w.{name}' for name in _FIELDS)} "  # noqa: S608
     "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
@@ -81,9 +90,13 @@ class SqliteTextIndex:
         self._database = _Database(path)
         self._skills: int | None = None
         self._length = 0.0
-        with self._database.writing() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            _prepare(connection)
+        try:
+            with self._database.writing() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                _prepare(connection)
+        except BaseException:
+            self._database.close()
+            raise
 
     def put_all(self, texts: Sequence[ListingText]) -> None:
         if not texts:
@@ -131,9 +144,14 @@ class SqliteTextIndex:
             self._skills = None
             raise
 
-    def marks(self) -> Mapping[ListingKey, str]:
+    def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
+        query = "SELECT source, key, mark FROM search_listings"
+        one = f"{query} WHERE source = ? AND key = ?"
         with self._database.reading() as connection:
-            rows = connection.execute("SELECT source, key, mark FROM search_listings")
+            if listing_ids is None:
+                rows: Iterable[Row] = connection.execute(query)
+            else:
+                rows = [row for of in listing_ids for row in connection.execute(one, (of.source, of.key))]
             return {ListingKey(row["source"], row["key"]): row["mark"] for row in rows}
 
     def corpus(self) -> Corpus:
@@ -169,7 +187,7 @@ class SqliteTextIndex:
         counts = self.counts({**wide, **stems})
         with self._database.reading() as connection:
             hits = _Hits(connection, visibilities)
-            hits.search({s: w for s, w in stems.items() if s in counts}, wide, counts)
+            hits.search(_known(stems, counts), _known(wide, counts), counts)
             return _load_texts(connection, "s.id", hits.best(limit))
 
     def list_skills(
@@ -231,11 +249,14 @@ class _Hits:
     def __init__(self, connection: Connection, visibilities: Collection[str]) -> None:
         self._connection = connection
         codes = [str(code) for code, kind in enumerate(_KINDS) if kind in visibilities]
-        self._match = _MATCH % ", ".join(codes)
-        self._badness: dict[int, float] = {}
+        self._by_bm25 = _BY_BM25 % ", ".join(codes)
+        self._by_length = _BY_LENGTH % ", ".join(codes)
+        self._found: dict[int, tuple[int, float]] = {}
+        self._stage = 0
 
     def best(self, limit: int) -> list[int]:
-        return heapq.nsmallest(limit, self._badness, key=self._badness.__getitem__)
+        """The rows found by the strictest stages, the most promising first."""
+        return heapq.nsmallest(limit, self._found, key=self._found.__getitem__)
 
     def search(
         self, asked: Mapping[str, float], wide: Mapping[str, float], counts: Mapping[str, int]
@@ -244,29 +265,26 @@ class _Hits:
         weights = {**wide, **asked}
         worth = sorted(weights, key=lambda stem: (counts[stem] / weights[stem], stem))[:MAX_WORDS]
         if sum(counts[stem] for stem in worth) <= EXACT_ROWS:
-            self._gather(" OR ".join(map(_quote, worth)), EXACT_ROWS)
+            self._gather(self._by_bm25, _any(worth), EXACT_ROWS)
             return
-        everything = " AND ".join(map(_quote, asked))
-        for expression in (f"{_NAME} : ({everything})", everything) if asked else ():
-            if len(self._badness) < ENOUGH:
-                self._gather(expression, STAGE_ROWS)
-        if len(self._badness) >= ENOUGH:
-            return
+        if asked:
+            self._gather(self._by_length, f"{_NAME} : ({_all(asked)})", STAGE_ROWS)
+            self._gather(self._by_length, _all(asked), STAGE_ROWS)
         running = itertools.accumulate(counts[stem] for stem in worth)
         rare = [stem for stem, rows in zip(worth, running, strict=True) if rows <= EXACT_ROWS]
-        self._gather(" OR ".join(map(_quote, rare)), EXACT_ROWS)
+        self._gather(self._by_bm25, _any(rare), EXACT_ROWS)
         common = sorted(asked.keys() - rare, key=lambda stem: counts[stem])
         for pair in itertools.combinations(common[:3], 2):
-            if len(self._badness) < ENOUGH:
-                self._gather(" AND ".join(map(_quote, pair)), STAGE_ROWS)
+            self._gather(self._by_length, _all(pair), STAGE_ROWS)
         for stem in [stem for stem in worth if stem not in rare][:3]:
-            if len(self._badness) < ENOUGH:
-                self._gather(_quote(stem), STAGE_ROWS)
+            self._gather(self._by_length, _quote(stem), STAGE_ROWS)
 
-    def _gather(self, expression: str, rows: int) -> None:
-        if expression:
-            for rowid, badness in self._connection.execute(self._match, (expression, rows)):
-                self._badness[rowid] = min(badness, self._badness.get(rowid, 0.0))
+    def _gather(self, query: str, expression: str, rows: int) -> None:
+        """Add the rows that match, unless there are enough already."""
+        if expression and len(self._found) < ENOUGH:
+            self._stage += 1
+            for rowid, badness in self._connection.execute(query, (expression, rows)):
+                self._found.setdefault(rowid, (self._stage, badness))
 
 
 def _prepare(connection: Connection) -> None:
@@ -280,6 +298,9 @@ def _prepare(connection: Connection) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in _TABLES.split(";"):
         connection.execute(statement)
+    connection.execute(
+        "INSERT INTO search_words (search_words, rank) VALUES ('hashsize', ?)", (_GATHER_BYTES,)
+    )
     connection.execute("INSERT INTO search_form VALUES (?)", (_FORM,))
 
 
@@ -312,6 +333,18 @@ def _parse_row(row: Row) -> SkillText:
     skill_id, source, key, skill, *fields = row
     visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
     return SkillText(ListingKey(source, key), skill, visibility, tuple(fields))
+
+
+def _known(weights: Mapping[str, float], counts: Mapping[str, int]) -> dict[str, float]:
+    return {stem: weight for stem, weight in weights.items() if stem in counts}
+
+
+def _any(stems: Iterable[str]) -> str:
+    return " OR ".join(map(_quote, stems))
+
+
+def _all(stems: Iterable[str]) -> str:
+    return " AND ".join(map(_quote, stems))
 
 
 def _quote(stem: str) -> str:

@@ -131,12 +131,13 @@ class Uploads:
     def _sweep(self) -> int:
         """Remove what is too old; gives the number of uploads under way."""
         oldest, under_way = time.time() - KEPT_S, 0
-        for path in self._folder.glob("*/*"):
-            with suppress(OSError):  # whatever another process removed first is gone as well
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
-                elif path.suffix == _PART:
-                    under_way += 1
+        for home in _list(self._folder):
+            for path in _list(home):
+                with suppress(OSError):  # whatever another process removed first is gone as well
+                    if path.stat().st_mtime < oldest:
+                        path.unlink()
+                    elif path.suffix == _PART:
+                        under_way += 1
         return under_way
 
     def _part(self, repository: str, upload: str) -> Path:
@@ -150,3 +151,11 @@ class Uploads:
 
     def _home(self, repository: str) -> Path:
         return self._folder / repository.replace("/", "%")
+
+
+def _list(folder: Path) -> list[Path]:
+    """What is in a folder; nothing when it has just gone."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

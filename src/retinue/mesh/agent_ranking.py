@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
-from retinue.mesh.ranking import Accept, FindListing, Scopes, SkillSearch, visible_to
+from retinue.mesh.ranking import Accept, Scopes, SkillSearch, visible_to
 from retinue.mesh.scoring import Query, read_query, score_fields, score_skill
 from retinue.mesh.skill_texts import SkillText
-from retinue.mesh.text_index import TextIndex
 
 TOP_SKILLS = 3
 FUSION_RANK = 60
@@ -33,28 +32,27 @@ class AgentHit:
 
 
 class AgentSearch:
-    """Text search for agents over the same index as `SkillSearch`."""
+    """Text search for agents over the index of a `SkillSearch`."""
 
-    def __init__(self, index: TextIndex, find_listing: FindListing) -> None:
-        self._index = index
-        self._find_listing = find_listing
-        self._skills = SkillSearch(index, find_listing)
+    def __init__(self, search: SkillSearch) -> None:
+        self._search = search
 
     def find_agents(
         self, text: str, scopes: Scopes, *, limit: int = 20, accept: Accept | None = None
     ) -> tuple[AgentHit, ...]:
         """The agents with visible skills that answer ``text``, best first."""
-        query = read_query(text, self._index)
+        self._search.catch_up()
+        query = read_query(text, self._search.index)
         best: dict[ListingKey, float] = {}
-        for skill in self._skills.list_candidates(query, scopes) if query.asked else ():
+        for skill in self._search.list_candidates(query, scopes) if query.asked else ():
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
         chosen = heapq.nlargest(CANDIDATES, best, key=best.__getitem__)
         texts: dict[ListingKey, list[SkillText]] = {}
-        for skill in self._index.list_skills(chosen, visible_to(scopes)):
+        for skill in self._search.index.list_skills(chosen, visible_to(scopes)):
             texts.setdefault(skill.listing_id, []).append(skill)
         hits = []
         for listing_id, score in fuse(_orders(texts, query)).items():
-            listing = self._find_listing(listing_id)
+            listing = self._search.find_listing(listing_id)
             if listing is not None and (accept is None or accept(listing)):
                 hits.append(AgentHit(listing, score))
         hits.sort(

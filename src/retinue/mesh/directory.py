@@ -144,7 +144,9 @@ class Directory:
         """
         asked_at = self._clock()
         reads = {name: feed.reads for name, feed in self._feeds.items()}
-        narrow = partial(select_candidates, agent=agent, version_range=version_range)
+        narrow: Callable[[tuple[Listing, ...]], tuple[Listing, ...]] = tuple
+        if agent is not None or version_range is not None:
+            narrow = partial(select_candidates, agent=agent, version_range=version_range)
         await self.ensure_fresh()
         found = narrow(self.find_by_skill(skill_id, scopes))
         if not found and self._feeds:

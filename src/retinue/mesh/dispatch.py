@@ -42,6 +42,8 @@ from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, tell_failure
 
 _NULL_CHANNEL = NullChannel()
 
+_ALMOST_S = 0.1
+
 
 class Calls(Protocol):
     """Whatever takes a call to its outcome: a dispatcher here, or a hub over there."""
@@ -193,7 +195,11 @@ class Dispatcher:
                     lost.append(listing)
                 continue
             except BaseException:
-                pulse.abandoned()
+                if _is_overdue(call):
+                    pulse.timed_out(call.skill, time.perf_counter() - tried_at)
+                    note_health(pulse, listing, self.lookup)
+                else:
+                    pulse.abandoned()
                 raise
             spent_s = time.perf_counter() - tried_at
             pulse.answered(call.skill, spent_s)
@@ -296,6 +302,11 @@ def _is_given_up() -> bool:
     """Whether this very task is being cancelled, rather than something that a skill awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _is_overdue(call: Call) -> bool:
+    """Whether a caller gives up because its time is over: a step's limit ends just before its call's."""
+    return call.deadline is not None and call.deadline - asyncio.get_running_loop().time() < _ALMOST_S
 
 
 def _skill_of(listing: Listing, skill_id: str) -> Skill | None:

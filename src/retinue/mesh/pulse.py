@@ -57,16 +57,18 @@ class _Latency:
 
     __slots__ = ("at", "calls", "mean_s", "usual_s")
 
-    def __init__(self, latency_s: float, at: float) -> None:
-        self.mean_s = self.usual_s = latency_s
-        self.calls = 1
-        self.at = at
+    def __init__(self) -> None:
+        self.mean_s = self.usual_s = 0.0
+        self.calls = 0
+        self.at = 0.0
 
-    def add(self, latency_s: float, at: float) -> None:
-        self.mean_s += (latency_s - self.mean_s) * _WEIGHT
-        self.usual_s += (latency_s - self.usual_s) * max(_USUAL_WEIGHT, 1 / (self.calls + 1))
-        self.calls += 1
+    def add(self, latency_s: float, at: float, *, ended: bool) -> None:
+        """Count one call; one that did not end in its time says nothing of what is usual."""
+        self.mean_s += (latency_s - self.mean_s) * (_WEIGHT if self.mean_s else 1.0)
         self.at = at
+        if ended:
+            self.calls += 1
+            self.usual_s += (latency_s - self.usual_s) * max(_USUAL_WEIGHT, 1 / self.calls)
 
     def now_s(self, at: float) -> float:
         idle_s = at - self.at
@@ -140,10 +142,10 @@ class Pulse:
         """The caller's time was over; that counts where the agent had enough of it."""
         self.in_flight -= 1
         self.breaker.abandoned()
-        usual = self._latencies.get(skill_id)
-        if latency_s >= (SLOW_S if usual is None else 2 * usual.usual_s):
+        known = self._latencies.get(skill_id)
+        if latency_s >= (2 * known.usual_s if known is not None and known.calls else SLOW_S):
             self._count(failed=True)
-            self._measure(skill_id, latency_s)
+            self._measure(skill_id, latency_s, ended=False)
 
     def lost(self, error: RetinueError, *, certain: bool) -> None:
         """There was no way to the agent, or it broke; ``certain`` = nobody is there."""
@@ -193,17 +195,16 @@ class Pulse:
         self.breaker.succeeded()
         self.condition.answered()
         self._count(failed=failed)
-        self._measure(skill_id, latency_s)
+        self._measure(skill_id, latency_s, ended=True)
 
-    def _measure(self, skill_id: str, latency_s: float) -> None:
+    def _measure(self, skill_id: str, latency_s: float, *, ended: bool) -> None:
         self._total_s += latency_s
         self._timed += 1
         at = self._clock()
         latency = self._latencies.get(skill_id)
         if latency is None:
-            self._latencies[skill_id] = _Latency(latency_s, at)
-            return
-        latency.add(latency_s, at)
+            latency = self._latencies[skill_id] = _Latency()
+        latency.add(latency_s, at, ended=ended)
         if latency_s > SLOW_S and self._slow is None and latency.is_slow(at):
             self._slow = latency
             self._slow_text = f"{skill_id} takes {latency.mean_s:.1f} s, usually {latency.usual_s:.1f} s"

@@ -7,6 +7,7 @@ index that lags behind can neither show a hidden skill nor one that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,17 +20,23 @@ from retinue.mesh.skill_texts import SkillText, mark_of, render_text
 from retinue.mesh.text_index import MemoryTextIndex, TextIndex
 from retinue.mesh.visibility import is_visible
 
-CANDIDATES = 200
-"""Skills of a large index that are scored for one query."""
+CANDIDATES = 100
+"""Skills of a large index that are scored for one query, or twice its limit where that is more."""
 
 WITHIN = 200
 """Of so few listings every skill is scored; of more, only those among the candidates."""
 
 LIKELY_FROM = 0.4
-"""Below it, 36 % of the requests that no skill fits, and 5 % of those answered rightly (MetaTool)."""
+"""Of MetaTool's unseen half, 40 % of the requests that no tool fits lie below it, and 8 % of those
+that were answered rightly (`benchmarks/ranking.py`)."""
+
+_FILTERED = 10
+"""So many times more candidates are looked at where a filter leaves out some."""
+
+BATCH = 100
+"""Texts written at once while others wait: some 40 ms."""
 
 _FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
-_BATCH = 1_000
 
 Scopes = frozenset[str]
 FindListing = Callable[[ListingKey], Listing | None]
@@ -79,34 +86,60 @@ class SkillSearch:
     """Text search over listings; ``find_listing`` gives what holds now of a listing, or None."""
 
     def __init__(self, index: TextIndex, find_listing: FindListing) -> None:
-        self._index = index
-        self._find_listing = find_listing
+        self.index = index
+        self.find_listing = find_listing
+        self._noted: dict[ListingKey, None] = {}
 
     def put(self, listings: Iterable[Listing]) -> None:
         """Let these be found, each in the place of the one with its id."""
-        self._index.put_all([render_text(listing) for listing in listings])
+        self.index.put_all([render_text(listing) for listing in listings])
 
     def remove(self, listing_id: ListingKey) -> None:
         """Let the listing be found no more."""
-        self._index.remove([listing_id])
+        self.index.remove([listing_id])
 
-    def synchronize(self, listings: Iterable[Listing]) -> int:
+    def note(self, listing_id: ListingKey) -> None:
+        """Something about this listing is new, or it is gone: it is looked at before the next search.
+
+        Cheap, for whoever watches a directory; what was measured of an agent changes no text.
+        """
+        self._noted[listing_id] = None
+        if len(self._noted) >= BATCH:
+            self.catch_up()
+
+    def catch_up(self) -> int:
+        """Take in all that was noted; returns how many texts were written or removed."""
+        noted = list(self._noted)
+        if not noted:
+            return 0
+        marks = self.index.marks(noted)
+        held = {listing_id: self.find_listing(listing_id) for listing_id in noted}
+        new = [one for one in held.values() if one is not None and marks.get(one.id) != mark_of(one)]
+        gone = [listing_id for listing_id in marks if held[listing_id] is None]
+        self.put(new)
+        self.index.remove(gone)
+        self._noted.clear()
+        return len(new) + len(gone)
+
+    async def synchronize(self, listings: Iterable[Listing]) -> int:
         """Make the index hold exactly these; returns how many texts were written or removed.
 
         What the index has already is left alone, so that after a restart this costs one look each.
+        Others run in between: the first time, 100,000 agents take most of a minute.
         """
-        left = dict(self._index.marks())
+        left = dict(self.index.marks())
         changed: list[Listing] = []
         written = 0
         for listing in listings:
             if left.pop(listing.id, None) != mark_of(listing):
                 changed.append(listing)
-            if len(changed) >= _BATCH:
+            if len(changed) >= BATCH:
                 written += len(changed)
                 self.put(changed)
                 changed = []
+                await asyncio.sleep(0)
         self.put(changed)
-        self._index.remove(left.keys())
+        self.index.remove(left.keys())
         return written + len(changed) + len(left)
 
     def find_skills(
@@ -123,11 +156,12 @@ class SkillSearch:
         ``within`` narrows to some listings, ``accept`` to those it likes. Equal scores come by
         reachable ▸ source ▸ key. Empty for a text without words.
         """
-        query = read_query(text, self._index)
+        self.catch_up()
+        query = read_query(text, self.index)
         if not query.asked:
             return NOTHING
         hits = []
-        for skill_text in self.list_candidates(query, scopes, within):
+        for skill_text in self.list_candidates(query, scopes, within, limit=max(CANDIDATES, 2 * limit)):
             score = score_skill(skill_text, query)
             hit = self._hit(skill_text, score, scopes, accept) if score > 0.0 else None
             if hit is not None:
@@ -141,18 +175,26 @@ class SkillSearch:
         )
 
     def list_candidates(
-        self, query: Query, scopes: Scopes, within: Collection[ListingKey] | None = None
+        self,
+        query: Query,
+        scopes: Scopes,
+        within: Collection[ListingKey] | None = None,
+        *,
+        limit: int = CANDIDATES,
     ) -> Sequence[SkillText]:
         """The texts worth scoring."""
         visible = visible_to(scopes)
         if within is not None and len(within) <= WITHIN:
-            return self._index.list_skills(within, visible)
+            return self.index.list_skills(within, visible)
         asked = {stem: query.weights[stem] for stem in query.asked}
-        found = self._index.list_candidates(asked, query.wide, visible, limit=CANDIDATES)
-        return found if within is None else [one for one in found if one.listing_id in set(within)]
+        if within is None:
+            return self.index.list_candidates(asked, query.wide, visible, limit=limit)
+        wanted = set(within)
+        many = self.index.list_candidates(asked, query.wide, visible, limit=limit * _FILTERED)
+        return [one for one in many if one.listing_id in wanted]
 
     def _hit(self, text: SkillText, score: float, scopes: Scopes, accept: Accept | None) -> Hit | None:
-        listing = self._find_listing(text.listing_id)
+        listing = self.find_listing(text.listing_id)
         if listing is None or (accept is not None and not accept(listing)):
             return None
         skill = listing.record.find_skill(text.skill_id)
@@ -162,7 +204,7 @@ class SkillSearch:
         """The text as it was probably meant; only words of skills that the caller sees are offered."""
         corrected = text
         for word, (stem, meant) in query.typos.items():
-            if self._index.list_candidates({stem: 1.0}, {}, visible_to(scopes), limit=1):
+            if self.index.list_candidates({stem: 1.0}, {}, visible_to(scopes), limit=1):
                 corrected = re.sub(rf"\b{re.escape(word)}\b", meant, corrected, flags=re.IGNORECASE)
         return corrected if corrected != text else None
 
@@ -193,7 +235,7 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
     """
     held = {listing.id: listing for listing in listings}
     search = SkillSearch(MemoryTextIndex([render_text(one) for one in held.values()]), held.get)
-    found = search.find_skills(text, scopes, limit=CANDIDATES)
+    found = search.find_skills(text, scopes, limit=sum(len(one.record.skills) for one in held.values()))
     if found is NOTHING:
         return [
             (one, skill) for one in held.values() for skill in one.record.skills if is_visible(skill, scopes)

@@ -7,6 +7,7 @@ down, and a strategy arranges what is left. Workflows and doors share it.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -17,6 +18,9 @@ from retinue.mesh.versions import parse_version_range
 
 StrategyName = Literal["best", "first", "round-robin", "random", "least-connections"]
 """The values of the setting ``routing.strategy``."""
+
+MANY = 64
+"""Of more agents than these it would cost too much, with each call, to look at every one."""
 
 _COMPARED = 8
 """Up to so many agents `Best` compares them all; of more, the first and two others."""
@@ -84,10 +88,12 @@ class Best:
             return sorted(candidates, key=lambda one: pulses.of(one).cost(skill_id))
         drawn = {0, *self._random.sample(range(1, len(candidates)), 2)}
         places = sorted(drawn, key=lambda place: (pulses.of(candidates[place]).cost(skill_id), place))
-        return [
-            *(candidates[place] for place in places),
-            *(one for place, one in enumerate(candidates) if place not in drawn),
-        ]
+        ordered = [candidates[place] for place in places]
+        start = 0
+        for place in sorted(drawn):
+            ordered += candidates[start:place]
+            start = place + 1
+        return [*ordered, *candidates[start:]]
 
 
 def make_strategy(name: StrategyName, pulses: Pulses, *, seed: int | None = None) -> Strategy:
@@ -143,14 +149,21 @@ def order_candidates(
     """The order in which to try ``listings``: the healthy, the degraded, then the unreachable.
 
     The strategy arranges the first two. The unreachable are kept, since they may be back, and nobody
-    else may offer the skill.
+    else may offer the skill. More than ``MANY`` must come in the order of a directory.
     """
-    tiers: tuple[list[Listing], list[Listing], list[Listing]] = ([], [], [])
-    for listing in listings:
-        tiers[tier_of(listing)].append(listing)
-    healthy, degraded, unreachable = tiers
+    healthy, degraded, unreachable = _split_tiers(listings)
     return (
         *(strategy(healthy, skill_id) if len(healthy) > 1 else healthy),
         *(strategy(degraded, skill_id) if len(degraded) > 1 else degraded),
         *unreachable,
     )
+
+
+def _split_tiers(listings: Sequence[Listing]) -> Sequence[Sequence[Listing]]:
+    if len(listings) > MANY:
+        degraded, unreachable = (bisect_left(listings, tier, key=tier_of) for tier in (1, 2))
+        return listings[:degraded], listings[degraded:unreachable], listings[unreachable:]
+    tiers: tuple[list[Listing], list[Listing], list[Listing]] = ([], [], [])
+    for listing in listings:
+        tiers[tier_of(listing)].append(listing)
+    return tiers

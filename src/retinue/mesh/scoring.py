@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from retinue.mesh.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
@@ -29,7 +30,9 @@ LONE_PREFIX_WEIGHT = 0.5
 TYPO_WEIGHT = 0.6
 
 MAX_QUERY_STEMS = 24
-"""Of a longer query the rarest words count."""
+"""Of a longer query the rarest words count that any skill has."""
+
+MAX_REPEATS = 3.0
 
 MAX_ALIKE = 16
 MAX_TYPOS = 3
@@ -66,11 +69,11 @@ def read_query(text: str, index: TextIndex) -> Query:
     repeated: dict[str, float] = {}
     for stem, word in pairs:
         asked.setdefault(stem, word)
-        repeated[stem] = repeated.get(stem, 0.0) + 1.0
+        repeated[stem] = min(MAX_REPEATS, repeated.get(stem, 0.0) + 1.0)
     corpus = index.corpus()
     known = dict(index.counts(asked))
-    kept = sorted(asked, key=lambda stem: known.get(stem, 0))[:MAX_QUERY_STEMS]
-    asked = {stem: asked[stem] for stem in asked if stem in set(kept)}
+    rarest = sorted(asked, key=lambda stem: (stem not in known, known.get(stem, 0)))[:MAX_QUERY_STEMS]
+    asked = {stem: asked[stem] for stem in rarest}
     wide, origin, typos = _widen(asked, known, index)
     counts = {**known, **index.counts(wide)}
     wide = {stem: weight * repeated[origin[stem]] for stem, weight in wide.items() if stem in counts}
@@ -167,15 +170,14 @@ def _find_typo(word: str, index: TextIndex) -> tuple[str, str] | None:
     Only words that begin with its first or its second letter: the first is seldom mistyped, except
     for a change of places.
     """
-    if len(word) < _MIN_TYPO:
+    if len(word) < _MIN_TYPO or not word.isalpha():
         return None
     slips = 2 if len(word) >= _TWO_SLIPS_FROM else 1
-    best: tuple[int, int, str, str] | None = None
+    near: list[tuple[float, int, str, str]] = []
     for letter in dict.fromkeys(word[:2]):
-        for term in index.list_terms(letter, limit=_NEAR_TERMS):
-            if abs(len(term.word) - len(word)) > slips or len(term.word) < _MIN_TYPO:
-                continue
-            away = OSA.distance(word, term.word, score_cutoff=slips)
-            if away <= slips and (best is None or (away, -term.skills, term.word) < best[:3]):
-                best = (away, -term.skills, term.word, term.stem)
+        terms = [t for t in index.list_terms(letter, limit=_NEAR_TERMS) if len(t.word) >= _MIN_TYPO]
+        for forms in ([term.word for term in terms], [term.stem for term in terms]):
+            close = process.extract(word, forms, scorer=OSA.distance, score_cutoff=slips, limit=_NEAR_TERMS)
+            near += [(away, -terms[at].skills, terms[at].word, terms[at].stem) for _, away, at in close]
+    best = min(near, default=None)
     return (best[3], best[2]) if best is not None else None

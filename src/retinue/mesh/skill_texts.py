@@ -66,18 +66,23 @@ def render_text(listing: Listing) -> ListingText:
 
 
 def mark_of(listing: Listing) -> str:
-    """Equal for listings that give the same text; cheap where a digest is known."""
+    """Equal for listings that give the same text; cheap where a digest is known.
+
+    Visibility is told apart from the digest: settings may change it without a new card.
+    """
     if listing.digest is not None:
-        return f"{TEXT_FORM} {listing.digest}"
-    said = listing.raw or repr(listing.record).encode("utf-8", "backslashreplace")
+        seen = "".join(skill.visibility[0] for skill in listing.record.skills)
+        return f"{TEXT_FORM} {listing.digest} {seen}"
+    said = listing.raw + repr(listing.record).encode("utf-8", "backslashreplace")
     return f"{TEXT_FORM} {hashlib.blake2b(said, digest_size=16).hexdigest()}"
 
 
-def _skill_fields(skill: Skill, words: dict[str, str]) -> Iterator[str]:
-    yield _join((skill.id,), words)
-    yield _join((skill.title or "", *skill.tags, *skill.similes), words)
-    yield _join((skill.description, *_example_words(skill)), words)
-    yield _join(_property_names(skill.input_schema), words)
+def _skill_fields(skill: Skill, words: dict[str, str]) -> tuple[str, str, str, str]:
+    # Backwards, for the last word of a stem stays: a person is best shown the one that stands in a name.
+    parameters = _join(_property_names(skill.input_schema), words)
+    told = _join((skill.description, *_example_words(skill)), words)
+    labels = _join((skill.title or "", *skill.tags, *skill.similes), words)
+    return _join((skill.id,), words), labels, told, parameters
 
 
 def _agent_words(record: AgentRecord) -> Sequence[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,8 +46,8 @@ class TextIndex(Protocol):
     def remove(self, listing_ids: Collection[ListingKey]) -> None:
         """Forget these listings, as far as they are kept."""
 
-    def marks(self) -> Mapping[ListingKey, str]:
-        """The mark of every listing that is kept."""
+    def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
+        """The marks of these listings, or of all, as far as they are kept."""
 
     def corpus(self) -> Corpus:
         """How much text is kept."""
@@ -120,8 +120,9 @@ class MemoryTextIndex:
                         del self._postings[stem], self._words[stem]
                         self._sorted = None
 
-    def marks(self) -> Mapping[ListingKey, str]:
-        return {text.listing_id: text.mark for text in self._texts.values()}
+    def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
+        asked = self._texts if listing_ids is None else [one for one in listing_ids if one in self._texts]
+        return {listing_id: self._texts[listing_id].mark for listing_id in asked}
 
     def corpus(self) -> Corpus:
         return Corpus(self._skills, self._length / self._skills) if self._skills else Corpus()
@@ -148,12 +149,12 @@ class MemoryTextIndex:
         *,
         limit: int,
     ) -> Sequence[SkillText]:
-        shared: Counter[tuple[ListingKey, int]] = Counter()
+        shared: defaultdict[tuple[ListingKey, int], float] = defaultdict(float)
         for stem, weight in {**wide, **stems}.items():
             postings = self._postings.get(stem, ())
             for place in postings:
                 # A rough measure, to choose whom to score: a rare word says more than a frequent one.
-                shared[place] += weight / len(postings)  # type: ignore[assignment]
+                shared[place] += weight / len(postings)
         visible = (place for place in shared if self._at(place).visibility in visibilities)
         return [self._at(place) for place in heapq.nlargest(limit, visible, key=shared.__getitem__)]
 

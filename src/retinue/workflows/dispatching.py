@@ -55,8 +55,11 @@ class DispatchCaller:
         found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
         listing = order_candidates(found, self._strategy, skill)[0]
         offer = listing.record.find_skill(skill)
+        name = listing.record.name
+        if sum(one.record.name == name for one in found) > 1:
+            name = f"{name}@{listing.source}"
         return Choice(
-            agent=listing.record.name,
+            agent=name,
             version=listing.record.version,
             url=listing.record.url,
             input_schema=None if offer is None else offer.input_schema,

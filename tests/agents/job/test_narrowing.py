@@ -11,6 +11,7 @@ NARROWINGS = st.dictionaries(
         Narrowing,
         allow=st.dictionaries(st.sampled_from(["ValueError", "KeyError"]), st.text(max_size=8)),
         drop=st.lists(st.sampled_from(["assert x", "assert y == 1"]), unique=True).map(tuple),
+        known=st.lists(st.just("OSError"), max_size=1).map(tuple),
         examples=st.integers(0, 999),
         leave_out=st.text(max_size=8),
     ),
@@ -42,3 +43,8 @@ def test_a_withdrawn_statement_is_known_in_any_spelling() -> None:
     change = Narrowing(drop=("assert f('a') == ['b']",))
     assert change.drops('assert f("a") == [\n    "b"\n]')
     assert not change.drops("assert f('a') == ['c']")
+
+
+def test_an_exception_that_turns_out_to_be_documented_is_no_finding_any_more() -> None:
+    merged = Narrowing(allow={"KeyError": "f(1)"}).merge(Narrowing(known=("KeyError",)))
+    assert merged == Narrowing(known=("KeyError",))

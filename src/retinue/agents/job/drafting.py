@@ -82,7 +82,7 @@ class _Writer:
         parts.append(self._write_pinned(target, found))
         written = [part for part in parts if part]
         if written:
-            head = f"# {self._title(target)}\n\n" + ("".join(shared) + "\n" if shared else "\n")
+            head = f"# {self._title(target)}\n\n" + ("".join(shared) + "\n\n" if shared else "\n")
             self._sections.append(head + "\n\n\n".join(written))
 
     def _share_strategies(self, target: Target, found: Mapping[str, Any]) -> list[str]:
@@ -201,12 +201,12 @@ class _Writer:
         result = "result = " if any("result" in line for line in kept) else ""
         lines = [*self._write_head(target, found, name, change), *_write_doc(claim)]
         if handlers:
-            lines += ["    try:", f"        {result}{call}"]
+            lines += ["    try:", f"        {result}{format_expression(call, ' ' * 8, len(result))}"]
             for exception, reason in handlers:
                 lines += [f"    except {exception}:  # {reason}", "        return"]
         else:
-            lines.append(f"    {result}{call}")
-        lines += [f"    {line}" for line in kept]
+            lines.append(f"    {result}{format_expression(call, ' ' * 4, len(result))}")
+        lines += [format_assertion(line, "    ") for line in kept]
         self.tests.append(name)
         return "\n".join(lines)
 
@@ -224,11 +224,11 @@ class _Writer:
         call = self._write_call(target, found)
         handlers = self._list_handlers(found, change)
         if handlers:
-            lines += ["    try:", f"        result = {call}"]
+            lines += ["    try:", f"        result = {format_expression(call, ' ' * 8, 9)}"]
             for exception, reason in handlers:
                 lines += [f"    except {exception}:  # {reason}", "        return"]
         else:
-            lines.append(f"    result = {call}")
+            lines.append(f"    result = {format_expression(call, ' ' * 4, 9)}")
         lines.append(f"    assert {held['predicate']}")
         self.tests.append(name)
         return "\n".join(lines)
@@ -266,7 +266,7 @@ class _Writer:
         if len(one_line) > WIDTH or "\n" in one_line:
             one_line = "@given(\n" + "".join(f"    {entry},\n" for entry in given) + ")"
         bound = f"@settings(repeatable, max_examples={change.examples})" if change.examples else "@repeatable"
-        return [bound, one_line, f"def {name}({', '.join(variables)}):"]
+        return [bound, one_line, _write_signature(name, variables)]
 
     def _write_call(self, target: Target, found: Mapping[str, Any]) -> str:
         described = {
@@ -307,6 +307,8 @@ class _Writer:
             self._note_import(entry)
             handlers.append((entry["exception"], "documented"))
         known = {exception for exception, _reason in handlers}
+        handlers += [(exception, "documented") for exception in change.known if exception not in known]
+        known |= set(change.known)
         for exception, call in dict(change.allow).items():
             if exception not in known:
                 self._note_modules(f"{exception}.")
@@ -360,6 +362,15 @@ def make_slug(target_name: str) -> str:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
+
+
+def _write_signature(name: str, variables: Sequence[str]) -> str:
+    """The head of a test, its parameters over several lines if they are many."""
+    line = f"def {name}({', '.join(variables)}):"
+    if len(line) <= WIDTH:
+        return line
+    inner = textwrap.fill(", ".join(variables), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return f"def {name}(\n{inner}\n):"
 
 
 def _list_words(words: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 class Narrowing:
     """Changes to one test.
 
+    ``known`` are exceptions that the source or the docstring names and that the test accepts from now on;
     ``allow`` are exceptions that nobody documents and that the test accepts from now on, as source → the call
     that raised; ``drop`` are assertions that did not hold; ``examples`` caps the examples of a slow test;
     ``leave_out`` says why the test is not written any more.
@@ -19,6 +20,7 @@ class Narrowing:
 
     allow: Mapping[str, str] = field(default_factory=dict)
     drop: Sequence[str] = ()
+    known: Sequence[str] = ()
     examples: int = 0
     leave_out: str = ""
 
@@ -32,6 +34,8 @@ class Narrowing:
             found["allow"] = dict(self.allow)
         if self.drop:
             found["drop"] = list(self.drop)
+        if self.known:
+            found["known"] = list(self.known)
         if self.examples:
             found["examples"] = self.examples
         if self.leave_out:
@@ -39,11 +43,14 @@ class Narrowing:
         return found
 
     def merge(self, later: Narrowing) -> Narrowing:
+        known = tuple(dict.fromkeys([*self.known, *later.known]))
+        allow = {**dict(self.allow), **dict(later.allow)}
         return Narrowing(
-            {**dict(self.allow), **dict(later.allow)},
-            tuple(dict.fromkeys([*self.drop, *later.drop])),
-            later.examples or self.examples,
-            later.leave_out or self.leave_out,
+            allow={exception: call for exception, call in allow.items() if exception not in known},
+            drop=tuple(dict.fromkeys([*self.drop, *later.drop])),
+            known=known,
+            examples=later.examples or self.examples,
+            leave_out=later.leave_out or self.leave_out,
         )
 
 
@@ -55,13 +62,14 @@ def parse_narrowing(described: Any) -> dict[str, Narrowing]:
     for name, entry in described.items():
         if not isinstance(entry, Mapping):
             continue
-        allow, drop = entry.get("allow"), entry.get("drop")
+        allow, drop, known = entry.get("allow"), entry.get("drop"), entry.get("known")
         examples = entry.get("examples")
         found[str(name)] = Narrowing(
-            {str(k): str(v) for k, v in allow.items()} if isinstance(allow, Mapping) else {},
-            tuple(str(line) for line in drop) if isinstance(drop, list) else (),
-            examples if isinstance(examples, int) and 0 < examples < 1000 else 0,
-            str(entry.get("leave_out") or ""),
+            allow={str(k): str(v) for k, v in allow.items()} if isinstance(allow, Mapping) else {},
+            drop=tuple(str(line) for line in drop) if isinstance(drop, list) else (),
+            known=tuple(str(name) for name in known) if isinstance(known, list) else (),
+            examples=examples if isinstance(examples, int) and 0 < examples < 1000 else 0,
+            leave_out=str(entry.get("leave_out") or ""),
         )
     return found
 

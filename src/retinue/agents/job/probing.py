@@ -201,7 +201,7 @@ def _describe_parameter(
         if not _is_literal(parameter.default):
             return None
         candidates = [f"st.just({parameter.default}) | {candidate}" for candidate in candidates]
-    elif parameter.default == "None" and not candidates[0].startswith("st.none()"):
+    elif parameter.default == "None" and "st.none()" not in candidates[0]:
         given = [candidate for candidate in candidates if candidate != "st.none()"]
         candidates = [*(f"st.none() | {candidate}" for candidate in given), *given]
         if given[0].startswith("st.just("):

@@ -80,13 +80,23 @@ class Place:
         )
 
 
-async def run_tests(code: str, file_name: str, place: Place, limits: Limits = LIMITS) -> TestRun:
-    """Run the tests in a fresh folder; a test that kills the process is named and the others run again."""
+async def run_tests(
+    code: str,
+    file_name: str,
+    place: Place,
+    limits: Limits = LIMITS,
+    *,
+    test_limit_s: float = TEST_LIMIT_S,
+) -> TestRun:
+    """Run the tests in a fresh folder; a test that kills the process is named and the others run again.
+
+    ``test_limit_s`` is the CPU time of one test.
+    """
     results: list[TestResult] = []
     skip: list[str] = []
     coverage: Mapping[str, Any] = {}
     for _ in range(_RESTARTS):
-        events, ended = await _run_once(code, file_name, place, skip, limits)
+        events, ended = await _run_once(code, file_name, place, skip, limits, test_limit_s)
         started = ""
         for event in events:
             if event["event"] in ("unloadable", "uncollectable"):
@@ -123,7 +133,7 @@ def _read_result(event: Mapping[str, Any]) -> TestResult:
 
 
 async def _run_once(
-    code: str, file_name: str, place: Place, skip: Sequence[str], limits: Limits
+    code: str, file_name: str, place: Place, skip: Sequence[str], limits: Limits, test_limit_s: float
 ) -> tuple[list[dict[str, Any]], str]:
     with (
         tempfile.TemporaryDirectory(prefix="retinue-tests-") as name,
@@ -140,7 +150,7 @@ async def _run_once(
                     "source": place.source,
                     "appended": list(place.appended),
                     "skip": list(skip),
-                    "test_limit_s": TEST_LIMIT_S,
+                    "test_limit_s": test_limit_s,
                 }
             ),
             encoding="utf-8",

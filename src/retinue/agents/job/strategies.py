@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-MAX_CANDIDATES = 6
+MAX_CANDIDATES = 7
 _MAX_DEPTH = 6
 
 _INTEGERS = (
@@ -29,6 +29,8 @@ _TEXT = (
     'st.from_regex(r"[a-z]{1,8}([ _-][A-Za-z0-9]{1,8}){0,4}", fullmatch=True)',
     'st.from_regex(r"[0-9]{1,3}(\\.[0-9]{1,2}){0,2}", fullmatch=True)',
     'st.text(alphabet=" \\n\\tab.-", max_size=40)',
+    'st.lists(st.sampled_from(["", " ", "  one", "    two", "\\tthree", "four five."]), max_size=5)'
+    '.map("\\n".join)',
     "st.from_regex("
     'r\'\\{"[a-z]{1,3}": [0-9]{1,3}\\}|\\["[a-z]", -?[0-9](\\.[0-9])?\\]|null|true\', fullmatch=True)',
 )
@@ -86,7 +88,7 @@ _ATOMS: Mapping[str, Sequence[str]] = {
     "UUID": ("st.uuids()",),
     "Path": ("st.from_regex(r'[a-z]{1,8}(/[a-z]{1,8}){0,2}', fullmatch=True).map(pathlib.Path)",),
     "PurePath": ("st.from_regex(r'[a-z]{1,8}(/[a-z]{1,8}){0,2}', fullmatch=True).map(pathlib.PurePath)",),
-    "TextIO": (f"st.builds(io.StringIO, {_TEXT[0]})", f"st.builds(io.StringIO, {_TEXT[4]})"),
+    "TextIO": (f"st.builds(io.StringIO, {_TEXT[0]})", f"st.builds(io.StringIO, {_TEXT[5]})"),
     "BinaryIO": ("st.builds(io.BytesIO, st.binary(max_size=40))",),
     "range": ("st.builds(range, st.integers(min_value=0, max_value=20))",),
     "slice": ("st.slices(8)",),

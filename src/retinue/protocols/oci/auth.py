@@ -107,8 +107,10 @@ class Login:
         if self._server is not None and (token is None or token.expires_at <= self._clock()):
             yield from self._fetch_token(self._server, scope, scope)
 
-    def answer(self, refusal: Response, scope: str) -> Flow[bool]:
+    def answer(self, refusal: Response, scope: str, refused: Request) -> Flow[bool]:
         """Do what a 401 asks for; False when there is nothing that would open the door.
+
+        ``refused`` is the request as it was sent: what it was signed with is not tried again.
 
         Raises RegistryLoginError when the token server does not let us in.
         """
@@ -121,10 +123,11 @@ class Login:
             self._server = bearer
             yield from self._fetch_token(bearer, bearer.parameters.get("scope") or scope, scope)
             return True
-        if "basic" in offers and self.credentials is not None and not self._basic:
-            self._basic = bool(self.credentials.username or self.credentials.password)
-            return self._basic
-        return False
+        who = self.credentials
+        if "basic" not in offers or who is None or not (who.username or who.password):
+            return False
+        self._basic = True
+        return refused.headers.get("authorization") != who.basic
 
     def _fetch_token(self, server: Challenge, wanted: str, scope: str) -> Flow[None]:
         response = yield self._token_request(server, wanted)
@@ -180,8 +183,9 @@ def _ask(request: Request, login: Login) -> Flow[Response]:
         return (yield request)
     scope = scope_of(request)
     yield from login.prepare(scope)
-    response = yield login.sign(request, scope)
-    if response.status == 401 and (yield from login.answer(response, scope)):
+    signed = login.sign(request, scope)
+    response = yield signed
+    if response.status == 401 and (yield from login.answer(response, scope, signed)):
         response = yield login.sign(request, scope)
     return response
 
@@ -206,12 +210,12 @@ def parse_challenges(header: str) -> list[Challenge]:
     while (scheme := _SCHEME.match(header, at)) is not None:
         at = scheme.end()
         parameters: dict[str, str] = {}
+        if (token := _TOKEN68.match(header, at)) is not None:
+            at = token.end()
         while (found := _PARAMETER.match(header, at)) is not None:
             quoted, plain = found[2], found[3]
             parameters[found[1].lower()] = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
             at = found.end()
-        if not parameters and (token := _TOKEN68.match(header, at)) is not None:
-            at = token.end()
         challenges.append(Challenge(scheme[1].lower(), parameters))
     return challenges
 

@@ -195,7 +195,7 @@ class Caller:
         elif case.error is not None:
             names = {base.__name__ for base in type(case.error).__mro__}
             case.kind = "documented" if names & set(target["raises"]) else "surprise"
-        case.features = arcs | observing.describe_outcome(case)
+        case.features = arcs | observing.describe_outcome(case, bool(arcs))
         return case
 
     def compile_call(self, target: dict[str, Any]) -> Callable[..., Any]:

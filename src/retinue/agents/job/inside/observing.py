@@ -51,13 +51,16 @@ class Watcher:
         return step
 
 
-def describe_outcome(case: Any) -> frozenset[Any]:
-    """Coarse features of an outcome, for code whose lines cannot be watched."""
+def describe_outcome(case: Any, was_watched: bool) -> frozenset[Any]:
+    """Coarse features of an outcome; sizes only for code whose lines cannot be watched."""
     if case.kind != "ok":
         return frozenset({("raised", type(case.error).__name__)})
     result = case.result
     features: set[tuple[str, object]] = {("type", type(result).__name__)}
-    if isinstance(result, (str, bytes, list, tuple, dict, set, frozenset)):
+    if was_watched:
+        if isinstance(result, bool) or result is None:
+            features.add(("value", result))
+    elif isinstance(result, (str, bytes, list, tuple, dict, set, frozenset)):
         features.add(("length", min(len(result), 8)))
     elif isinstance(result, (int, float)) and not isinstance(result, bool):
         features.add(("sign", (result > 0) - (result < 0)))
@@ -87,14 +90,14 @@ def pick(cases: list[Any], count: int, by_result: bool = True) -> list[Any]:
         told[shown] = told.get(shown, 0) + 1
         if case.kind == "ok" and case not in picked and told[shown] <= SAME_RESULT_CAP:
             rest.append((told[shown], case))
-    rest = [case for _number, case in sorted(rest, key=lambda pair: (pair[0], dullness(pair[1])))]
+    rest = [case for _number, case in sorted(rest, key=lambda pair: dullness(pair[1], pair[0]))]
     return picked + rest[: max(0, count - len(picked))]
 
 
-def dullness(case: Any) -> tuple[Any, ...]:
+def dullness(case: Any, seen: int) -> tuple[Any, ...]:
     """Sorts the examples that say much to the front: no echo of the argument, of a middling length."""
     echoes = any(type(v) is type(case.result) and equal(v, case.result) for v in case.values.values())
-    return echoes, simplicity(case)[0], abs(len(str(case.sources)) - TELLING_LENGTH)
+    return simplicity(case)[0], seen, echoes, abs(len(str(case.sources)) - TELLING_LENGTH)
 
 
 def simplicity(case: Any) -> tuple[bool, int]:

@@ -20,6 +20,8 @@ def describe(
     final: Any,
 ) -> dict[str, Any]:
     good = [case for case in final if case.kind == "ok"]
+    # A property must hold for whatever was tried, not only for what the tests will generate.
+    every = [case for case in final + cases if case.kind == "ok"]
     counts = {kind: sum(case.kind == kind for case in final) for kind in observing.KINDS}
     found = {
         "event": "done",
@@ -47,10 +49,10 @@ def describe(
     if found["stable"]:
         pool = [case for case in cases + final if case.kind in ("ok", "documented")]
         found["pins"] = write_pins(caller, target, found, pool)
-        found["holds"] = list_invariants(good, caller.names) if not found["changes"] else []
+        found["holds"] = list_invariants(every, caller.names) if not found["changes"] else []
     for relation in target["relations"]:
         known = [held["name"] for held in found["relations"]]
-        if relation["name"] not in known and relation_holds(caller, relation, target, function, good, found):
+        if relation["name"] not in known and relation_holds(caller, relation, target, function, every, found):
             found["relations"].append(relation)
     return found
 

@@ -1,0 +1,87 @@
+"""A terminal into which the commands of the pages are typed, as they stand there."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import urllib3
+
+from tests.processes.running import Program, program
+from tests.services import get_program
+
+READY = {"serve": "published", "hub": " exposed to MCP clients"}
+AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
+FEW_S = 60
+
+
+class Shell:
+    """Types commands as the pages have them; one that ends in ``&`` runs until the end."""
+
+    def __init__(self, running: ExitStack) -> None:
+        self._running = running
+        self.addresses: dict[str, str] = {}
+        """Host and port on the page → the real ones."""
+        self.said = ""
+        """What the last command wrote to standard error."""
+
+    def type(self, command: str) -> str:
+        """Run one command to its end, or until it is ready; gives its standard output."""
+        background = command.endswith(" &")
+        name, *arguments = shlex.split(self.to_real(command.removesuffix(" &")))
+        if background:
+            assert name == "retinue", command
+            return self.start(*arguments).output
+        if name == "curl":
+            return curl(arguments)
+        programs = {"retinue": (sys.executable, "-m", "retinue"), "python": (sys.executable,)}
+        words = programs.get(name) or (get_program(name),)
+        done = subprocess.run([*words, *arguments], capture_output=True, text=True, timeout=FEW_S)
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        self.said = done.stderr
+        return done.stdout
+
+    def start(self, *arguments: str) -> Program:
+        """A command that goes on; its address takes the place of the page's."""
+        started = self._running.enter_context(program(*arguments, cwd=Path.cwd()))
+        started.wait_for(READY[arguments[0]])
+        if arguments[0] == "serve":
+            self.map_address(AGENT, started.url_in(" at http"))
+        else:
+            self.map_address(HUB, started.url_in("hub at"))
+        return started
+
+    def map_address(self, shown: str, real: str) -> None:
+        """From now on the url on the page means another."""
+        self.addresses[shown.removeprefix("http://")] = real.removeprefix("http://")
+
+    def to_real(self, text: str) -> str:
+        """What a page says, with the addresses that things really got."""
+        for shown, real in self.addresses.items():
+            text = text.replace(shown, real)
+        return text
+
+    def to_shown(self, text: str) -> str:
+        """What a program said, with the addresses of the page."""
+        for shown, real in self.addresses.items():
+            text = text.replace(real, shown)
+        return text
+
+
+def curl(arguments: list[str]) -> str:
+    """The request, by curl where there is one, else the same one without it."""
+    if found := shutil.which("curl"):
+        return subprocess.run(
+            [found, *arguments], capture_output=True, text=True, timeout=FEW_S, check=True
+        ).stdout
+    options = list(pairwise(arguments))
+    headers = dict(value.split(": ", 1) for option, value in options if option == "-H")
+    body = next((value for option, value in options if option == "-d"), None)
+    url = next(argument for argument in arguments if argument.startswith("http"))
+    with urllib3.PoolManager() as pool:
+        return pool.request("POST" if body else "GET", url, body=body, headers=headers).data.decode()

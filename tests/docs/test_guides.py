@@ -1,0 +1,78 @@
+"""The guides are sessions: their files are written, their commands typed, and the answers are those shown.
+
+A file stands below a line that ends in ``as `NAME`:``; what a command printed stands as JSON below one
+that is ``answers:``, where "…" takes any text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.docs.shell import REGISTRY, Shell
+from tests.requirements import requirement
+from tests.services import docker_registry
+
+_BLOCK = re.compile(r"^(?P<intro>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"as `([\w./-]+)`:$")
+_COMMAND = re.compile(r"^\$ ((?:\\\n|[^\n']|'[^']*')+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block and the line above it."""
+
+    intro: str
+    language: str
+    text: str
+
+
+def list_blocks(name: str) -> list[Block]:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return [Block(*found.group("intro", "language", "text")) for found in _BLOCK.finditer(text)]
+
+
+def list_commands(text: str) -> Iterator[str]:
+    """The commands of a block; one goes on behind a backslash and within quotes."""
+    for found in _COMMAND.findall(text):
+        yield re.sub(r"\\\n\s*", "", found).partition("  #")[0].rstrip()
+
+
+def play(name: str, shell: Shell) -> int:
+    """Go through a page from top to bottom; gives how many answers were compared."""
+    compared, said = 0, ""
+    for block in list_blocks(name):
+        if file := _FILE.search(block.intro):
+            Path(file[1]).write_text(shell.to_real(block.text), encoding="utf-8")
+        elif block.language == "console":
+            assert len(list(list_commands(block.text))) == block.text.count("$ "), block.text
+            for command in list_commands(block.text):
+                said = shell.type(command)
+        elif block.intro == "answers:":
+            answer = orjson.loads(shell.to_shown(said))
+            assert fill(orjson.loads(block.text), answer) == answer
+            compared += 1
+    return compared
+
+
+def fill(shown: Any, real: Any) -> Any:
+    """What a page shows, with each "…" replaced by the real text in its place."""
+    if shown == "…" and isinstance(real, str):
+        return real
+    if isinstance(shown, dict) and isinstance(real, dict):
+        return {key: fill(value, real.get(key)) for key, value in shown.items()}
+    if isinstance(shown, list) and isinstance(real, list) and len(shown) == len(real):
+        return [fill(*pair) for pair in zip(shown, real, strict=True)]
+    return shown
+
+
+@requirement("P-28")
+def test_the_protocols_are_what_the_doors_speak(shell: Shell) -> None:
+    assert play("protocols.md", shell) == 9

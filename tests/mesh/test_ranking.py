@@ -1,0 +1,312 @@
+"""Skills ranked for a request, agents ranked for a request, and whether anybody fits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.core.record import AgentRecord, Example, Listing, ListingKey, Skill
+from retinue.mesh.agent_ranking import AgentSearch, fuse
+from retinue.mesh.explaining import Explanation, explain_place
+from retinue.mesh.ranking import BATCH, WITHIN, Found, SkillSearch, rank_skills
+from retinue.mesh.text_index import MemoryTextIndex
+from tests.strategies import skills
+
+MESH = frozenset({"mesh", "exposed"})
+EXPOSED = frozenset({"exposed"})
+
+
+def agent(name: str, *offered: Skill, **facts: Any) -> Listing:
+    return Listing(AgentRecord(name, skills=offered, **facts), "home", f"agents/{name}")
+
+
+PLAN = agent("plan", Skill("create_plan", "Creates structured implementation plans from requirements"))
+BUILD = agent("build", Skill("generateCode", "Writes source code after a plan"))
+TEST = agent("test", Skill("review_code", "Runs tests and reviews the code", tags=("quality",)))
+WORLD = agent(
+    "world",
+    Skill("weather", "Forecasts rain and sun for a place"),
+    Skill("translate_text", "Translates text between languages", similes=("interpreter",)),
+    Skill("book-flight", "Reserves seats", input_schema={"properties": {"airline": {}, "departure": {}}}),
+)
+ALL = (PLAN, BUILD, TEST, WORLD)
+
+
+class Mesh:
+    """Listings with a search over them."""
+
+    def __init__(self, listings: Sequence[Listing]) -> None:
+        self.held = {listing.id: listing for listing in listings}
+        self.index = MemoryTextIndex()
+        self.search = SkillSearch(self.index, self.held.get)
+        self.search.put(listings)
+
+    def find(self, text: str, scopes: frozenset[str] = MESH, **narrowed: Any) -> Found:
+        return self.search.find_skills(text, scopes, **narrowed)
+
+    def agents(self, text: str) -> list[str]:
+        found = AgentSearch(self.search).find_agents(text, MESH)
+        return [hit.listing.record.name for hit in found]
+
+    def explain(self, text: str, listing: Listing, **narrowed: Any) -> Explanation:
+        return explain_place(text, listing, MESH, self.search, **narrowed)
+
+
+def ids(found: Found) -> list[str]:
+    return [hit.skill.id for hit in found.hits]
+
+
+@pytest.mark.parametrize(
+    ("text", "skill_id"),
+    [
+        ("create a plan", "create_plan"),
+        ("Can you help me with planning my implementation?", "create_plan"),
+        ("generate code", "generateCode"),
+        ("GENERATECODE", "generateCode"),
+        ("reviewing", "review_code"),
+        ("quality", "review_code"),
+        ("an interpreter", "translate_text"),
+        ("which airline", "book-flight"),
+        ("will it rain", "weather"),
+        ("climate", "weather"),
+        ("transl", "translate_text"),
+        ("wéather", "weather"),
+    ],
+)
+def test_the_skill_that_was_meant_is_first(text: str, skill_id: str) -> None:
+    assert ids(Mesh(ALL).find(text))[0] == skill_id
+
+
+def test_a_name_says_more_than_a_description() -> None:
+    named = agent("a", Skill("resize_image", "Makes it smaller"))
+    told = agent("b", Skill("shrink", "Can resize an image, too"))
+    assert ids(Mesh([told, named]).find("resize image")) == ["resize_image", "shrink"]
+
+
+def test_an_example_lets_a_skill_be_found_by_what_people_say() -> None:
+    asked = "my invoices are a mess"
+    plain = Skill("ledger", "Bookkeeping")
+    taught = replace(plain, examples=(Example(text="sort this mess of invoices"),))
+    assert ids(Mesh([agent("a", plain), WORLD]).find(asked)) == []
+    assert ids(Mesh([agent("a", taught), WORLD]).find(asked)) == ["ledger"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("wether", "weather"), ("tranlsate", "translate"), ("reviwe code", "review code"), ("lpan", "plan")],
+)
+def test_a_slip_of_the_finger_is_found_and_said(typed: str, meant: str) -> None:
+    found = Mesh(ALL).find(typed)
+    assert found.did_you_mean == meant
+    assert found.hits
+
+
+def test_a_word_that_is_only_in_hidden_skills_is_never_suggested() -> None:
+    secret = agent("a", Skill("detonate", "Secret", visibility="private"))
+    found = Mesh([*ALL, secret]).find("detonat3 detonaet")
+    assert found.did_you_mean is None
+    assert found.hits == ()
+
+
+def test_a_known_word_is_no_slip() -> None:
+    assert Mesh(ALL).find("plan code").did_you_mean is None
+
+
+@pytest.mark.parametrize("scopes", [EXPOSED, frozenset[str]()])
+def test_hidden_skills_are_not_found(scopes: frozenset[str]) -> None:
+    assert Mesh(ALL).find("create a plan", scopes).hits == ()
+
+
+def test_an_index_that_lags_behind_shows_no_skill_that_was_hidden_or_taken_away_since() -> None:
+    mesh = Mesh(ALL)
+    mesh.held[PLAN.id] = agent("plan", replace(PLAN.record.skills[0], visibility="private"))
+    mesh.held[BUILD.id] = agent("build")
+    del mesh.held[TEST.id]
+    assert ids(mesh.find("plan code review")) == []
+
+
+def test_equal_skills_come_with_the_agents_first_that_answer() -> None:
+    offered = Skill("echo", "Says it again")
+    dead = replace(agent("a", offered), reachable=False)
+    mesh = Mesh([dead, agent("c", offered), agent("b", offered)])
+    assert [hit.listing.record.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
+
+
+def test_hits_beyond_the_limit_are_counted() -> None:
+    many = [agent(f"a{number}", Skill("echo", "Says it again")) for number in range(7)]
+    found = Mesh(many).find("echo", limit=3)
+    assert (len(found.hits), found.more) == (3, 4)
+
+
+def test_a_search_may_be_narrowed() -> None:
+    mesh = Mesh(ALL)
+    assert ids(mesh.find("code plan", within=[BUILD.id])) == ["generateCode"]
+    assert ids(mesh.find("code plan", within=[ListingKey("home", "gone")])) == []
+    assert ids(mesh.find("code", accept=lambda one: one.id == TEST.id)) == ["review_code"]
+
+
+def test_a_search_may_be_narrowed_to_many() -> None:
+    many = [agent(f"a{number}", Skill("echo")) for number in range(2 * WITHIN)]
+    some = {one.id for one in many[WITHIN // 2 :]}
+    found = Mesh(many).find("echo", within=some, limit=1000)
+    assert {hit.listing.id for hit in found.hits} == some
+
+
+@pytest.mark.parametrize("text", ["", "   ", "?!", "\x00", "'\";--", "zzzzqqqq"])
+def test_a_text_that_says_nothing_finds_nothing_and_fits_nobody(text: str) -> None:
+    found = Mesh(ALL).find(text)
+    assert found.hits == ()
+    assert not found.fit.is_likely
+
+
+def test_words_of_asking_alone_find_what_is_called_so() -> None:
+    mesh = Mesh([*ALL, agent("desk", Skill("help", "Answers questions"))])
+    assert ids(mesh.find("help")) == ["help"]
+
+
+def test_whether_anybody_fits_is_said_beside_the_hits() -> None:
+    mesh = Mesh(ALL)
+    able = mesh.find("translate this text between two languages").fit
+    unable = mesh.find("please text my landlord about the broken dishwasher and heating bill").fit
+    assert able.is_likely
+    assert able.score > 0.5
+    assert not unable.is_likely
+    assert 0.0 < unable.score < 0.4
+
+
+async def test_an_index_is_brought_up_to_date_with_what_is_listed() -> None:
+    mesh = Mesh(ALL)
+    assert await mesh.search.synchronize(ALL) == 0
+    changed = replace(PLAN, record=replace(PLAN.record, description="architect"))
+    mesh.held = {one.id: one for one in (changed, TEST)}
+    mesh.search = SkillSearch(mesh.index, mesh.held.get)
+    assert await mesh.search.synchronize([changed, TEST]) == 3
+    assert ids(mesh.find("architect")) == ["create_plan"]
+    assert ids(mesh.find("weather")) == []
+
+
+async def test_a_digest_marks_the_text() -> None:
+    mesh = Mesh([])
+    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:1")]) == 1
+    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:1", reachable=False)]) == 0
+    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:2")]) == 1
+    shown = agent("plan", replace(PLAN.record.skills[0], visibility="exposed"))
+    assert await mesh.search.synchronize([replace(shown, digest="sha256:2")]) == 1
+    mesh.search.remove(PLAN.id)
+    assert mesh.index.marks() == {}
+
+
+async def test_many_listings_are_taken_in_and_others_run_meanwhile() -> None:
+    mesh = Mesh([])
+    many = [agent(f"a{number}", Skill("echo")) for number in range(2 * BATCH + 1)]
+    seen: list[int] = []
+
+    async def watch() -> None:
+        while len(seen) < 2:
+            seen.append(mesh.index.corpus().skills)
+            await asyncio.sleep(0)
+
+    counted, _ = await asyncio.gather(mesh.search.synchronize(many), watch())
+    assert counted == len(many)
+    assert seen[0] < mesh.index.corpus().skills == len(many)
+
+
+def test_what_was_noted_is_found_by_the_next_search() -> None:
+    mesh = Mesh(ALL)
+    new = agent("new", Skill("juggle"))
+    mesh.held[new.id] = new
+    mesh.held[TEST.id] = replace(TEST, reachable=False)
+    del mesh.held[PLAN.id]
+    for noted in (new, TEST, PLAN, agent("never")):
+        mesh.search.note(noted.id)
+    assert ids(mesh.find("juggle review")) == ["juggle", "review_code"]
+    assert PLAN.id not in mesh.index.marks()
+    mesh.search.note(TEST.id)
+    assert mesh.search.catch_up() == 0
+
+
+def test_many_notes_are_taken_in_before_any_search() -> None:
+    mesh = Mesh([])
+    for number in range(BATCH):
+        one = agent(f"a{number}", Skill("echo"))
+        mesh.held[one.id] = one
+        mesh.search.note(one.id)
+    assert len(mesh.index.marks()) == BATCH
+
+
+def test_ranking_a_list_gives_all_of_it_for_an_empty_text() -> None:
+    hidden = agent("z", Skill("hidden", visibility="private"))
+    assert [skill.id for _, skill in rank_skills("", [*ALL, hidden], MESH)] == [
+        "create_plan", "generateCode", "review_code", "weather", "translate_text", "book-flight",
+    ]  # fmt: skip
+    assert [skill.id for _, skill in rank_skills("rain", ALL, MESH)] == ["weather"]
+
+
+def test_an_agent_is_chosen_by_all_that_it_offers() -> None:
+    many = agent(
+        "travel",
+        Skill("flights", "Finds flights"),
+        Skill("hotels", "Finds hotels near a flight"),
+        Skill("trains", "Finds trains"),
+        description="Everything about journeys",
+    )
+    one = agent("kite", Skill("flights", "Flights of a kite"))
+    mesh = Mesh([one, many, *ALL])
+    assert mesh.agents("flights and hotels for my journey")[0] == "travel"
+    assert mesh.agents("zzzz") == []
+    assert mesh.agents("") == []
+
+
+def test_fusion_adds_the_places_and_lets_equal_ones_share_theirs() -> None:
+    a, b, c = (ListingKey("home", name) for name in "abc")
+    fused = fuse([{a: 3.0, b: 2.0, c: 0.0}, {b: 9.0, a: 1.0}, {a: 1.0, b: 1.0}])
+    assert fused[a] == fused[b]
+    assert c not in fused
+
+
+def test_a_place_is_explained() -> None:
+    mesh = Mesh(ALL)
+    found = mesh.explain("review code dishwasher", TEST)
+    assert (found.place, found.skill) == (1, "review_code")
+    assert (found.shared, found.missing) == (("review", "code"), ("dishwasher",))
+    assert 0.2 < found.coverage < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "listing", "narrowed", "reason"),
+    [
+        ("dishwasher", TEST, {}, "none of its skills speaks of: dishwasher"),
+        ("?", TEST, {}, "the text has no words"),
+        ("code", agent("empty"), {}, "it offers no skill that you may see"),
+        ("code", TEST, {"within": [BUILD.id]}, "a filter leaves it out"),
+        ("code", replace(TEST, enabled=False), {}, "it is disabled"),
+        ("code", replace(TEST, reachable=False, last_error="refused"), {}, "it does not answer: refused"),
+    ],
+)
+def test_a_miss_is_explained(text: str, listing: Listing, narrowed: Any, reason: str) -> None:
+    mesh = Mesh([*(one for one in ALL if one.id != listing.id), listing])
+    assert reason in mesh.explain(text, listing, **narrowed).reasons
+
+
+def test_a_skill_out_of_sight_is_never_mentioned() -> None:
+    hidden = agent("z", Skill("detonate", visibility="private"))
+    found = Mesh([hidden]).explain("detonate", hidden)
+    assert (found.skill, found.shared, found.place) == (None, (), None)
+
+
+@settings(max_examples=15)
+@given(st.lists(skills("any"), max_size=2), st.text())
+def test_whatever_is_offered_and_asked_scores_are_sane(offered: list[Skill], text: str) -> None:
+    listings = [agent(str(number), skill) for number, skill in enumerate(offered)]
+    found = Mesh(listings).find(text)
+    scores = [hit.score for hit in found.hits]
+    assert scores == sorted(scores, reverse=True)
+    assert all(score > 0 for score in scores)
+    assert 0.0 <= found.fit.score <= 1.0
+    assert all(hit.skill.visibility != "private" for hit in found.hits)

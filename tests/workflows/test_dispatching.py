@@ -1,0 +1,38 @@
+"""Which agent a step is given to: the one that the strategy names first, by a name that means it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retinue.core.record import Listing
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.guards import TraceGuard
+from retinue.mesh.routing import Strategy, first
+from retinue.workflows.dispatching import DispatchCaller
+from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
+
+MESH = frozenset({"mesh"})
+
+
+def caller(*listings: Listing, strategy: Strategy = first) -> DispatchCaller:
+    lookup, invoker = ScriptedLookup(list(listings)), ScriptedInvoker()
+    dispatcher = Dispatcher("hub", lookup, lambda _: invoker)
+    return DispatchCaller(dispatcher, lookup, TraceGuard(), agent="hub", strategy=strategy)
+
+
+async def test_a_choice_says_who_takes_the_step_and_what_goes_in() -> None:
+    choice = await caller(make_listing("a"), make_listing("b")).choose("create_plan", scopes=MESH)
+    assert (choice.agent, choice.version, choice.url) == ("a", "1.0.0", "http://a:8001")
+    assert choice.input_schema == PLAN_INPUT
+
+
+async def test_the_strategy_chooses_and_no_dead_agent_is_chosen_while_another_lives() -> None:
+    agents = [make_listing("a"), make_listing("b"), make_listing("c", reachable=False)]
+    backwards = caller(*agents, strategy=lambda live, _: live[::-1])
+    assert (await backwards.choose("create_plan", scopes=MESH)).agent == "b"
+
+
+async def test_of_two_agents_of_one_name_the_chosen_one_is_named_with_its_source() -> None:
+    here, there = make_listing("a"), replace(make_listing("a", url="http://far:1"), source="far")
+    choice = await caller(here, there, strategy=lambda live, _: live[::-1]).choose("create_plan", scopes=MESH)
+    assert (choice.agent, choice.url) == ("a@far", "http://far:1")
