@@ -146,7 +146,9 @@ def test_a_run_shows_its_steps_and_prints_its_output(live: Live, retinue: Retinu
     done = retinue("run", "flow.yaml", '{"who": "Ada"}')
     assert done.exit_code == 0
     assert orjson.loads(done.stdout) == {"name": "Hello, Hello, Ada"}
-    one, two = done.stderr.splitlines()
+    began_one, one, began_two, two = done.stderr.splitlines()
+    assert began_one.endswith("…")
+    assert began_two.endswith("…")
     assert one.split()[:3] == ["one", "greet", "live-agent"]
     assert two.split()[:3] == ["two", "greet", "live-agent"]
 

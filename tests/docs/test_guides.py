@@ -1,7 +1,7 @@
 """The guides are sessions: their files are written, their commands typed, and the answers are those shown.
 
 A file stands below a line that ends in ``as `NAME`:``; what a command printed stands as JSON below one
-that is ``answers:``, where "…" takes any text.
+that is ``answers:``, where "…" takes whatever differs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
 from tests.services import docker_registry
 
-_BLOCK = re.compile(r"^(?P<intro>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^(?P<intro>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _FILE = re.compile(r"as `([\w./-]+)`:$")
 _COMMAND = re.compile(r"^\$ ((?:\\\n|[^\n']|'[^']*')+)$", re.MULTILINE)
 
@@ -63,8 +64,8 @@ def play(name: str, shell: Shell) -> int:
 
 
 def fill(shown: Any, real: Any) -> Any:
-    """What a page shows, with each "…" replaced by the real text in its place."""
-    if shown == "…" and isinstance(real, str):
+    """What a page shows, with each "…" replaced by what is really there."""
+    if shown == "…":
         return real
     if isinstance(shown, dict) and isinstance(real, dict):
         return {key: fill(value, real.get(key)) for key, value in shown.items()}
@@ -76,3 +77,11 @@ def fill(shown: Any, real: Any) -> Any:
 @requirement("P-28")
 def test_the_protocols_are_what_the_doors_speak(shell: Shell) -> None:
     assert play("protocols.md", shell) == 9
+
+
+@requirement("P-28")
+def test_registries_are_read_and_agents_found_as_the_page_says(shell: Shell, tmp_path: Path) -> None:
+    with docker_registry(tmp_path) as url:
+        shell.map_address(REGISTRY, url)
+        assert play("registry-and-discovery.md", shell) == 4
+    assert Path("my_agent_card.json").read_bytes() == Path("card.json").read_bytes()

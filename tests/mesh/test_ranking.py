@@ -231,13 +231,17 @@ def test_what_was_noted_is_found_by_the_next_search() -> None:
     assert mesh.search.catch_up() == 0
 
 
-def test_many_notes_are_taken_in_before_any_search() -> None:
+@pytest.mark.parametrize(("eager", "taken_in"), [(True, 2 * BATCH), (False, 0)])
+def test_many_notes_are_taken_in_before_any_search_where_that_is_wanted(eager: bool, taken_in: int) -> None:
     mesh = Mesh([])
-    for number in range(BATCH):
+    search = SkillSearch(mesh.index, mesh.held.get, eager=eager)
+    for number in range(2 * BATCH + 1):
         one = agent(f"a{number}", Skill("echo"))
         mesh.held[one.id] = one
-        mesh.search.note(one.id)
-    assert len(mesh.index.marks()) == BATCH
+        search.note(one.id)
+    assert len(mesh.index.marks()) == taken_in
+    assert search.find_skills("echo", MESH, limit=1000).more == 0
+    assert len(mesh.index.marks()) == 2 * BATCH + 1
 
 
 def test_ranking_a_list_gives_all_of_it_for_an_empty_text() -> None:

@@ -36,7 +36,7 @@ from retinue.protocols.oci.artifacts import CARD_ARTIFACT_TYPE, Guard, NewArtifa
 from retinue.protocols.oci.manifest import EMPTY_CONFIG, EMPTY_JSON, Manifest, describe, render_manifest
 from retinue.protocols.oci.reference import Reference, digest_of
 from retinue.surfaces import oci
-from tests.registry.places import with_login
+from tests.registry.places import own_door, with_login
 from tests.registry.storm import Storm, Weather, answer, cut_off, never, trickle
 from tests.requirements import requirement
 from tests.services import docker_registry
@@ -414,3 +414,22 @@ async def test_many_publishers_of_one_tag_leave_one_card_and_know_who_was_before
     replaced = [one.replaced for one in published if one.replaced is not None]
     assert len(replaced) == len(set(replaced)) == 7
     assert {one.digest for one in published} - set(replaced) == {standing}
+
+
+async def test_many_publishers_push_through_the_hubs_door_at_once(tmp_path: Path, client: HttpClient) -> None:
+    """All share the empty config, whose upload one of them finds in the layout already."""
+    async with own_door(tmp_path) as door:
+
+        async def push(number: int) -> str:
+            registry = HttpRegistry(door.location, client)
+            content = card("plan-agent") + b" " * number
+            published = await publish_card(
+                registry, "plan-agent", content, version="1", skills=[], created=NOON, tag=f"v{number}"
+            )
+            return published.digest
+
+        digests = await asyncio.gather(*(push(number) for number in range(12)))
+        reader = HttpRegistry(door.url, client)
+        for number, digest in enumerate(digests):
+            artifact = await reader.pull(Reference("agents/plan", f"v{number}"))
+            assert (artifact.digest, artifact.content) == (digest, card("plan-agent") + b" " * number)

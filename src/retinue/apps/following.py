@@ -54,12 +54,15 @@ class Follower:
 
 
 def describe(event: Mapping[str, Any]) -> str | None:
-    """One line for a step that ended; None for what nobody needs to see."""
-    if event["event"] != "step_finished" or event.get("kind") != "call":
+    """One line for a call that began or ended; None for what nobody needs to see."""
+    if event.get("kind") != "call":
         return None
-    seconds = float(event.get("duration_ms") or 0) / 1000
-    error = event.get("error")
-    end = f"failed: {error['message']}" if error else f"{seconds:6.1f} s"
+    if event["event"] == "step_finished":
+        seconds = float(event.get("duration_ms") or 0) / 1000
+        error = event.get("error")
+        end = f"failed: {error['message']}" if error else f"{seconds:6.1f} s"
+    else:
+        end = "     …"
     return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
 
 

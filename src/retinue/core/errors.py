@@ -476,7 +476,9 @@ class CallTimedOutError(ExecutionError):
     kind = Kind(retryable=True, counts_against_health=False, on_error="timeout")
 
     def __init__(self, what: str, timeout_s: float, *, layer: str, setting: str) -> None:
-        super().__init__(f"{what} did not answer within {timeout_s:.3g} s ({layer})", remedy=f"raise {setting}")
+        super().__init__(
+            f"{what} did not answer within {timeout_s:.3g} s ({layer})", remedy=f"raise {setting}"
+        )
         self.timeout_s = timeout_s
         self.layer = layer
         self.setting = setting

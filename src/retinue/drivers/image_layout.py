@@ -244,10 +244,14 @@ class ImageLayout:
     def _write_blob(self, digest: str, content: bytes | Path, written: list[Path]) -> None:
         path = self._blob_path(digest)
         if isinstance(content, Path):
-            # It was verified when it arrived, and lies on the same disk.
-            with suppress(FileExistsError):
+            if path.exists():
+                return
+            try:
+                # It was verified when it arrived, and lies on the same disk.
                 os.link(content, path)
-                written.append(path)
+            except FileNotFoundError:
+                raise ContentMissingError(self._repository, digest) from None
+            written.append(path)
             return
         if path.exists():
             if path.read_bytes() == content:

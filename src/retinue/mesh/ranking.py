@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import get_args
 
 from retinue.core.record import Listing, ListingKey, Skill, Visibility
@@ -83,11 +84,15 @@ NOTHING = Found((), Fit(0.0, False))
 
 
 class SkillSearch:
-    """Text search over listings; ``find_listing`` gives what holds now of a listing, or None."""
+    """Text search over listings; ``find_listing`` gives what holds now of a listing, or None.
 
-    def __init__(self, index: TextIndex, find_listing: FindListing) -> None:
+    With ``eager`` what is noted is taken in by and by, as in a hub; else all of it by the first search.
+    """
+
+    def __init__(self, index: TextIndex, find_listing: FindListing, *, eager: bool = False) -> None:
         self.index = index
         self.find_listing = find_listing
+        self._eager = eager
         self._noted: dict[ListingKey, None] = {}
 
     def put(self, listings: Iterable[Listing]) -> None:
@@ -104,22 +109,24 @@ class SkillSearch:
         Cheap, for whoever watches a directory; what was measured of an agent changes no text.
         """
         self._noted[listing_id] = None
-        if len(self._noted) >= BATCH:
+        if self._eager and len(self._noted) >= BATCH:
             self.catch_up()
 
     def catch_up(self) -> int:
         """Take in all that was noted; returns how many texts were written or removed."""
-        noted = list(self._noted)
-        if not noted:
-            return 0
-        marks = self.index.marks(noted)
-        held = {listing_id: self.find_listing(listing_id) for listing_id in noted}
-        new = [one for one in held.values() if one is not None and marks.get(one.id) != mark_of(one)]
-        gone = [listing_id for listing_id in marks if held[listing_id] is None]
-        self.put(new)
-        self.index.remove(gone)
-        self._noted.clear()
-        return len(new) + len(gone)
+        written = 0
+        while self._noted:
+            noted = list(islice(self._noted, BATCH))
+            marks = self.index.marks(noted)
+            held = {listing_id: self.find_listing(listing_id) for listing_id in noted}
+            new = [one for one in held.values() if one is not None and marks.get(one.id) != mark_of(one)]
+            gone = [listing_id for listing_id in marks if held[listing_id] is None]
+            self.put(new)
+            self.index.remove(gone)
+            written += len(new) + len(gone)
+            for listing_id in noted:
+                del self._noted[listing_id]
+        return written
 
     async def synchronize(self, listings: Iterable[Listing]) -> int:
         """Make the index hold exactly these; returns how many texts were written or removed.
