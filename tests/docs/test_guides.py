@@ -19,9 +19,7 @@ from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
 from tests.services import docker_registry
 
-_BLOCK = re.compile(
-    r"^(?P<intro>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
-)
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"as `([\w./-]+)`:$")
 _COMMAND = re.compile(r"^\$ ((?:\\\n|[^\n']|'[^']*')+)$", re.MULTILINE)
 
@@ -37,7 +35,10 @@ class Block:
 
 def list_blocks(name: str) -> list[Block]:
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    return [Block(*found.group("intro", "language", "text")) for found in _BLOCK.finditer(text)]
+    return [
+        Block(text[: found.start()].rstrip().rpartition("\n")[2], *found.group("language", "text"))
+        for found in _BLOCK.finditer(text)
+    ]
 
 
 def list_commands(text: str) -> Iterator[str]:
@@ -76,7 +77,7 @@ def fill(shown: Any, real: Any) -> Any:
 
 @requirement("P-28")
 def test_the_protocols_are_what_the_doors_speak(shell: Shell) -> None:
-    assert play("protocols.md", shell) == 9
+    assert play("protocols.md", shell) == 10
 
 
 @requirement("P-28")
@@ -85,3 +86,13 @@ def test_registries_are_read_and_agents_found_as_the_page_says(shell: Shell, tmp
         shell.map_address(REGISTRY, url)
         assert play("registry-and-discovery.md", shell) == 4
     assert Path("my_agent_card.json").read_bytes() == Path("card.json").read_bytes()
+
+
+@requirement("P-28")
+def test_the_patterns_run_as_shown(shell: Shell) -> None:
+    assert play("orchestration-patterns.md", shell) == 5
+
+
+@requirement("P-28")
+def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
+    assert play("llm-guide.md", shell) == 2

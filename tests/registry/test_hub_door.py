@@ -10,8 +10,11 @@ import oras.client  # type: ignore[import-untyped]
 import orjson
 import pytest
 
+from retinue.apps.catalog import open_catalog
 from retinue.apps.client import open_client
-from retinue.core.errors import RemoteFaultError, UnknownAgentError
+from retinue.apps.mirroring import mirror_registries
+from retinue.apps.publishable import Card
+from retinue.core.errors import RegistryLoginError, RemoteFaultError, UnknownAgentError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.registry import open_registry
 from retinue.drivers.state import State
@@ -77,6 +80,27 @@ async def test_an_agent_is_carried_into_the_hub_by_skopeo_and_called_there(
     assert await system.home.find_digest(Reference("agents/carried", "v1")) == digest
     async with open_client(system.settings, system.state) as mesh:
         assert await mesh.get("create_plan", {"requirements": "a test"}) == {"plan": PLAN}
+
+
+@requirement("P-03")
+async def test_our_own_commands_write_to_the_hub_of_their_state_without_a_login(
+    system: System, tmp_path: Path
+) -> None:
+    hub = await system.start_hub()
+    card = Card("pushed-agent", CARD, "1.0.0", ("pushed",))
+    async with open_catalog(system.settings, system.state, hub.url) as catalog:
+        await catalog.publish(card)
+        assert await system.home.list_tags("agents/pushed") == ["v1"]
+        assert await catalog.forget("pushed-agent") == ("agents/pushed", ("v1",))
+    await system.start_agent(plan_agent())
+    report = await mirror_registries(system.settings, system.state, hub.url, str(tmp_path / "copy"))
+    assert [str(one) for one in report.copied] == ["agents/plan:v1"]
+    # Another state's hub is a stranger: it does not get our token.
+    other = State(tmp_path / "other")
+    other.prepare()
+    async with open_catalog(system.settings, other, hub.url) as catalog:
+        with pytest.raises(RegistryLoginError):
+            await catalog.publish(card)
 
 
 async def _skopeo(*arguments: str) -> int:

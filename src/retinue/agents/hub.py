@@ -10,15 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_workflows
+from retinue.agents import hub_search, hub_workflows
+from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.errors import RetinueError
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory import Directory
-from retinue.mesh.ranking import rank_skills
-from retinue.mesh.routing import select_candidates
-from retinue.protocols.agent_row import render_agent_row, render_skill_row
+from retinue.mesh.ranking import SkillSearch
+from retinue.protocols.agent_row import render_agent_row
 from retinue.protocols.pallet_card import render_card
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.shelf import Library
@@ -30,6 +29,7 @@ Json = dict[str, Any]
 
 def hub_agent(
     directory: Directory,
+    search: SkillSearch,
     orchestrator: Orchestrator,
     library: Library,
     *,
@@ -55,38 +55,7 @@ def hub_agent(
         listings = [one for one in directory.list_all() if role is None or _has_role(one, role, scopes)]
         return {
             "agents": [render_agent_row(one, scopes=scopes) for one in listings],
-            "missing": _missing(directory),
-        }
-
-    @agent.skill(expose=True, read_only=True)
-    async def find_skills(
-        ctx: Context,
-        query: Annotated[str, Field(description="Words of what is wanted; empty for everything")] = "",
-        skill: Annotated[str | None, Field(description="Exactly this skill id")] = None,
-        agent: Annotated[str | None, Field(description="Only of this agent")] = None,
-        version: Annotated[str | None, Field(description="Only of versions such as >=1.2,<2")] = None,
-        labels: Annotated[
-            dict[str, str] | None, Field(description="Only of agents with all of these labels; * = any value")
-        ] = None,
-        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
-    ) -> Json:
-        """Finds skills by words, by id or by agent, best first."""
-        scopes = ctx.principal.scopes
-        if skill is not None:
-            listings = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
-            listings = select_candidates(listings, labels=labels)
-            offered = [(one, one.record.find_skill(skill)) for one in listings]
-            found = [(one, offer) for one, offer in offered if offer is not None]
-        else:
-            await directory.ensure_fresh()
-            listings = select_candidates(
-                directory.list_all(), agent=agent, version_range=version, labels=labels
-            )
-            found = list(rank_skills(query, listings, scopes))
-        return {
-            "skills": [render_skill_row(one, offer) for one, offer in found[:limit]],
-            "more": max(0, len(found) - limit),
-            "missing": _missing(directory),
+            "missing": list_missing(directory),
         }
 
     @agent.skill(expose=True)
@@ -116,8 +85,9 @@ def hub_agent(
     async def refresh_agents() -> Json:
         """Reads the registries again, now."""
         await directory.refresh()
-        return {"agents": len(directory.list_all()), "missing": _missing(directory)}
+        return {"agents": len(directory.list_all()), "missing": list_missing(directory)}
 
+    hub_search.add_skills(agent, directory, search)
     hub_workflows.add_skills(agent, orchestrator, library)
     return agent
 
@@ -127,15 +97,3 @@ def _has_role(listing: Listing, role: str, scopes: frozenset[str]) -> bool:
         (skill.id == role or role in skill.roles) and skill.visibility in scopes
         for skill in listing.record.skills
     )
-
-
-def _missing(directory: Directory) -> list[Json]:
-    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list)."""
-    return [
-        {"source": problem.source, "key": problem.key, "error": _say(problem.error)}
-        for problem in directory.problems()
-    ]
-
-
-def _say(error: RetinueError) -> str:
-    return f"{error.message} ({error.remedy})" if error.remedy else error.message

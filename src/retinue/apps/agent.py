@@ -96,7 +96,7 @@ async def serve_agent(
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
         if options.publish:
-            registry = configured_registry(options.registry or str(state.registry), settings, http)
+            registry = configured_registry(options.registry or str(state.registry), settings, http, state)
             published = await _publish(registry, agent.record(url), options)
             stack.push_async_callback(_withdraw, registry, published, say)
             stack.push_async_callback(tell_hub, http, state, options.hub_url)

@@ -125,7 +125,7 @@ class Catalog:
         return tuple(named_registries(self._settings, home, self._http).values())
 
     def _open(self, location: str) -> Registry:
-        return configured_registry(location, self._settings, self._http)
+        return configured_registry(location, self._settings, self._http, self._state)
 
     @staticmethod
     async def _forget_workflow(registry: Registry, repository: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
+from retinue.drivers.text_index import SqliteTextIndex
 from retinue.mesh.audit import record_calls
 from retinue.mesh.directory import Directory
 from retinue.mesh.events import log_line
@@ -79,8 +80,12 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         stack.callback(listings.close)
         audit = SqliteAudit(state.database)
         stack.callback(audit.close)
+        texts = SqliteTextIndex(state.database)
+        stack.callback(texts.close)
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
-        mesh = await stack.enter_async_context(open_mesh(settings, state, listings, hub_id=hub_id, url=url))
+        mesh = await stack.enter_async_context(
+            open_mesh(settings, state, listings, hub_id=hub_id, url=url, texts=texts)
+        )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
         app = hub_app(mesh, settings, state, host=options.host, url=url)

@@ -35,7 +35,9 @@ from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
 from retinue.mesh.pulse import Pulses
+from retinue.mesh.ranking import SkillSearch
 from retinue.mesh.routing import make_strategy
+from retinue.mesh.text_index import MemoryTextIndex, TextIndex
 from retinue.settings import Settings
 from retinue.workflows.dispatching import DispatchCaller
 from retinue.workflows.engine import Interpreter
@@ -54,6 +56,7 @@ class Mesh:
     home: LayoutRegistry
     http: HttpClient
     events: EventBus
+    search: SkillSearch
 
 
 @asynccontextmanager
@@ -64,6 +67,7 @@ async def open_mesh(
     *,
     hub_id: str | None = None,
     url: str | None = None,
+    texts: TextIndex | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving."""
     async with AsyncExitStack() as stack:
@@ -74,6 +78,10 @@ async def open_mesh(
             listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
         )
         stack.push_async_callback(directory.aclose)
+        index: TextIndex = texts if texts is not None else MemoryTextIndex()
+        search = SkillSearch(index, directory.find_listing, eager=texts is not None)
+        await search.synchronize(directory.list_held())
+        directory.subscribe(lambda change: search.note(change.listing.id))
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
         events = EventBus()
         peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
@@ -101,8 +109,13 @@ async def open_mesh(
         stack.push_async_callback(runs.aclose)
         library = Library([RegistryShelf(registry) for registry in registries.values()])
         agent = hub_agent(
-            directory, Orchestrator(runs), library, version=version("retinue"), stats_of=pulses.stats_of
+            directory,
+            search,
+            Orchestrator(runs),
+            library,
+            version=version("retinue"),
+            stats_of=pulses.stats_of,
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search)

@@ -70,8 +70,8 @@ async def mirror_registries(
     """Mirror between two registries named as ``--registry`` names them, then let the hub know."""
     async with HttpClient(allow_private=settings.allow_private_urls) as http:
         report = await mirror(
-            configured_registry(source, settings, http),
-            configured_registry(target, settings, http),
+            configured_registry(source, settings, http, state),
+            configured_registry(target, settings, http, state),
             repositories=repositories,
             say=say,
         )

@@ -8,11 +8,14 @@ from pathlib import Path
 from retinue.core.record import Listing
 from retinue.drivers.docker_credentials import DockerCredentials
 from retinue.drivers.http import HttpClient
+from retinue.drivers.http_registry import CredentialSource
 from retinue.drivers.registry import CopyableRegistry, Registry, open_registry
 from retinue.drivers.sources import RegistrySource
+from retinue.drivers.state import State
 from retinue.mesh.dispatch import TimeoutSettings
 from retinue.mesh.guards import GuardSettings
 from retinue.mesh.limits import LimitSettings
+from retinue.protocols.oci.auth import Credentials
 from retinue.settings import RegistryTable, Settings, environment
 
 HOME_SOURCE = "home"
@@ -25,11 +28,18 @@ def named_registries(settings: Settings, home: Registry, http: HttpClient) -> di
     return {HOME_SOURCE: home, **{registry.name: registry for registry in configured}}
 
 
-def configured_registry(location: str, settings: Settings, http: HttpClient) -> CopyableRegistry:
+def configured_registry(
+    location: str, settings: Settings, http: HttpClient, state: State | None = None
+) -> CopyableRegistry:
     """The registry at a url or in a folder, with its table of the settings and this machine's logins.
 
-    Raises InvalidSettingError.
+    The hub that runs on ``state`` gets the token of that state, and no other server does.
+    Raises InvalidSettingError and StateDamagedError.
     """
+    hub = state.read_hub() if state is not None and "://" in location else None
+    credentials: CredentialSource = DockerCredentials(environment(), Path.home())
+    if state is not None and hub is not None and hub.url == _plain(location):
+        credentials = _StateLogin(state)
     tables = {_plain(table.url): table for table in settings.registry.values()}
     table = tables.get(_plain(location), RegistryTable(url=location))
     return open_registry(
@@ -39,8 +49,18 @@ def configured_registry(location: str, settings: Settings, http: HttpClient) -> 
         mirrors=table.mirrors,
         ca_file=table.ca_file,
         repositories=table.repositories,
-        credentials=DockerCredentials(environment(), Path.home()),
+        credentials=credentials,
     )
+
+
+class _StateLogin:
+    """Who we are at the hub of our own state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def find(self, host: str) -> Credentials:
+        return Credentials("retinue", self._state.local_token())
 
 
 def _plain(url: str) -> str:

@@ -23,6 +23,7 @@ MOST = 50
 @click.option(
     "--label", "labels", metavar="K=V", multiple=True, help="Only of agents with this label; K=* = any value."
 )
+@click.option("--why", metavar="AGENT", help="Say why this agent stands where it stands, or is not there.")
 @click.option("--url", "only_url", is_flag=True, help="Print the agents' urls and nothing else.")
 @registry_option("Look in this registry alone; may be given several times.", multiple=True)
 @json_option
@@ -31,6 +32,7 @@ def find(
     skill: str | None,
     version: str | None,
     labels: tuple[str, ...],
+    why: str | None,
     only_url: bool,
     registries: tuple[str, ...],
     as_json: bool,
@@ -39,11 +41,14 @@ def find(
 
     TEXT are words of what is wanted; without any, everything is listed. The best is first.
     """
+    if why is not None and registries:
+        raise click.UsageError("--why asks the directory; leave out --registry")
     wanted: dict[str, Any] = {
         "query": text,
         "skill": skill,
         "version": version,
         "labels": read_labels(labels),
+        "why": why,
     }
     reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries))
     rows = reply["skills"]
@@ -63,6 +68,12 @@ def find(
     else:
         note(f"nothing found for {text!r}; see all: retinue find" if text else "no skills yet")
     if not as_json:
+        if meant := reply.get("did_you_mean"):
+            note(f"did you mean: {meant}")
+        if rows and not reply.get("fit", {}).get("likely", True):
+            note("nobody here seems to do this; these come nearest")
+        if because := reply.get("why"):
+            note(f"{because['agent']}: {'; '.join(because['reasons'])}")
         if more := reply.get("more"):
             note(f"{more} more; add words to narrow it")
         warn_missing(reply)

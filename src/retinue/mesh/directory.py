@@ -120,6 +120,18 @@ class Directory:
             raise UnknownAgentError(name, near=suggest(name, self._index.names()))
         return found
 
+    def find_listing(self, listing_id: ListingKey) -> Listing | None:
+        """What is held under this identity, whether or not another listing stands for the same agent."""
+        return self._index.find(listing_id)
+
+    def list_held(self) -> tuple[Listing, ...]:
+        """Every listing, several of one agent included."""
+        return tuple(self._index)
+
+    def stands(self, listing: Listing) -> bool:
+        """Whether this listing is the one that stands for its agent, as in `list_all`."""
+        return listing in self._index.list_named(listing.record.name)
+
     def name_of(self, listing: Listing) -> str:
         """What to call this agent: its name, or ``name@source`` where another agent has the name."""
         name = listing.record.name

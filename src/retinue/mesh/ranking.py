@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import get_args
 
+import structlog
+
+from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility
 from retinue.mesh.scoring import Query, rarity, read_query, score_skill
 from retinue.mesh.skill_texts import SkillText, mark_of, render_text
@@ -38,6 +41,8 @@ BATCH = 100
 """Texts written at once while others wait: some 40 ms."""
 
 _FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
+
+_log = structlog.get_logger("retinue.search")
 
 Scopes = frozenset[str]
 FindListing = Callable[[ListingKey], Listing | None]
@@ -110,7 +115,11 @@ class SkillSearch:
         """
         self._noted[listing_id] = None
         if self._eager and len(self._noted) >= BATCH:
-            self.catch_up()
+            try:
+                self.catch_up()
+            except StateError as error:
+                # it stays noted, and whoever searches is told
+                _log.warning("text index unusable", error=error.message)
 
     def catch_up(self) -> int:
         """Take in all that was noted; returns how many texts were written or removed."""
