@@ -99,9 +99,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "P-25": Requirement("create_plan, generate_code, review_code end in plan, code, review, feedback"),
     "P-26": Requirement("all communication is structured and loggable: one JSON line per call"),
     "P-27": Requirement("errors are standard and need no particular language"),
-    "P-28": Requirement(
-        "docs: LLM guide, registry and discovery, orchestration patterns, protocols", REGISTRIES
-    ),
+    "P-28": Requirement("docs: LLM guide, registry and discovery, orchestration patterns, protocols"),
     "P-29": Requirement("workflows are YAML, run by an engine, and stored in the registry"),
     "P-30": Requirement(
         "health, cache and refresh, balancing, semver, federation, mirroring, auth, labels", rest=REGISTRIES

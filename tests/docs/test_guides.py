@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from tests.docs.pages import ROOT
+from retinue.surfaces.faults import TABLE
+from tests.docs.pages import ROOT, table_rows
 from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
 from tests.services import docker_registry
@@ -78,6 +79,16 @@ def fill(shown: Any, real: Any) -> Any:
 @requirement("P-28")
 def test_the_protocols_are_what_the_doors_speak(shell: Shell) -> None:
     assert play("protocols.md", shell) == 10
+
+
+def test_the_protocols_page_names_every_code_and_no_header_that_nobody_reads() -> None:
+    text = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    codes = {int(code) for row in table_rows(text, "code") for code in re.findall(r"-\d+", row[0])}
+    assert codes == {row.code for row in TABLE.values()}
+    headers = {name for row in table_rows(text, "header") for name in re.findall(r"`([\w-]+)[:`]", row[0])}
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert len(headers) == 10
+    assert {name for name in headers if f'"{name.lower()}"' not in source} == set()
 
 
 @requirement("P-28")

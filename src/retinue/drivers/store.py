@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +20,10 @@ import structlog
 
 from retinue.core.errors import (
     MalformedArtifactError,
-    StateDamagedError,
     StateError,
-    StorageFullError,
 )
 from retinue.core.record import Listing, ListingKey, SignatureState
+from retinue.drivers.database import Database
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 
 _log = structlog.get_logger("retinue.store")
@@ -38,22 +35,7 @@ AUDIT_BUFFER_ROWS = 10_000
 
 AUDIT_KEEP_ROWS = 100_000
 
-_BUSY_TIMEOUT_S = 5.0
 _ALL_SCOPES = frozenset({"mesh", "exposed"})
-
-_MIGRATIONS = (
-    """
-    CREATE TABLE listings (
-        source TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, version TEXT,
-        tag TEXT, digest TEXT, hash TEXT, raw BLOB NOT NULL, rendered INTEGER NOT NULL,
-        published_at TEXT, fetched_at TEXT, etag TEXT, owner TEXT, signature TEXT NOT NULL,
-        hops TEXT NOT NULL, enabled INTEGER NOT NULL, reachable INTEGER, since TEXT, last_error TEXT,
-        PRIMARY KEY (source, key)
-    ) WITHOUT ROWID;
-    CREATE TABLE audit (id INTEGER PRIMARY KEY AUTOINCREMENT, row BLOB NOT NULL);
-    """,
-)
-"""One script per ``user_version``; append, never change one that was released."""
 
 _COLUMNS = (
     "source, key, name, version, tag, digest, hash, raw, rendered, published_at, fetched_at, etag, owner, "
@@ -61,8 +43,6 @@ _COLUMNS = (
 )
 _PUT = f"INSERT OR REPLACE INTO listings ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"  # noqa: S608
 _LOAD = f"SELECT {_COLUMNS} FROM listings ORDER BY source, key"  # noqa: S608
-
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 class SqliteListings:
@@ -73,7 +53,7 @@ class SqliteListings:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = _Database(path)
+        self._database = Database(path)
 
     def load(self) -> Iterator[Listing]:
         with self._database.reading() as connection:
@@ -109,7 +89,7 @@ class SqliteAudit:
     """
 
     def __init__(self, path: Path, *, keep_rows: int = AUDIT_KEEP_ROWS) -> None:
-        self._database = _Database(path)
+        self._database = Database(path)
         self._keep_rows = keep_rows
         self._waiting: deque[bytes] = deque(maxlen=AUDIT_BUFFER_ROWS)
         self._timer: asyncio.TimerHandle | None = None
@@ -153,82 +133,6 @@ class SqliteAudit:
             _log.warning("audit rows wait", rows=len(self._waiting), error=str(error))
         else:
             self._waiting.clear()
-
-
-class _Database:
-    """One connection: opened, brought to today's form, its errors in our words."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.RLock()
-        with self._own_errors():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
-        self._connection.row_factory = sqlite3.Row
-        try:
-            with self._own_errors():
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = NORMAL")
-                self._migrate()
-        except BaseException:
-            self._connection.close()
-            raise
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._own_errors():
-            yield self._connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of the block, or nothing."""
-        with self._lock, self._own_errors(), self._connection:
-            yield self._connection
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
-
-    def _migrate(self) -> None:
-        version = self._version()
-        if version > len(_MIGRATIONS):
-            raise StateError(
-                f"{self._path} has form {version}; this Retinue knows up to {len(_MIGRATIONS)}",
-                remedy="use the newer Retinue, or move the file away; it is rebuilt from the registries",
-            )
-        while version < len(_MIGRATIONS):
-            # Another process may migrate at the same time: whoever is second finds it done.
-            self._connection.execute("BEGIN IMMEDIATE")
-            with self._connection:
-                version = self._version()
-                if version < len(_MIGRATIONS):
-                    for statement in _MIGRATIONS[version].split(";"):
-                        self._connection.execute(statement)
-                    self._connection.execute(f"PRAGMA user_version = {version + 1}")
-                    version += 1
-
-    def _version(self) -> int:
-        return cast(int, self._connection.execute("PRAGMA user_version").fetchone()[0])
-
-    @contextmanager
-    def _own_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
-        except OSError as error:
-            raise StateError(f"{self._path} cannot be made: {error.strerror}") from error
-
-    def _explain(self, error: sqlite3.Error) -> StateError:
-        code = getattr(error, "sqlite_errorcode", None)
-        primary = code & 0xFF if code is not None else None
-        if primary == sqlite3.SQLITE_FULL:
-            return StorageFullError(str(self._path))
-        if primary in _DAMAGED or "no such table" in str(error) or "no such column" in str(error):
-            return StateDamagedError(
-                str(self._path), str(error), remedy="move it away; it is rebuilt from the registries"
-            )
-        return StateError(f"{self._path}: {error}", remedy="is it writable, and no other hub at work?")
 
 
 def _render_row(listing: Listing) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from sqlite3 import Connection, Row
 from typing import TypeVar, cast, get_args
 
 from retinue.core.record import ListingKey, Visibility
-from retinue.drivers.store import _Database
+from retinue.drivers.database import Database
 from retinue.mesh.skill_texts import FIELD_WEIGHTS, ListingText, SkillText
 from retinue.mesh.text_index import Corpus, Term
 
@@ -87,7 +87,7 @@ class SqliteTextIndex:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = _Database(path)
+        self._database = Database(path)
         self._skills: int | None = None
         self._length = 0.0
         try:

@@ -1,0 +1,109 @@
+"""``retinue.db``: one SQLite file of a state folder, its form, and its errors in our words.
+
+Everything in it can be made anew from the registries, but for a person's choices and what was measured.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from retinue.core.errors import StateDamagedError, StateError, StorageFullError
+
+_BUSY_TIMEOUT_S = 5.0
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE listings (
+        source TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, version TEXT,
+        tag TEXT, digest TEXT, hash TEXT, raw BLOB NOT NULL, rendered INTEGER NOT NULL,
+        published_at TEXT, fetched_at TEXT, etag TEXT, owner TEXT, signature TEXT NOT NULL,
+        hops TEXT NOT NULL, enabled INTEGER NOT NULL, reachable INTEGER, since TEXT, last_error TEXT,
+        PRIMARY KEY (source, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE audit (id INTEGER PRIMARY KEY AUTOINCREMENT, row BLOB NOT NULL);
+    """,
+)
+"""One script per ``user_version``; append, never change one that was released."""
+
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+class Database:
+    """One connection: opened, brought to today's form, its errors in our words."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        with self._own_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+        self._connection.row_factory = sqlite3.Row
+        try:
+            with self._own_errors():
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._migrate()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._own_errors():
+            yield self._connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of the block, or nothing."""
+        with self._lock, self._own_errors(), self._connection:
+            yield self._connection
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _migrate(self) -> None:
+        version = self._version()
+        if version > len(_MIGRATIONS):
+            raise StateError(
+                f"{self._path} has form {version}; this Retinue knows up to {len(_MIGRATIONS)}",
+                remedy="use the newer Retinue, or move the file away; it is rebuilt from the registries",
+            )
+        while version < len(_MIGRATIONS):
+            # Another process may migrate at the same time: whoever is second finds it done.
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                version = self._version()
+                if version < len(_MIGRATIONS):
+                    for statement in _MIGRATIONS[version].split(";"):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {version + 1}")
+                    version += 1
+
+    def _version(self) -> int:
+        return cast(int, self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        except OSError as error:
+            raise StateError(f"{self._path} cannot be made: {error.strerror}") from error
+
+    def _explain(self, error: sqlite3.Error) -> StateError:
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = code & 0xFF if code is not None else None
+        if primary == sqlite3.SQLITE_FULL:
+            return StorageFullError(str(self._path))
+        if primary in _DAMAGED or "no such table" in str(error) or "no such column" in str(error):
+            return StateDamagedError(
+                str(self._path), str(error), remedy="move it away; it is rebuilt from the registries"
+            )
+        return StateError(f"{self._path}: {error}", remedy="is it writable, and no other hub at work?")
