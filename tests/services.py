@@ -47,8 +47,7 @@ def docker_registry(
         f"  filesystem: {{rootdirectory: '{folder / 'data'}'}}\n"
         "  delete: {enabled: true}\n"
         "  maintenance: {uploadpurging: {enabled: false}}\n"
-        f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n"
-        + (f"auth: {auth}\n" if auth else "")
+        f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n" + (f"auth: {auth}\n" if auth else "")
     )
     process = subprocess.Popen(
         [program, "serve", str(config)],

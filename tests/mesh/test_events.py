@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import orjson
+import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from retinue.core.call import Attempt, Outcome, TraceContext
 from retinue.core.errors import RemoteFaultError, UnknownSkillError
+from retinue.mesh import events
 from retinue.mesh.events import CallEndedEvent, Event, EventBus, ToolCallEvent, log_line, now
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
@@ -31,6 +34,12 @@ ENDED = CallEndedEvent(
     ),
     AT,
 )
+
+
+@pytest.fixture(autouse=True)
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger of this test's own: once the program has set its logs up, used ones keep that form."""
+    monkeypatch.setattr(events, "_log", structlog.get_logger("retinue.events"))
 
 
 def test_every_observer_sees_every_event_in_order_until_it_leaves() -> None:
