@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 from retinue.drivers.text_index import SqliteTextIndex
-from retinue.mesh.agent_ranking import AgentSearch
-from retinue.mesh.ranking import SkillSearch
+from retinue.mesh.search.agent_ranking import AgentSearch
+from retinue.mesh.search.ranking import SkillSearch
 
 AGENTS = 100_000
 SKILLS_EACH = 5

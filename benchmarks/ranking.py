@@ -25,9 +25,9 @@ import orjson
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Example, Listing, Skill
 from retinue.mesh import scoring
-from retinue.mesh.agent_ranking import AgentSearch
-from retinue.mesh.ranking import Found, SkillSearch
-from retinue.mesh.text_index import MemoryTextIndex
+from retinue.mesh.search.agent_ranking import AgentSearch
+from retinue.mesh.search.ranking import Found, SkillSearch
+from retinue.mesh.search.text_index import MemoryTextIndex
 
 SCOPES = frozenset({"mesh"})
 QUERIES = 4_000

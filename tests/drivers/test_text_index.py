@@ -17,9 +17,9 @@ from retinue.core.record import AgentRecord, Listing, ListingKey, Skill
 from retinue.drivers import text_index
 from retinue.drivers.store import SqliteListings
 from retinue.drivers.text_index import SqliteTextIndex
-from retinue.mesh.ranking import SkillSearch
-from retinue.mesh.skill_texts import render_text
-from retinue.mesh.text_index import Corpus, MemoryTextIndex, TextIndex
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.skill_texts import render_text
+from retinue.mesh.search.text_index import Corpus, MemoryTextIndex, TextIndex
 from tests.strategies import texts
 
 MESH = frozenset({"mesh", "exposed"})

@@ -16,7 +16,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory import Directory
-from retinue.mesh.ranking import SkillSearch
+from retinue.mesh.search.ranking import SkillSearch
 from retinue.protocols.agent_row import render_agent_row
 from retinue.protocols.pallet_card import render_card
 from retinue.workflows.orchestrator import Orchestrator

@@ -13,9 +13,9 @@ from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.directory import Directory
-from retinue.mesh.explaining import explain_place
-from retinue.mesh.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.routing import select_candidates
+from retinue.mesh.search.explaining import explain_place
+from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.agent_row import render_skill_row
 

@@ -33,8 +33,8 @@ from retinue.drivers.registry import (
     publish_workflow,
 )
 from retinue.drivers.state import State
-from retinue.mesh.ranking import rank_skills
 from retinue.mesh.routing import select_candidates
+from retinue.mesh.search.ranking import rank_skills
 from retinue.protocols.agent_row import render_skill_row
 from retinue.protocols.oci.artifacts import Artifact, find_card_name
 from retinue.protocols.oci.reference import DEFAULT_TAG, Reference, card_repository, parse_reference

@@ -35,9 +35,9 @@ from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
 from retinue.mesh.pulse import Pulses
-from retinue.mesh.ranking import SkillSearch
 from retinue.mesh.routing import make_strategy
-from retinue.mesh.text_index import MemoryTextIndex, TextIndex
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.settings import Settings
 from retinue.workflows.dispatching import DispatchCaller
 from retinue.workflows.engine import Interpreter

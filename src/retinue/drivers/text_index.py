@@ -1,6 +1,6 @@
 """The words of all skills in ``retinue.db``: SQLite FTS5 behind the port of text search.
 
-Texts come as stems (`retinue.mesh.skill_texts`), so that the tokenizer has only to split at spaces.
+Texts come as stems (`retinue.mesh.search.skill_texts`), so that the tokenizer has only to split at spaces.
 FTS5 proposes candidates and nothing more. Its cost is the rows that match (about 1.5 µs each where
 bm25 is asked for), hence every stage of a search is bounded by rows: words that are in too many
 skills find nothing on their own as long as rarer ones do.
@@ -18,8 +18,8 @@ from typing import TypeVar, cast, get_args
 
 from retinue.core.record import ListingKey, Visibility
 from retinue.drivers.database import Database
-from retinue.mesh.skill_texts import FIELD_WEIGHTS, ListingText, SkillText
-from retinue.mesh.text_index import Corpus, Term
+from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, ListingText, SkillText
+from retinue.mesh.search.text_index import Corpus, Term
 
 EXACT_ROWS = 2_000
 """Words that together are in no more skills than this are looked up all; else the rarest of them."""
@@ -80,7 +80,7 @@ _ADD_TERM = (
 
 
 class SqliteTextIndex:
-    """Implements the port ``retinue.mesh.text_index.TextIndex`` in the file ``path``.
+    """Implements the port ``retinue.mesh.search.text_index.TextIndex`` in the file ``path``.
 
     Raises StateDamagedError where the file is no database of ours, StateError where it cannot be
     opened, StorageFullError where there is no room. An index of another form is emptied.

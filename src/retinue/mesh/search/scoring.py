@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from retinue.mesh.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
-from retinue.mesh.synonyms import SYNONYMS
-from retinue.mesh.text_index import Corpus, TextIndex
-from retinue.mesh.words import stem_words
+from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
+from retinue.mesh.search.synonyms import SYNONYMS
+from retinue.mesh.search.text_index import Corpus, TextIndex
+from retinue.mesh.search.words import stem_words
 
 SATURATION = 1.5
 LENGTH_SHARE = 0.4

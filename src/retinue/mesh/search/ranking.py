@@ -1,7 +1,7 @@
 """Which skills fit some words, best first, and whether any fits at all.
 
-An index proposes skills (`retinue.mesh.text_index`), one formula orders them
-(`retinue.mesh.scoring`), and the record itself has the last word on who may see them, so that an
+An index proposes skills (`retinue.mesh.search.text_index`), one formula orders them
+(`retinue.mesh.search.scoring`), and the record itself has the last word on who may see them, so that an
 index that lags behind can neither show a hidden skill nor one that is gone.
 """
 
@@ -19,9 +19,9 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility
-from retinue.mesh.scoring import Query, rarity, read_query, score_skill
-from retinue.mesh.skill_texts import SkillText, mark_of, render_text
-from retinue.mesh.text_index import MemoryTextIndex, TextIndex
+from retinue.mesh.search.scoring import Query, rarity, read_query, score_skill
+from retinue.mesh.search.skill_texts import SkillText, mark_of, render_text
+from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.mesh.visibility import is_visible
 
 CANDIDATES = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.mesh.stemming import stem
+from retinue.mesh.search.stemming import stem
 
 _GROUPS = """
 image picture photo photograph photography

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 
-from retinue.mesh.stemming import stem
+from retinue.mesh.search.stemming import stem
 
 MAX_TEXT_CHARS = 20_000
 """What lies beyond is not read: neither a card nor a query may cost without bound."""

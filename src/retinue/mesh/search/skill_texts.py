@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.record import AgentRecord, Listing, ListingKey, Schema, Skill, Visibility
-from retinue.mesh.words import stem_words
+from retinue.mesh.search.words import stem_words
 
 FIELD_WEIGHTS = (3.0, 2.0, 1.0, 0.5, 0.5)
 """Of name · title, tags and similes · description and examples · parameters · the agent itself.

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
-from retinue.mesh.ranking import Accept, Scopes, SkillSearch, visible_to
-from retinue.mesh.scoring import Query, coverage, read_query, score_skill
+from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
+from retinue.mesh.search.scoring import Query, coverage, read_query, score_skill
 
 _FAR = 1_000
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.record import AgentRecord, Example, Listing, ListingKey, Skill
-from retinue.mesh.agent_ranking import AgentSearch, fuse
-from retinue.mesh.explaining import Explanation, explain_place
-from retinue.mesh.ranking import BATCH, WITHIN, Found, SkillSearch, rank_skills
-from retinue.mesh.text_index import MemoryTextIndex
+from retinue.mesh.search.agent_ranking import AgentSearch, fuse
+from retinue.mesh.search.explaining import Explanation, explain_place
+from retinue.mesh.search.ranking import BATCH, WITHIN, Found, SkillSearch, rank_skills
+from retinue.mesh.search.text_index import MemoryTextIndex
 from tests.strategies import skills
 
 MESH = frozenset({"mesh", "exposed"})

@@ -1,7 +1,7 @@
 """Where the words of all skills are kept to be searched: the port, and its twin in memory.
 
 An index proposes candidates and knows the counts; how well a candidate fits is said by
-`retinue.mesh.scoring`, so that every index gives the same order.
+`retinue.mesh.search.scoring`, so that every index gives the same order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from retinue.core.record import ListingKey
-from retinue.mesh.skill_texts import ListingText, SkillText
+from retinue.mesh.search.skill_texts import ListingText, SkillText
 
 
 @dataclass(frozen=True, slots=True)

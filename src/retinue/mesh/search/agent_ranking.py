@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
-from retinue.mesh.ranking import Accept, Scopes, SkillSearch, visible_to
-from retinue.mesh.scoring import Query, read_query, score_fields, score_skill
-from retinue.mesh.skill_texts import SkillText
+from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
+from retinue.mesh.search.scoring import Query, read_query, score_fields, score_skill
+from retinue.mesh.search.skill_texts import SkillText
 
 TOP_SKILLS = 3
 FUSION_RANK = 60

@@ -1,0 +1,1 @@
+"""Finding skills by words: what they say, which fit, and why."""

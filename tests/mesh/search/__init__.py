@@ -1,0 +1,1 @@
+"""Tests of finding skills by words."""
