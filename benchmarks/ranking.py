@@ -24,7 +24,7 @@ import orjson
 
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Example, Listing, Skill
-from retinue.mesh import scoring
+from retinue.mesh.search import scoring
 from retinue.mesh.search.agent_ranking import AgentSearch
 from retinue.mesh.search.ranking import Found, SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
