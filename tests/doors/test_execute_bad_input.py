@@ -160,7 +160,7 @@ async def test_bad_parameters_name_the_field_and_its_path(
     [
         ("fail", f"{FAILED}the first line", "execution_error"),
         ("fail_silently", f"{FAILED}KeyError", "execution_error"),
-        ("leave", f"{FAILED}3", "execution_error"),
+        ("leave", f"{FAILED}SystemExit: 3", "execution_error"),
         ("hang", f"{FAILED}hang did not answer within 0.2 s (skill hang)", "timeout"),
         (
             "break_output",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import orjson
@@ -37,9 +38,13 @@ ENDED = CallEndedEvent(
 
 
 @pytest.fixture(autouse=True)
-def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger of this test's own: once the program has set its logs up, used ones keep that form."""
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Logs as they are before a program of this process has set them up, and filtered them."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
     monkeypatch.setattr(events, "_log", structlog.get_logger("retinue.events"))
+    yield
+    structlog.configure(**before)
 
 
 def test_every_observer_sees_every_event_in_order_until_it_leaves() -> None:

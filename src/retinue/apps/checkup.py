@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
@@ -103,7 +104,12 @@ def _find_version(name: str) -> str | None:
 
 def _check_folder(state: State) -> Check:
     if not state.root.exists():
-        return Check("state", "ok", f"{state.root} (made when it is needed)")
+        place = _nearest_folder(state.root)
+        if os.access(place, os.W_OK | os.X_OK):
+            return Check("state", "ok", f"{state.root} (made when it is needed)")
+        return Check(
+            "state", "fail", f"{state.root} cannot be made: {place} is not writable", "set RETINUE_HOME"
+        )
     if not state.root.is_dir():
         return Check("state", "fail", f"{state.root} is no folder", "move it away, or set RETINUE_HOME")
     try:
@@ -119,7 +125,7 @@ def _check_folder(state: State) -> Check:
 
 
 def _check_space(state: State) -> Check:
-    place = next(folder for folder in (state.root, *state.root.parents) if folder.is_dir())
+    place = _nearest_folder(state.root)
     free = shutil.disk_usage(place).free
     found = f"{free / 1024**3:,.1f} GB free at {place}"
     if free < TOO_LITTLE_BYTES:
@@ -127,6 +133,10 @@ def _check_space(state: State) -> Check:
     if free < LITTLE_BYTES:
         return Check("disk", "warn", found, "free some space soon")
     return Check("disk", "ok", found)
+
+
+def _nearest_folder(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def _check_token(state: State) -> Check:

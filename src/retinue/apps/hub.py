@@ -206,7 +206,7 @@ def _say_agents(directory: Directory, say: Say) -> None:
     listings = directory.list_all()
     skills = [skill for one in listings for skill in one.record.skills]
     exposed = sum(skill.visibility == "exposed" for skill in skills)
-    say(
-        f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients; "
-        "expose one with @agent.skill(expose=True)"
-    )
+    line = f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients"
+    if skills and not exposed:
+        line += "; expose one with @agent.skill(expose=True)"
+    say(line)

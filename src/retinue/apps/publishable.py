@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
 from retinue.apps.targets import load_target
 from retinue.core.errors import InvalidSettingError, TooLargeError
+from retinue.mesh.listing_index import url_origin
 from retinue.mesh.schema import check_skill
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.oci.artifacts import MAX_CONTENT_BYTES
@@ -119,8 +119,8 @@ def _render_agent(text: str, url: str | None) -> Card:
             f"the card of {agent.name} needs the address where it answers",
             remedy=f"add --url http://host:port, or let retinue serve {text} publish it",
         )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    origin = url_origin(url)
+    if origin is None or origin[0] not in ("http", "https"):
         raise InvalidSettingError("--url", f"{url!r} is no address", remedy="write http://host:port")
     card = render_card(agent.record(url), scopes=PUBLISHED_SCOPES)
     skills = tuple(skill["id"] for skill in card["skills"])

@@ -27,6 +27,9 @@ SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
 
+_THREADS_GRACE_S = 5.0
+"""How long the end of a process waits for skills that run in threads, which nothing can stop."""
+
 
 def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
     """A listening socket; with ``search`` the next free port upward. Raises PortInUseError."""
@@ -96,7 +99,7 @@ class Stop:
         await self._wanted.wait()
 
     def on_signals(self) -> None:
-        """Stop on SIGINT and SIGTERM; a second one ends the process at once."""
+        """Stop on SIGINT, SIGTERM and a closed terminal; a second one ends the process at once."""
         loop = asyncio.get_running_loop()
 
         def caught(name: str, number: int) -> None:
@@ -104,7 +107,10 @@ class Stop:
                 os._exit(128 + number)
             self.ask(name)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, caught, number.name, number)
 
     def with_supervisor(self) -> int | None:
@@ -163,13 +169,25 @@ async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIte
 
 
 def run_loop(main: Callable[[], Awaitable[int]]) -> int:
-    """Run one process's main coroutine on uvloop; returns its exit code."""
+    """Run one process's main coroutine on uvloop; returns its exit code.
+
+    A skill that blocks its thread does not keep the process: that ends without it, after a while.
+    """
 
     async def entry() -> int:
         return await main()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(entry())
+    code = 1
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        code = runner.run(entry())
+    finally:
+        leaving = threading.Timer(_THREADS_GRACE_S, lambda: os._exit(code))
+        leaving.daemon = True
+        leaving.start()
+        runner.close()
+        leaving.cancel()
+    return code
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +19,14 @@ from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import Trait
 from retinue.mesh.visibility import apply_lists
+from retinue.protocols.json_values import name_shape
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 MAX_FILE_BYTES = 1024 * 1024
+
+_BYTES = re.compile(r"b'(\w+)'")
+"""How pyjson5 writes what it misses: ``Unclosed b'object'``."""
 
 _KNOWN = ("name", "version", "entry", "description", "topics", "scores", "traits", "mcp")
 
@@ -60,12 +65,13 @@ def _has_attribute(text: str) -> bool:
 
 
 def _load_module(name: str, attribute: str, text: str) -> Target:
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InvalidSettingError(
-            "target", f"no module named {error.name}", remedy="is it installed in this environment?"
-        ) from error
+    with _mendable(name):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise InvalidSettingError(
+                "target", f"no module named {error.name}", remedy="is it installed in this environment?"
+            ) from error
     file = getattr(module, "__file__", None)
     return Target(_pick(module, attribute, text), (Path(file),) if file else ())
 
@@ -82,16 +88,23 @@ def _import_file(path: Path) -> ModuleType:
         raise InvalidSettingError("target", f"{path} cannot be imported", remedy="is it a Python file?")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
+    with _mendable(path.name):
         spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _mendable(imported: str) -> Iterator[None]:
+    """What an import raises becomes one line; sys.exit in a file of an agent must not pass for ours."""
+    try:
+        yield
     except RetinueError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         raise InvalidSettingError(
-            "target", f"importing {path.name} raised {type(error).__name__}: {line}", remedy="mend the file"
+            "target", f"importing {imported} raised {type(error).__name__}: {line}", remedy="mend the file"
         ) from error
-    return module
 
 
 def _pick(module: ModuleType, attribute: str, text: str) -> Agent:
@@ -150,12 +163,15 @@ def _read_agent_file(path: Path) -> Mapping[str, Any]:
             raise InvalidSettingError(
                 path.name, f"it is over {MAX_FILE_BYTES:,} bytes", remedy="an agent.json is small"
             )
-        facts = pyjson5.decode_buffer(path.read_bytes())
+        facts = pyjson5.decode(path.read_bytes().decode())
     except FileNotFoundError:
         raise InvalidSettingError("target", f"no file {path}", remedy="check the path") from None
-    except (pyjson5.Json5DecoderException, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise InvalidSettingError(path.name, "it is not UTF-8", remedy="save it as UTF-8 text") from None
+    except pyjson5.Json5DecoderException as error:
+        reason = _BYTES.sub(r"\1", str(error.args[0]))
         raise InvalidSettingError(
-            path.name, f"no JSON: {error}", remedy="comments are allowed, everything else is JSON"
+            path.name, f"no JSON: {reason}", remedy="comments are allowed, everything else is JSON"
         ) from error
     if not isinstance(facts, dict):
         raise InvalidSettingError(path.name, _found(facts), remedy="write an object")
@@ -210,4 +226,4 @@ def _traits(facts: Mapping[str, Any], path: Path) -> tuple[Trait, ...] | None:
 
 
 def _found(value: Any) -> str:
-    return f"a {type(value).__name__} stands there"
+    return f"{name_shape(value)} stands there"

@@ -46,13 +46,7 @@ class Agent:
         traits: Iterable[Trait] = (),
         skills: Iterable[Skill] = (),
     ) -> None:
-        if not name or any(c.isspace() or c in "/@" for c in name):
-            raise InvalidSettingError(
-                "name",
-                f"{name!r} is no agent name",
-                remedy="use letters, digits, dots, dashes and underscores, such as plan-agent",
-            )
-        self._name = name
+        self._name = _check_name(name)
         self.version = version
         self._facts: dict[str, Any] = {
             "title": title,
@@ -99,7 +93,8 @@ class Agent:
         traits: Iterable[Trait] | None = None,
     ) -> None:
         """Let what an ``agent.json`` says win over the Python object; None leaves a fact as it is."""
-        self._name = name or self._name
+        if name is not None:
+            self._name = _check_name(name)
         self.version = version or self.version
         given = {"description": description, "topics": topics, "scores": scores, "traits": traits}
         for fact, value in given.items():
@@ -278,4 +273,14 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+
+
+def _check_name(name: str) -> str:
+    if not name or any(c.isspace() or c in "/@" for c in name):
+        raise InvalidSettingError(
+            "name",
+            f"{name!r} is no agent name",
+            remedy="use letters, digits, dots, dashes and underscores, such as plan-agent",
+        )
+    return name

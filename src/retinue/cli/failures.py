@@ -103,6 +103,9 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
     """Message and remedy of what click refuses."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     remedy = f"see {ctx.command_path} --help" if ctx is not None else ""
+    if ctx is None and isinstance(error, click.BadOptionUsage):
+        # click does not say of which command the option is
+        remedy = "see retinue COMMAND --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if isinstance(error, click.NoSuchOption):
             message = f"no such option {error.option_name}"

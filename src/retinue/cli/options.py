@@ -12,7 +12,7 @@ from retinue.core.errors import InvalidSettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_INPUT_BYTES = 4 * 1024 * 1024
+MAX_INPUT_CHARACTERS = 4 * 1024 * 1024
 
 
 def json_option(command: F) -> F:
@@ -40,7 +40,7 @@ def read_object(text: str, what: str) -> dict[str, Any]:
 
     remedy = """write an object, such as '{"name": "Ada"}'"""
     if text == "-":
-        text = sys.stdin.read(MAX_INPUT_BYTES)
+        text = _read_input(what)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -52,3 +52,17 @@ def read_object(text: str, what: str) -> dict[str, Any]:
         found = names.get(type(value), "a number")
         raise InvalidSettingError(what, f"{found}, not an object", remedy=remedy)
     return value
+
+
+def _read_input(what: str) -> str:
+    try:
+        text = sys.stdin.read(MAX_INPUT_CHARACTERS + 1)
+    except UnicodeDecodeError:
+        raise InvalidSettingError(what, "standard input is not UTF-8", remedy="send JSON text") from None
+    if len(text) > MAX_INPUT_CHARACTERS:
+        raise InvalidSettingError(
+            what,
+            f"standard input is over {MAX_INPUT_CHARACTERS:,} characters",
+            remedy="send less, or the path of a file that the skill reads",
+        )
+    return text

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from retinue.cli.failures import describe, show
+from retinue.core.errors import StateError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -94,9 +96,11 @@ class Program(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
+        _check_place()
         try:
             status = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed before the start: retinue … >&-
+                sys.stdout.flush()
         except BrokenPipeError:
             _drop_output()
             return PIPE_CLOSED
@@ -123,16 +127,29 @@ class Program(click.Group):
         except Exception as error:  # noqa: BLE001 - the last place that can say it in a line
             failure = describe(error)
             show(failure, as_json="--json" in arguments)
+            _drop_output()
             sys.exit(failure.exit_code)
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def _check_place() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise StateError("the current folder was deleted", remedy="cd to one that is there") from None
+
+
 def _drop_output() -> None:
-    """Send what is still buffered nowhere: its reader is gone, and the interpreter would complain."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    """Send what cannot be written nowhere: its reader is gone, and the interpreter would complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:

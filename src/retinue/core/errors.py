@@ -447,8 +447,12 @@ class ExecutionFailedError(ExecutionError):
 
     @classmethod
     def from_exception(cls, error: BaseException) -> ExecutionFailedError:
+        name = type(error).__name__
         lines = str(error).strip().splitlines()
-        return cls(lines[0] if lines else type(error).__name__)
+        if not lines:
+            return cls(name)
+        # "3" says nothing, "SystemExit: 3" does
+        return cls(lines[0] if isinstance(error, Exception) else f"{name}: {lines[0]}")
 
 
 class OutputInvalidError(ExecutionError):

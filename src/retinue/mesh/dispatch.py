@@ -239,7 +239,9 @@ class Dispatcher:
             if _is_given_up():
                 raise
             raise ExecutionFailedError.from_exception(error) from error
-        except (Exception, SystemExit) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise CallTimedOutError(call.skill, timeout_s, layer=layer, setting=setting) from error
             # a skill that calls sys.exit has failed; the agents beside it go on

@@ -14,6 +14,7 @@ from rapidfuzz import fuzz, process
 
 from retinue.core.errors import DefinitionError, SchemaRefusedError
 from retinue.mesh.schema import check_schema
+from retinue.protocols.json_values import name_shape
 from retinue.workflows.definition import (
     LATER_PARALLEL_KEYS,
     LATER_STEP_KEYS,
@@ -39,6 +40,12 @@ _KEYS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "retry": (tuple(Retry.model_fields), frozenset()),
     "loop": (tuple(Loop.model_fields), frozenset()),
     "parallel": (tuple(Parallel.model_fields), LATER_PARALLEL_KEYS),
+}
+_SHAPES = {
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "string_type": "a string",
 }
 _NOT_YET = "leave it out; it comes with the workflows that survive (on_error, race, vote, merge, switch, …)"
 
@@ -97,7 +104,11 @@ def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
         return document.fault(
             path, f"{found['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
         )
-    problem = str(found["msg"]).replace("Input should", "it should", 1)
+    wanted = _SHAPES.get(kind)
+    if wanted is None:
+        problem = str(found["msg"]).replace("Input should", "it should", 1)
+    else:
+        problem = f"it must be {wanted}; it is {name_shape(found['input'])}"
     return document.fault(
         path, problem, "write it as in docs/workflows.md (quote texts that look like numbers)"
     )
