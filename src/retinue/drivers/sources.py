@@ -99,7 +99,7 @@ class RegistrySource:
         stamp = self._stamped.generation() if self._stamped is not None else None
         if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
             return self._last
-        repositories = [r for r in await list_published(self._registry) if _may_hold_card(r)]
+        repositories = [r for r in await list_published(self._registry) if may_hold_card(r)]
         listings: dict[str, Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
@@ -190,5 +190,6 @@ def _check_schemas(record: AgentRecord, reference: str) -> None:
         raise MalformedArtifactError(reference, error.message) from None
 
 
-def _may_hold_card(repository: str) -> bool:
+def may_hold_card(repository: str) -> bool:
+    """Whether a repository of this name is worth a look."""
     return is_repository(repository) and not repository.startswith(WORKFLOWS)

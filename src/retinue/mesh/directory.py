@@ -208,11 +208,22 @@ class Directory:
         if feed is not None:
             task = self._rereads.get(listing.id)
             if task is None or task.done():
-                task = asyncio.create_task(self._reread(feed, listing.id), name=f"reread {listing.key}")
-                self._rereads[listing.id] = task
-                task.add_done_callback(lambda _: self._rereads.pop(listing.id, None))
+                task = self._start_reread(feed, listing.id)
             await asyncio.shield(task)
         return self._index.find(listing.id)
+
+    async def reread_key(self, source: str, key: str) -> Listing | None:
+        """Ask one source for one key, known or not, after the source said that something changed there.
+
+        Unlike `reread` it never joins a reading that began before. Returns what holds now; a source
+        that cannot be asked changes nothing, and an unknown one names nothing.
+        """
+        feed, listing_id = self._feeds.get(source), ListingKey(source, key)
+        if feed is not None:
+            while (task := self._rereads.get(listing_id)) is not None and not task.done():
+                await asyncio.wait([task])
+            await asyncio.shield(self._start_reread(feed, listing_id))
+        return self._index.find(listing_id)
 
     def upsert(self, listing: Listing) -> Listing:
         """Add or replace a listing; returns what holds now.
@@ -321,16 +332,33 @@ class Directory:
 
     async def _take(self, source: str, reading: Reading) -> None:
         """Hold what the reading lists, drop what it neither lists nor has a problem with."""
+        overtaken = self._feeds[source].overtaken
         for start in range(0, len(reading.listings), _BATCH):
-            batch = [self._accept(listing)[1] for listing in reading.listings[start : start + _BATCH]]
+            batch = [
+                self._accept(listing)[1]
+                for listing in reading.listings[start : start + _BATCH]
+                if listing.key not in overtaken
+            ]
             self._save([accepted for accepted in batch if accepted is not None])
             await asyncio.sleep(0)
         spared = {a.key for a in reading.listings} | {p.key for p in reading.problems}
         if None not in spared:
-            for gone in [a.id for a in self._index if a.source == source and a.key not in spared]:
+            for gone in [a.id for a in self._index if a.source == source and a.key not in spared | overtaken]:
                 self.remove(gone)
 
+    def _start_reread(self, feed: Feed, listing_id: ListingKey) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._reread(feed, listing_id), name=f"reread {listing_id.key}")
+        self._rereads[listing_id] = task
+
+        def forget(ended: asyncio.Task[None]) -> None:
+            if self._rereads.get(listing_id) is ended:
+                del self._rereads[listing_id]
+
+        task.add_done_callback(forget)
+        return task
+
     async def _reread(self, feed: Feed, listing_id: ListingKey) -> None:
+        feed.overtake(listing_id.key)
         try:
             listing = await feed.source.read_one(listing_id.key)
         except RetinueError as error:

@@ -25,6 +25,8 @@ class Feed:
         self.failure: RetinueError | None = None
         self.problems: dict[str, SourceProblem] = {}
         self.reads = 0
+        self.overtaken: set[str] = set()
+        """Keys that were read by themselves since the reading in flight began: it may know less of them."""
         self._take = take
         self._clock = clock
         self._watch = source if isinstance(source, WatchedSource) else None
@@ -47,8 +49,14 @@ class Feed:
         if self._task is None or self._task.done():
             self._began_at = self._clock()
             self._for_miss = False
+            self.overtaken.clear()
             self._task = asyncio.create_task(self._read(), name=f"read {self.source.name}")
         return self._task
+
+    def overtake(self, key: str) -> None:
+        """Note that this key is read by itself from now on."""
+        if self._task is not None and not self._task.done():
+            self.overtaken.add(key)
 
     async def read(self) -> None:
         """Read the source, from now on: a reading already in flight may have missed something."""
@@ -94,6 +102,7 @@ class Feed:
         else:
             await self._take(reading)
             self.failure = None
-            self.problems = {p.key: p for p in reading.problems if p.key is not None}
+            told = {p.key: p for p in reading.problems if p.key is not None and p.key not in self.overtaken}
+            self.problems = told | {k: p for k, p in self.problems.items() if k in self.overtaken}
         finally:
             self.reads += 1
