@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from retinue.core.errors import RetinueError
-from retinue.mesh.sources import Reading, Source, SourceProblem, WatchedSource
+from retinue.mesh.sources import Reading, RevalidatedSource, Source, SourceProblem, WatchedSource
 
 MISS_TTL_S = 1.0
 """Look-ups that miss re-read a source at most this often."""
@@ -32,6 +32,7 @@ class Feed:
         self._watch = source if isinstance(source, WatchedSource) else None
         self._task: asyncio.Task[None] | None = None
         self._began_at = 0.0
+        self._thorough = True
         self._for_miss = False
 
     @property
@@ -44,11 +45,12 @@ class Feed:
         limit_s = ttl_s if self.failure is None else min(ttl_s, RETRY_S)
         return self._clock() - self._began_at >= limit_s
 
-    def start(self) -> asyncio.Task[None]:
-        """The reading in flight, or a new one."""
+    def start(self, *, thorough: bool = True) -> asyncio.Task[None]:
+        """The reading in flight, or a new one; only revalidating where not ``thorough``."""
         if self._task is None or self._task.done():
             self._began_at = self._clock()
             self._for_miss = False
+            self._thorough = thorough
             self.overtaken.clear()
             self._task = asyncio.create_task(self._read(), name=f"read {self.source.name}")
         return self._task
@@ -58,10 +60,10 @@ class Feed:
         if self._task is not None and not self._task.done():
             self.overtaken.add(key)
 
-    async def read(self) -> None:
+    async def read(self, *, thorough: bool = True) -> None:
         """Read the source, from now on: a reading already in flight may have missed something."""
         await self._join()
-        await asyncio.shield(self.start())
+        await asyncio.shield(self.start(thorough=thorough))
 
     async def read_if_needed(self) -> None:
         """Join a reading in flight, and read once more where the source still says that it changed."""
@@ -76,7 +78,7 @@ class Feed:
         a reading that ended since is as good as a new one.
         """
         await self._join()
-        if self.reads > reads_before and asked_at - self._began_at <= MISS_TTL_S:
+        if self._thorough and self.reads > reads_before and asked_at - self._began_at <= MISS_TTL_S:
             return
         if self._for_miss and self._clock() - self._began_at <= MISS_TTL_S and not self.has_changed:
             return
@@ -96,7 +98,10 @@ class Feed:
 
     async def _read(self) -> None:
         try:
-            reading = await self.source.read_all()
+            if not self._thorough and isinstance(self.source, RevalidatedSource):
+                reading = await self.source.revalidate()
+            else:
+                reading = await self.source.read_all()
         except RetinueError as error:
             self.failure = error
         else:
