@@ -108,7 +108,7 @@ def _publish_to_visible(folder: Path) -> list[Figure]:
 
 
 async def _visible_s(folder: Path, *, notified: bool) -> float:
-    """The median of seconds from the end of a push until a hub lists the agent."""
+    """The median of seconds from the end of a publishing, its own look included, until a hub lists it."""
     registry_port, hub_port = _free_port(), _free_port()
     url = f"http://127.0.0.1:{registry_port}"
     (folder / "data").mkdir(parents=True)
