@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import dispatch, find_text, lookup, ranking, startup
+from benchmarks import discovery, dispatch, find_text, lookup, ranking, startup
 
 BENCHMARKS = {
+    "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "lookup": lookup.measure,
     "find_text": find_text.measure,

@@ -27,7 +27,7 @@ BODY = orjson.dumps(
 def measure() -> list[Figure]:
     """Interleaved rounds, one connection and sixteen; the best round of each counts."""
     with ExitStack() as stack:
-        servers = {kind: stack.enter_context(_Server(kind)) for kind in ("bare", "retinue")}
+        servers = {kind: stack.enter_context(Server(kind)) for kind in ("bare", "retinue")}
         best: dict[tuple[str, int], tuple[float, float]] = {}
         for _ in range(ROUNDS):
             for connections in (1, 16):
@@ -49,16 +49,18 @@ def measure() -> list[Figure]:
     return figures
 
 
-class _Server:
-    def __init__(self, kind: str) -> None:
+class Server:
+    """One of ``benchmarks.servers`` in a process of its own."""
+
+    def __init__(self, kind: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.servers", kind], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "benchmarks.servers", kind, *arguments], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         self.pid = self._process.pid
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +68,7 @@ class _Server:
         self._process.communicate()
 
 
-async def _load(server: _Server, connections: int) -> tuple[float, float]:
+async def _load(server: Server, connections: int) -> tuple[float, float]:
     """Processor seconds per call in the server, and calls per second."""
     left = CALLS
 

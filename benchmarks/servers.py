@@ -1,4 +1,4 @@
-"""The two servers that the dispatch path is measured with: a bare echo, and an agent."""
+"""The servers that are measured: a bare echo, an agent, and the registry door of a hub."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from retinue.apps.agent import agent_app
 from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.state import State
 from retinue.settings import load_settings
+from retinue.surfaces import oci
+from retinue.surfaces.security import Doorkeeper
 
 
 def bare_app() -> ASGIApp:
@@ -47,12 +50,21 @@ def retinue_app(home: Path) -> ASGIApp:
     )
 
 
-async def main(kind: str) -> int:
+def registry_app(folder: Path) -> ASGIApp:
+    """The hub's registry door over a folder, behind every check."""
+    layouts = LayoutRegistry(folder)
+    return Doorkeeper(Starlette(routes=oci.routes(layouts, layouts)))
+
+
+async def main(kind: str, folder: str) -> int:
     listener = bind("127.0.0.1", 0)
     stop = Stop()
     stop.on_signals()
     with tempfile.TemporaryDirectory() as home:
-        app = bare_app() if kind == "bare" else retinue_app(Path(home))
+        if kind == "registry":
+            app = registry_app(Path(folder))
+        else:
+            app = bare_app() if kind == "bare" else retinue_app(Path(home))
         async with serving(app, listener, stop):
             print(url_of(listener), flush=True)
             await stop.wait()
@@ -60,4 +72,4 @@ async def main(kind: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_loop(lambda: main(sys.argv[1])))
+    sys.exit(run_loop(lambda: main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")))

@@ -31,11 +31,17 @@ def get_program(name: str) -> str:
 
 @contextmanager
 def docker_registry(
-    folder: Path, *, auth: str = "", tls: tuple[Path, Path] | None = None, port: int = 0
+    folder: Path,
+    *,
+    auth: str = "",
+    tls: tuple[Path, Path] | None = None,
+    port: int = 0,
+    notified: tuple[str, str] | None = None,
 ) -> Iterator[str]:
     """Run ``docker-registry serve`` with its data in ``folder``; gives its base url.
 
-    ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key.
+    ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key,
+    ``notified`` the url and the token of who is told of everything.
     """
     program = get_program("docker-registry")
     config = folder / "registry.yml"
@@ -47,7 +53,9 @@ def docker_registry(
         f"  filesystem: {{rootdirectory: '{folder / 'data'}'}}\n"
         "  delete: {enabled: true}\n"
         "  maintenance: {uploadpurging: {enabled: false}}\n"
-        f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n" + (f"auth: {auth}\n" if auth else "")
+        f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n"
+        + (f"auth: {auth}\n" if auth else "")
+        + (_notifications(*notified) if notified is not None else "")
     )
     process = subprocess.Popen(
         [program, "serve", str(config)],
@@ -84,6 +92,20 @@ def docker_registry(
         reader.join(timeout=10)
         assert process.stderr is not None
         process.stderr.close()
+
+
+def _notifications(url: str, token: str) -> str:
+    return (
+        "notifications:\n"
+        "  endpoints:\n"
+        "    - name: hub\n"
+        f"      url: {url}\n"
+        f"      headers: {{Authorization: ['Bearer {token}']}}\n"
+        "      timeout: 2s\n"
+        "      threshold: 3\n"
+        "      backoff: 100ms\n"
+        "      ignore: {actions: [pull]}\n"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -132,10 +132,10 @@ class System:
         """The ``Authorization`` of whoever belongs to this state."""
         return f"Bearer {self.state.local_token()}"
 
-    async def start_hub(self) -> Hub:
+    async def start_hub(self, *, port: int = 0) -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder."""
         later = _Later()
-        url = await self.stack.enter_async_context(serve_app(later))
+        url = await self.stack.enter_async_context(serve_app(later, port=port))
         listings = SqliteListings(self.state.database)
         self.stack.callback(listings.close)
         audit = SqliteAudit(self.state.database)

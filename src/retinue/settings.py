@@ -92,6 +92,12 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class HookTable(_Table):
+    """``[hooks]``: what registries send to the hub."""
+
+    token_env: str | None = None
+
+
 class RoutingTable(_Table):
     """``[routing]``: who gets a call that several agents could take."""
 
@@ -132,6 +138,7 @@ class Settings(BaseSettings):
     doors: DoorTable = DoorTable()
     execute: ExecuteTable = ExecuteTable()
     directory: DirectoryTable = DirectoryTable()
+    hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
     registry: Mapping[str, RegistryTable] = {}
 

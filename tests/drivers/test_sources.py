@@ -26,7 +26,7 @@ from retinue.core.errors import (
 )
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.registry import Registry, forget, publish_card, publish_workflow
-from retinue.drivers.sources import CONCURRENT_READS, FULL_READ_S, RegistrySource
+from retinue.drivers.sources import CONCURRENT_READS, FULL_READ_S, TAGS_TTL_S, RegistrySource
 from retinue.drivers.store import SqliteListings
 from retinue.mesh.directory import Directory
 from retinue.mesh.listings import MemoryListings
@@ -365,3 +365,74 @@ async def test_many_repositories_are_read_a_few_at_a_time(registry: CountingRegi
     reading = await RegistrySource("home", registry).read_all()
     assert len(reading.listings) == 3 * CONCURRENT_READS
     assert 1 < registry.most_at_once <= CONCURRENT_READS
+
+
+@requirement("P-30")
+async def test_a_revalidation_lists_no_tags_until_their_time_to_live_is_over(
+    registry: CountingRegistry,
+) -> None:
+    seconds = 0.0
+    source = RegistrySource("home", registry, clock=lambda: seconds)
+    await publish(registry, "x", card("x", version="1.0.0"), tag="v1")
+    await source.read_all()
+    await publish(registry, "x", card("x", version="1.5.0"), tag="v1")
+    await publish(registry, "y")
+    (moved, _) = (await source.revalidate()).listings
+    assert moved.record.version == "1.5.0"
+    await publish(registry, "x", card("x", version="2.0.0"), tag="v2")
+    asked = registry.calls["tags"]
+    (same, _) = (await source.revalidate()).listings
+    assert (same.tag, registry.calls["tags"]) == ("v1", asked)
+    seconds += TAGS_TTL_S
+    (better, _) = (await source.revalidate()).listings
+    assert (better.tag, better.record.version) == ("v2", "2.0.0")
+
+
+async def test_a_full_reading_and_that_of_one_key_see_a_better_tag_at_once(
+    registry: CountingRegistry,
+) -> None:
+    source = RegistrySource("home", registry)
+    await publish(registry, "x", tag="v1")
+    await source.read_all()
+    await publish(registry, "x", tag="v2")
+    one = await source.read_one("agents/x")
+    assert one is not None
+    assert one.tag == "v2"
+    await publish(registry, "x", tag="v3")
+    (listing,) = (await source.read_all()).listings
+    assert listing.tag == "v3"
+
+
+async def test_a_revalidation_looks_for_another_tag_when_the_chosen_one_is_gone(
+    registry: CountingRegistry,
+) -> None:
+    source = RegistrySource("home", registry)
+    await publish(registry, "x", tag="v1")
+    await publish(registry, "x", card("x", version="2.0.0"), tag="v2")
+    await publish(registry, "y")
+    await source.read_all()
+    await registry.delete("agents/x", "v2")
+    await forget(registry, "y")
+    (listing,) = (await source.revalidate()).listings
+    assert (listing.key, listing.tag) == ("agents/x", "v1")
+
+
+async def test_a_tag_that_is_set_is_read_without_listing_any(registry: CountingRegistry) -> None:
+    await publish_pipeline(registry)
+    reading = await RegistrySource("home", registry, tag="v1").read_all()
+    assert len(reading.listings) == 3
+    publishing = registry.calls["tags"]
+    await RegistrySource("home", registry, tag="v1").read_all()
+    assert registry.calls["tags"] == publishing
+
+
+async def test_a_miss_lists_the_tags_that_a_revalidation_did_not(registry: CountingRegistry) -> None:
+    directory = Directory(MemoryListings(), [RegistrySource("home", registry)])
+    await publish(registry, "x", tag="v1")
+    await directory.refresh()
+    await publish(registry, "x", card("x", "deploy"), tag="v2")
+    await directory.refresh(thorough=False)
+    assert directory.find_by_skill("deploy", MESH) == ()
+    (found,) = await directory.resolve_skill("deploy", MESH)
+    assert found.tag == "v2"
+    await directory.aclose()

@@ -714,3 +714,50 @@ def test_a_look_up_costs_the_same_among_many_agents(clock: Clock) -> None:
     directory.find_by_skill("skill-77", MESH)
     assert directory.find_by_skill("skill-77", MESH) is directory.find_by_skill("skill-77", MESH)
     assert keys(directory.find_by_skill("skill-77", MESH)) == ["agents/agent-00077", "agents/agent-05077"]
+
+
+class SlowReading(MemorySource):
+    """A source whose reading of everything is answered late, with what held when it began."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.began = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def read_all(self) -> Reading:
+        found = await super().read_all()
+        self.began.set()
+        await self.gate.wait()
+        return found
+
+
+@requirement("P-30")
+async def test_a_key_that_was_read_by_itself_is_not_undone_by_an_older_reading_of_all() -> None:
+    source = SlowReading("one")
+    gone, moved = listing("gone", source="one"), listing("moved", source="one")
+    source.put(gone)
+    source.put(moved)
+    directory = Directory(MemoryListings(), [source])
+    refreshing = asyncio.create_task(directory.refresh())
+    await source.began.wait()
+    source.remove(gone.key)
+    source.put(listing("moved", source="one", version="9.0.0"))
+    source.put(listing("new", source="one"))
+    for key in (gone.key, moved.key, listing("new", source="one").key):
+        await directory.reread_key("one", key)
+    source.gate.set()
+    await refreshing
+    assert sorted(a.record.name for a in directory.list_all()) == ["moved", "new"]
+    assert directory.get("moved").record.version == "9.0.0"
+    await directory.aclose()
+
+
+async def test_a_source_that_fails_for_one_key_changes_nothing_and_says_so() -> None:
+    source = MemorySource("one", [listing("x", source="one")])
+    directory = Directory(MemoryListings(), [source])
+    await directory.refresh()
+    source.failure = RegistryUnreachableError("one", "refused")
+    assert await directory.reread_key("one", listing("x").key) is not None
+    assert [p.key for p in directory.problems()] == [listing("x").key]
+    assert await directory.reread_key("unknown", "x") is None
+    await directory.aclose()

@@ -21,6 +21,7 @@ from retinue.core.errors import (
 )
 from retinue.protocols.oci import flows, pushing
 from retinue.protocols.oci.artifacts import card_artifact, render_artifact
+from retinue.protocols.oci.catalog import Catalog
 from retinue.protocols.oci.exchange import Request, Response
 from retinue.protocols.oci.manifest import Manifest, describe, render_manifest
 from retinue.protocols.oci.reference import Reference, digest_of
@@ -184,39 +185,39 @@ def test_a_registry_that_stores_another_manifest_is_found_out() -> None:
 def test_a_refusal_tells_the_status_and_the_registrys_reason() -> None:
     refusal: Reply = (401, {}, render_error("UNSUPPORTED", "authentication  required\nnow"))
     with pytest.raises(RegistryRefusedError, match="401: UNSUPPORTED: authentication required now") as caught:
-        _feed(flows.list_repositories(), refusal)
+        _feed(flows.read_catalog(), refusal)
     assert caught.value.registry == BASE
 
 
 @requirement("P-02")
 def test_the_catalog_is_read_page_by_page() -> None:
     names, asked = _feed(
-        flows.list_repositories(),
+        flows.read_catalog(),
         _json({"repositories": ["b", "a"]}, link='</v2/_catalog?last=b&n=2>; rel="next"'),
         _json({"repositories": ["c", 7]}),
     )
-    assert names == ["a", "b", "c"]
+    assert names == Catalog(("a", "b", "c"))
     assert [r.url for r in asked] == ["/v2/_catalog?n=1000", f"{BASE}/v2/_catalog?last=b&n=2"]
 
 
 def test_paging_stays_with_the_registry_and_ends_even_if_it_runs_in_a_circle() -> None:
     elsewhere = 'http://evil.example/v2/_catalog?last=a>; rel="next"'
     page = _json({"repositories": ["a"]}, link=f"<{elsewhere}")
-    _, asked = _feed(flows.list_repositories(), page, page)
+    _, asked = _feed(flows.read_catalog(), page, page)
     assert asked[1].url == f"{BASE}/v2/_catalog?last=a"
 
 
 def test_a_registry_with_smaller_pages_chooses_their_size() -> None:
     refusal: Reply = (400, {}, render_error("PAGINATION_NUMBER_INVALID", "n"))
-    names, asked = _feed(flows.list_repositories(), refusal, _json({"repositories": ["a"]}))
-    assert names == ["a"]
+    names, asked = _feed(flows.read_catalog(), refusal, _json({"repositories": ["a"]}))
+    assert names == Catalog(("a",))
     assert asked[1].url == "/v2/_catalog"
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"repositories": 3}', b'"x"'])
 def test_a_catalog_that_is_none_is_refused(body: bytes) -> None:
     with pytest.raises(RegistryRefusedError, match="no JSON list"):
-        _feed(flows.list_repositories(), (200, {}, body))
+        _feed(flows.read_catalog(), (200, {}, body))
 
 
 def test_the_digest_of_a_tag_costs_one_head() -> None:
@@ -256,7 +257,7 @@ def test_no_answer_makes_a_flow_fail_with_anything_but_our_errors(
     status: int, body: bytes, headers: dict[str, str]
 ) -> None:
     push = pushing.push("a", "v1", NEW)
-    for flow in (flows.list_repositories(), flows.pull(PLAN), push, flows.delete(PLAN)):
+    for flow in (flows.read_catalog(), flows.pull(PLAN), push, flows.delete(PLAN)):
         request = next(flow)
         try:
             for _ in range(10):

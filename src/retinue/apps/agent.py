@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from retinue.apps.serving import Stop, bind, serving, url_of
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.core.call import Principal
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
@@ -143,15 +144,21 @@ def agent_app(
     return guarded(app, settings, state, host)
 
 
-def guarded(app: ASGIApp, settings: Settings, state: State, host: str) -> ASGIApp:
-    """The app behind the checks that every door has (DESIGN 7)."""
+def guarded(
+    app: ASGIApp,
+    settings: Settings,
+    state: State,
+    host: str,
+    tokens: Mapping[str, Principal] | None = None,
+) -> ASGIApp:
+    """The app behind the checks that every door has (DESIGN 7); ``tokens`` beside that of the state."""
     doors = DoorSettings(
         host=host,
         hosts=settings.doors.hosts,
         origins=settings.doors.origins,
         max_body_bytes=settings.limits.body_bytes,
     )
-    return Doorkeeper(app, doors, Tokens({state.local_token(): LOCAL_TOKEN}))
+    return Doorkeeper(app, doors, Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN}))
 
 
 async def _publish(registry: Registry, record: AgentRecord, options: ServeOptions) -> Published:

@@ -21,7 +21,8 @@ from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor,
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
-from retinue.core.errors import ChildFailedError, UnknownAgentError
+from retinue.core.call import Principal
+from retinue.core.errors import ChildFailedError, InvalidSettingError, UnknownAgentError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
@@ -31,12 +32,13 @@ from retinue.mesh.audit import record_calls
 from retinue.mesh.directory import Directory
 from retinue.mesh.events import log_line
 from retinue.protocols.pallet_card import encode_card, render_card
-from retinue.settings import Settings
+from retinue.settings import Settings, environment
 from retinue.surfaces import oci
 from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.faults import rest_fault
 from retinue.surfaces.health import health_route
+from retinue.surfaces.hooks import HOOK_TOKEN, hook_route
 from retinue.surfaces.security import check_bind, visitor_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -159,10 +161,27 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
             card_route(own_card),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
+            hook_route(mesh.notifications.take),
             *oci.routes(mesh.home, mesh.home),
         ]
     )
-    return guarded(app, settings, state, host)
+    return guarded(app, settings, state, host, hook_tokens(settings))
+
+
+def hook_tokens(settings: Settings) -> dict[str, Principal]:
+    """The token with which registries notify, besides that of the state.
+
+    Raises InvalidSettingError when the variable that should hold it is empty.
+    """
+    variable = settings.hooks.token_env
+    if variable is None:
+        return {}
+    token = environment().get(variable, "").strip()
+    if not token:
+        raise InvalidSettingError(
+            "hooks.token_env", f"the variable {variable} is not set", remedy=f"set {variable} to the token"
+        )
+    return {token: HOOK_TOKEN}
 
 
 def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
     guard_settings,
@@ -57,6 +58,7 @@ class Mesh:
     http: HttpClient
     events: EventBus
     search: SkillSearch
+    notifications: Notifications
 
 
 @asynccontextmanager
@@ -78,6 +80,8 @@ async def open_mesh(
             listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
         )
         stack.push_async_callback(directory.aclose)
+        notifications = Notifications(directory, registries)
+        stack.push_async_callback(notifications.aclose)
         index: TextIndex = texts if texts is not None else MemoryTextIndex()
         search = SkillSearch(index, directory.find_listing, eager=texts is not None)
         await search.synchronize(directory.list_held())
@@ -118,4 +122,4 @@ async def open_mesh(
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications)

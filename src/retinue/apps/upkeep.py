@@ -43,7 +43,7 @@ class Upkeep:
             group.create_task(self._repeat(self._ask_the_lost, _RETRY_S))
 
     async def _refresh(self) -> None:
-        await self._directory.refresh()
+        await self._directory.refresh(thorough=False)
         await self._probe(self._directory.list_all())
 
     async def _ask_the_lost(self) -> None:

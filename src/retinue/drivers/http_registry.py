@@ -31,6 +31,7 @@ from retinue.drivers.http import (
 from retinue.protocols.oci import flows, pushing
 from retinue.protocols.oci.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
 from retinue.protocols.oci.auth import Credentials, Login, authorized
+from retinue.protocols.oci.catalog import Catalog
 from retinue.protocols.oci.exchange import Flow, Request, Response, origin_of
 from retinue.protocols.oci.manifest import Descriptor, StoredManifest
 from retinue.protocols.oci.reference import Reference, choose_tag
@@ -95,8 +96,12 @@ class HttpRegistry:
         return self._servers[0].name
 
     async def list_repositories(self) -> list[str]:
-        found = await self._read(flows.list_repositories)
-        self.has_catalog = self.has_catalog or bool(found)
+        return list((await self.read_catalog()).repositories)
+
+    async def read_catalog(self) -> Catalog:
+        """All repositories, and what their tags mean where the registry says so: a hub does."""
+        found = await self._read(flows.read_catalog)
+        self.has_catalog = self.has_catalog or bool(found.repositories)
         return found
 
     async def list_tags(self, repository: str) -> list[str]:
@@ -253,6 +258,14 @@ class RegistryServer:
                 return (request.repeatable or not error.sent) and _now() < deadline
             return False
 
+        try:
+            answer = await self._try(request, url, deadline)
+        except (_Weather, TransportError, CallTimedOutError) as failure:
+            first: Exception = failure
+        else:
+            self._patient = True
+            return answer
+        # The machinery of repeating costs as much as a request: it is made only for one that failed.
         attempts = stamina.retry_context(
             on=next_try,
             attempts=ATTEMPTS if self._patient else 1,
@@ -263,14 +276,13 @@ class RegistryServer:
         )
         try:
             async for attempt in attempts:
-                if attempt.num > 1:
+                with attempt:
+                    if attempt.num == 1:
+                        raise first
                     _log.info(
                         "registry asked again", registry=self.name, what=request.what, attempt=attempt.num
                     )
-                with attempt:
-                    answer = await self._send(request, url, max(0.001, deadline - _now()))
-                    if is_weather(answer.status, repeatable=request.repeatable):
-                        raise _Weather(url, answer)
+                    answer = await self._try(request, url, deadline)
         except _Weather as weather:
             self._patient = False
             return weather.answer
@@ -278,6 +290,12 @@ class RegistryServer:
             self._patient = False
             raise
         self._patient = True
+        return answer
+
+    async def _try(self, request: Request, url: str, deadline: float) -> HttpResponse:
+        answer = await self._send(request, url, max(0.001, deadline - _now()))
+        if is_weather(answer.status, repeatable=request.repeatable):
+            raise _Weather(url, answer)
         return answer
 
     async def _send(self, request: Request, url: str, timeout_s: float) -> HttpResponse:

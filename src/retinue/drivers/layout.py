@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from retinue.core.errors import (
+    BusyError,
     ContentMissingError,
     DigestMismatchError,
     InvalidReferenceError,
@@ -44,6 +45,7 @@ from retinue.protocols.oci.artifacts import (
     render_artifact,
     same_owner,
 )
+from retinue.protocols.oci.catalog import Heads
 from retinue.protocols.oci.index import Index
 from retinue.protocols.oci.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
 from retinue.protocols.oci.reference import (
@@ -59,7 +61,7 @@ GENERATION_FILE = ".generation"
 RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
 """A nested repository of such a name would lie among the files of the one above it."""
 
-LAYOUTS_CACHED = 256
+LAYOUTS_CACHED = 4096
 LARGE_BYTES = 1024 * 1024
 """A larger file is read in a thread."""
 
@@ -92,6 +94,10 @@ class LayoutRegistry:
     async def list_repositories(self) -> list[str]:
         """All repositories that hold something, damaged ones included, in lexical order."""
         return await asyncio.to_thread(self._walk)
+
+    async def list_heads(self) -> dict[str, Heads]:
+        """What the tags of all repositories mean; damaged ones are left out."""
+        return await asyncio.to_thread(self._read_heads)
 
     async def list_tags(self, repository: str) -> list[str]:
         """All tags in lexical order; none for an unknown repository. Raises StateDamagedError."""
@@ -278,6 +284,15 @@ class LayoutRegistry:
         if RESERVED_PARTS.intersection(parts):
             raise InvalidReferenceError(repository, f"{', '.join(sorted(RESERVED_PARTS))} are kept names")
         return parts
+
+    def _read_heads(self) -> dict[str, Heads]:
+        found: dict[str, Heads] = {}
+        for repository in self._walk():
+            with suppress(StateDamagedError, BusyError, InvalidReferenceError):
+                if (index := self._layout(repository).read_index()) is not None:
+                    entries = {tag: index.find(tag) for tag in index.tags}
+                    found[repository] = {tag: e.digest for tag, e in entries.items() if e is not None}
+        return found
 
     def _walk(self) -> list[str]:
         found: list[str] = []

@@ -34,6 +34,7 @@ from retinue.protocols.oci.artifacts import (
     only_card_of,
     workflow_artifact,
 )
+from retinue.protocols.oci.catalog import Catalog
 from retinue.protocols.oci.catalog_index import INDEX, INDEX_TAG, index_artifact, parse_index_artifact
 from retinue.protocols.oci.manifest import Descriptor, StoredManifest
 from retinue.protocols.oci.reference import (
@@ -174,24 +175,33 @@ def _check_url(url: str) -> None:
 
 
 async def list_published(registry: Registry) -> list[str]:
+    """The repositories of a registry; as `read_published`."""
+    return list((await read_published(registry)).repositories)
+
+
+async def read_published(registry: Registry) -> Catalog:
     """The repositories of a registry: its catalog, else those configured for it, else its index artifact.
 
     Raises what the catalog's reading raises when there is nothing else to go by.
     """
     refusal: RegistryRefusedError | None = None
     try:
-        if found := await registry.list_repositories():
-            return found
+        if isinstance(registry, HttpRegistry):
+            catalog = await registry.read_catalog()
+        else:
+            catalog = Catalog(tuple(await registry.list_repositories()))
+        if catalog.repositories:
+            return catalog
     except RegistryRefusedError as error:
         if error.status >= 500 or error.status == 429:
             raise
         refusal = error
     if isinstance(registry, HttpRegistry) and registry.repositories:
-        return sorted(registry.repositories)
+        return Catalog(tuple(sorted(registry.repositories)))
     indexed = await _read_index(registry)
     if indexed is None and refusal is not None:
         raise refusal
-    return indexed or []
+    return Catalog(tuple(indexed or ()))
 
 
 async def publish_card(

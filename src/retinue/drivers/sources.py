@@ -6,8 +6,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Protocol, runtime_checkable
 
 from retinue.core.errors import (
@@ -17,16 +19,21 @@ from retinue.core.errors import (
     SchemaRefusedError,
 )
 from retinue.core.record import AgentRecord, Listing
-from retinue.drivers.registry import Registry, list_published
+from retinue.drivers.registry import Registry, read_published
 from retinue.mesh.schema import check_skill
 from retinue.mesh.sources import Reading, SourceProblem
 from retinue.protocols.oci.artifacts import Artifact
+from retinue.protocols.oci.catalog import Heads
 from retinue.protocols.oci.reference import Reference, choose_tag, is_repository
 from retinue.protocols.pallet_card import parse_card
 
 AGENTS = "agents/"
 WORKFLOWS = "workflows/"
 CONCURRENT_READS = 16
+
+TAGS_TTL_S = 300.0
+"""How long `RegistrySource.revalidate` trusts that no better tag came (P-30): listing the tags costs a
+docker-registry twice what it costs to say that a card is the same."""
 
 FULL_READ_S = 60.0
 """An unchanged stamp is trusted this long: a layout that was copied in by hand bears none."""
@@ -54,6 +61,8 @@ class _Known:
     digest: str
     listing: Listing | None
     error: MalformedArtifactError | None = None
+    listed_at: float = -inf
+    """When the tags were last listed."""
 
 
 class RegistrySource:
@@ -95,11 +104,23 @@ class RegistrySource:
 
     async def read_all(self) -> Reading:
         """Every card of the registry; raises RegistryError when nothing tells what is in it (doubt 5)."""
+        return await self._read_all(inf)
+
+    async def revalidate(self) -> Reading:
+        """As `read_all`, at one small request for a card that did not change.
+
+        A new tag beside the one that was chosen shows within `TAGS_TTL_S`, all else at once.
+        """
+        return await self._read_all(self._clock() - TAGS_TTL_S)
+
+    async def _read_all(self, tags_since: float) -> Reading:
+        """Every card; tags that were listed since then are not listed again."""
         began_at = self._clock()
         stamp = self._stamped.generation() if self._stamped is not None else None
         if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
             return self._last
-        repositories = [r for r in await list_published(self._registry) if _may_hold_card(r)]
+        catalog = await read_published(self._registry)
+        repositories = [r for r in catalog.repositories if may_hold_card(r)]
         listings: dict[str, Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
@@ -107,7 +128,7 @@ class RegistrySource:
         async def work() -> None:
             for repository in waiting:
                 try:
-                    listing = await self.read_one(repository)
+                    listing = await self._read(repository, catalog.heads.get(repository), tags_since)
                 except RetinueError as error:
                     problems[repository] = SourceProblem(self.name, repository, error)
                 else:
@@ -129,25 +150,50 @@ class RegistrySource:
         Raises MalformedArtifactError, ReferenceNotFoundError (without the tag asked for) and what
         the registry raises.
         """
-        tags = await self._registry.list_tags(key)
-        if not tags:
+        return await self._read(key)
+
+    async def _read(self, key: str, heads: Heads | None = None, tags_since: float = inf) -> Listing | None:
+        """The card; ``heads`` are the tags where the catalog told them, and spare every request."""
+        known = self._known.get(key)
+        if heads is not None:
+            tag = self._choose(key, heads)
+            if known is not None and (known.tag, known.digest) == (tag, heads.get(tag or "")):
+                return _listing_of(known)
+            return None if tag is None else await self._read_tag(key, tag, -inf)
+        likely = self._tag
+        if likely is None and known is not None and known.listed_at > tags_since:
+            likely = known.tag
+        if likely is not None:
+            # Its tag is set or was chosen lately; one that is gone is looked for among the others.
+            with suppress(ReferenceNotFoundError):
+                return await self._read_tag(key, likely, known.listed_at if known is not None else -inf)
+        listed_at = self._clock()
+        tag = self._choose(key, await self._registry.list_tags(key))
+        return None if tag is None else await self._read_tag(key, tag, listed_at)
+
+    def _choose(self, key: str, tags: Iterable[str]) -> str | None:
+        """The tag to read; None where there is none at all. Raises ReferenceNotFoundError."""
+        held = list(tags)
+        if not held:
             self._known.pop(key, None)
             return None
-        tag = choose_tag(tags, self._tag)
+        tag = choose_tag(held, self._tag)
         if tag is None:
             raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")
+        return tag
+
+    async def _read_tag(self, key: str, tag: str, listed_at: float) -> Listing | None:
         known = self._known.get(key)
         if known is not None and known.tag != tag:
             known = None
         reference = Reference(key, tag=tag)
         artifact = await self._pull(reference, known)
         if artifact is not None:
-            known = self._known[key] = self._open(reference, artifact)
+            known = self._open(reference, artifact)
         elif known is None:
             return None
-        if known.error is not None:
-            raise known.error
-        return known.listing
+        self._known[key] = replace(known, listed_at=listed_at)
+        return _listing_of(known)
 
     async def _pull(self, reference: Reference, known: _Known | None) -> Artifact | None:
         """What the registry holds; None where that is known, or is no artifact of ours."""
@@ -182,6 +228,12 @@ class RegistrySource:
         return _Known(tag, artifact.digest, listing)
 
 
+def _listing_of(known: _Known) -> Listing | None:
+    if known.error is not None:
+        raise known.error
+    return known.listing
+
+
 def _check_schemas(record: AgentRecord, reference: str) -> None:
     try:
         for skill in record.skills:
@@ -190,5 +242,6 @@ def _check_schemas(record: AgentRecord, reference: str) -> None:
         raise MalformedArtifactError(reference, error.message) from None
 
 
-def _may_hold_card(repository: str) -> bool:
+def may_hold_card(repository: str) -> bool:
+    """Whether a repository of this name is worth a look."""
     return is_repository(repository) and not repository.startswith(WORKFLOWS)

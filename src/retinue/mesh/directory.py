@@ -26,7 +26,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.feed import Feed
-from retinue.mesh.listing_index import ListingIndex, Scopes, is_older
+from retinue.mesh.listing_index import ListingIndex, Scopes, carry_over, is_older, says_the_same
 from retinue.mesh.listings import Listings
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.sources import Reading, Source, SourceProblem
@@ -178,9 +178,9 @@ class Directory:
                 return listing.record.url
         raise SkillNotOfferedError(skill_id)
 
-    async def refresh(self) -> None:
-        """Read every source now; what fails is in `problems`."""
-        await asyncio.gather(*(feed.read() for feed in self._feeds.values()))
+    async def refresh(self, *, thorough: bool = True) -> None:
+        """Read every source now, else as cheaply as it can revalidate; what fails is in `problems`."""
+        await asyncio.gather(*(feed.read(thorough=thorough) for feed in self._feeds.values()))
 
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, say that they changed, or are past their time to live.
@@ -207,12 +207,20 @@ class Directory:
         feed = self._feeds.get(listing.source)
         if feed is not None:
             task = self._rereads.get(listing.id)
-            if task is None or task.done():
-                task = asyncio.create_task(self._reread(feed, listing.id), name=f"reread {listing.key}")
-                self._rereads[listing.id] = task
-                task.add_done_callback(lambda _: self._rereads.pop(listing.id, None))
-            await asyncio.shield(task)
+            await asyncio.shield(task or self._start_reread(feed, listing.id))
         return self._index.find(listing.id)
+
+    async def reread_key(self, source: str, key: str) -> Listing | None:
+        """Ask one source for one key, known or not, from now on; an unknown source names nothing.
+
+        Returns what holds now, as `reread`, but never joins a reading that began before.
+        """
+        feed, listing_id = self._feeds.get(source), ListingKey(source, key)
+        if feed is not None:
+            while (task := self._rereads.get(listing_id)) is not None:
+                await asyncio.wait([task])
+            await asyncio.shield(self._start_reread(feed, listing_id))
+        return self._index.find(listing_id)
 
     def upsert(self, listing: Listing) -> Listing:
         """Add or replace a listing; returns what holds now.
@@ -321,16 +329,28 @@ class Directory:
 
     async def _take(self, source: str, reading: Reading) -> None:
         """Hold what the reading lists, drop what it neither lists nor has a problem with."""
+        overtaken = self._feeds[source].overtaken
         for start in range(0, len(reading.listings), _BATCH):
-            batch = [self._accept(listing)[1] for listing in reading.listings[start : start + _BATCH]]
+            batch = [
+                self._accept(listing)[1]
+                for listing in reading.listings[start : start + _BATCH]
+                if listing.key not in overtaken
+            ]
             self._save([accepted for accepted in batch if accepted is not None])
             await asyncio.sleep(0)
         spared = {a.key for a in reading.listings} | {p.key for p in reading.problems}
         if None not in spared:
-            for gone in [a.id for a in self._index if a.source == source and a.key not in spared]:
+            for gone in [a.id for a in self._index if a.source == source and a.key not in spared | overtaken]:
                 self.remove(gone)
 
+    def _start_reread(self, feed: Feed, listing_id: ListingKey) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._reread(feed, listing_id), name=f"reread {listing_id.key}")
+        self._rereads[listing_id] = task
+        task.add_done_callback(lambda _: self._rereads.pop(listing_id, None))
+        return task
+
     async def _reread(self, feed: Feed, listing_id: ListingKey) -> None:
+        feed.overtake(listing_id.key)
         try:
             listing = await feed.source.read_one(listing_id.key)
         except RetinueError as error:
@@ -345,10 +365,10 @@ class Directory:
     def _accept(self, listing: Listing) -> tuple[Listing, Listing | None]:
         """What holds now, and the listing to save where that is new."""
         current = self._index.find(listing.id)
-        if current is not None and (is_older(listing, current) or _says_the_same(listing, current)):
+        if current is not None and (is_older(listing, current) or says_the_same(listing, current)):
             return current, None
         before = current or self._remembered.pop(listing.id, None)
-        accepted = _carry_over(listing, before) if before is not None else listing
+        accepted = carry_over(listing, before) if before is not None else listing
         self._index.put(accepted)
         self._tell(Change("added" if current is None else "changed", accepted))
         return accepted, accepted
@@ -376,19 +396,3 @@ class Directory:
     def _tell(self, change: Change) -> None:
         for watcher in tuple(self._watchers):
             watcher(change)
-
-
-def _says_the_same(new: Listing, held: Listing) -> bool:
-    if new.reachable is not None and new.reachable != held.reachable:
-        return False
-    same_bytes = new.digest is not None and new.digest == held.digest
-    return new.tag == held.tag and (same_bytes or (new.digest == held.digest and new.record == held.record))
-
-
-def _carry_over(new: Listing, before: Listing) -> Listing:
-    """``new`` with what was chosen and, while it is at the same place, measured before."""
-    kept = replace(new, enabled=before.enabled, stats=before.stats)
-    moved = new.digest != before.digest or new.record.url != before.record.url
-    if moved or new.reachable is not None:
-        return kept
-    return replace(kept, reachable=before.reachable, since=before.since, last_error=before.last_error)

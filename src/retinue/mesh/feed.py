@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from retinue.core.errors import RetinueError
-from retinue.mesh.sources import Reading, Source, SourceProblem, WatchedSource
+from retinue.mesh.sources import Reading, RevalidatedSource, Source, SourceProblem, WatchedSource
 
 MISS_TTL_S = 1.0
 """Look-ups that miss re-read a source at most this often."""
@@ -25,11 +25,14 @@ class Feed:
         self.failure: RetinueError | None = None
         self.problems: dict[str, SourceProblem] = {}
         self.reads = 0
+        self.overtaken: set[str] = set()
+        """Keys that were read by themselves since the reading in flight began: it may know less of them."""
         self._take = take
         self._clock = clock
         self._watch = source if isinstance(source, WatchedSource) else None
         self._task: asyncio.Task[None] | None = None
         self._began_at = 0.0
+        self._thorough = True
         self._for_miss = False
 
     @property
@@ -42,18 +45,25 @@ class Feed:
         limit_s = ttl_s if self.failure is None else min(ttl_s, RETRY_S)
         return self._clock() - self._began_at >= limit_s
 
-    def start(self) -> asyncio.Task[None]:
-        """The reading in flight, or a new one."""
+    def start(self, *, thorough: bool = True) -> asyncio.Task[None]:
+        """The reading in flight, or a new one; only revalidating where not ``thorough``."""
         if self._task is None or self._task.done():
             self._began_at = self._clock()
             self._for_miss = False
+            self._thorough = thorough
+            self.overtaken.clear()
             self._task = asyncio.create_task(self._read(), name=f"read {self.source.name}")
         return self._task
 
-    async def read(self) -> None:
+    def overtake(self, key: str) -> None:
+        """Note that this key is read by itself from now on."""
+        if self._task is not None and not self._task.done():
+            self.overtaken.add(key)
+
+    async def read(self, *, thorough: bool = True) -> None:
         """Read the source, from now on: a reading already in flight may have missed something."""
         await self._join()
-        await asyncio.shield(self.start())
+        await asyncio.shield(self.start(thorough=thorough))
 
     async def read_if_needed(self) -> None:
         """Join a reading in flight, and read once more where the source still says that it changed."""
@@ -68,7 +78,7 @@ class Feed:
         a reading that ended since is as good as a new one.
         """
         await self._join()
-        if self.reads > reads_before and asked_at - self._began_at <= MISS_TTL_S:
+        if self._thorough and self.reads > reads_before and asked_at - self._began_at <= MISS_TTL_S:
             return
         if self._for_miss and self._clock() - self._began_at <= MISS_TTL_S and not self.has_changed:
             return
@@ -88,12 +98,16 @@ class Feed:
 
     async def _read(self) -> None:
         try:
-            reading = await self.source.read_all()
+            if not self._thorough and isinstance(self.source, RevalidatedSource):
+                reading = await self.source.revalidate()
+            else:
+                reading = await self.source.read_all()
         except RetinueError as error:
             self.failure = error
         else:
             await self._take(reading)
             self.failure = None
-            self.problems = {p.key: p for p in reading.problems if p.key is not None}
+            told = {p.key: p for p in reading.problems if p.key is not None and p.key not in self.overtaken}
+            self.problems = told | {k: p for k, p in self.problems.items() if k in self.overtaken}
         finally:
             self.reads += 1

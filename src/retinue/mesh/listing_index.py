@@ -8,6 +8,7 @@ they cost the same among ten agents and a hundred thousand; a change drops those
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -188,3 +189,20 @@ def _take_out(index: dict[str, dict[ListingKey, None]], key: str, listing_id: Li
         entries.pop(listing_id, None)
         if not entries:
             del index[key]
+
+
+def says_the_same(new: Listing, held: Listing) -> bool:
+    """Whether ``new`` tells nothing that ``held`` does not."""
+    if new.reachable is not None and new.reachable != held.reachable:
+        return False
+    same_bytes = new.digest is not None and new.digest == held.digest
+    return new.tag == held.tag and (same_bytes or (new.digest == held.digest and new.record == held.record))
+
+
+def carry_over(new: Listing, before: Listing) -> Listing:
+    """``new`` with what was chosen and, while it is at the same place, measured before."""
+    kept = replace(new, enabled=before.enabled, stats=before.stats)
+    moved = new.digest != before.digest or new.record.url != before.record.url
+    if moved or new.reachable is not None:
+        return kept
+    return replace(kept, reachable=before.reachable, since=before.since, last_error=before.last_error)

@@ -53,6 +53,14 @@ class WatchedSource(Source, Protocol):
         """Whether something may have changed since the last `read_all` began."""
 
 
+@runtime_checkable
+class RevalidatedSource(Source, Protocol):
+    """A source that can be asked more cheaply when everything is only to be kept fresh."""
+
+    async def revalidate(self) -> Reading:
+        """As `read_all`; may leave out for some minutes what is seldom and dear to find out."""
+
+
 class MemorySource:
     """The twin in memory: lists what it was given, and fails when told to."""
 

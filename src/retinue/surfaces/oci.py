@@ -7,6 +7,7 @@ Without a store nothing is written through this door: every write is refused wit
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from retinue.protocols.oci.catalog import CATALOG_TYPE, Heads, render_heads
 from retinue.protocols.oci.manifest import OCTETS_TYPE, StoredManifest
 from retinue.protocols.oci.reference import digest_of
 from retinue.protocols.oci.wire import PAGE_SIZE_LIMIT, render_next_link
@@ -37,6 +39,8 @@ class RegistryContents(Protocol):
     """What the door shows: a registry with its stored bytes (``drivers.layout.LayoutRegistry``)."""
 
     async def list_repositories(self) -> list[str]: ...
+
+    async def list_heads(self) -> Mapping[str, Heads]: ...
 
     async def list_tags(self, repository: str) -> list[str]: ...
 
@@ -95,8 +99,12 @@ class _Door:
         return Response(b"{}", media_type=JSON_TYPE, headers=API_VERSION)
 
     async def catalog(self, request: Request) -> Response:
+        if CATALOG_TYPE not in request.headers.get("accept", ""):
+            return _page(request, await self._registry.list_repositories(), "repositories")
+        heads = await self._registry.list_heads()
+        # Damaged repositories have no heads, and are named all the same.
         names = await self._registry.list_repositories()
-        return _page(request, names, "repositories")
+        return _page(request, names, "repositories", heads=heads)
 
     async def tags(self, request: Request) -> Response:
         name = read_repository(request)
@@ -168,9 +176,17 @@ def _read_range(request: Request, size: int) -> tuple[int, int] | None:
     return (first, min(last, size - 1)) if first <= last or first >= size else None
 
 
-def _page(request: Request, names: list[str], key: str, beside: dict[str, str] | None = None) -> Response:
+def _page(
+    request: Request,
+    names: list[str],
+    key: str,
+    beside: dict[str, str] | None = None,
+    *,
+    heads: Mapping[str, Heads] | None = None,
+) -> Response:
     """One page of a sorted list after ``last``, at most ``n`` names, with a Link to the next.
 
+    With ``heads`` it is our own form of the catalog.
     Without ``n`` a page holds a thousand: seed 001's client asks once and follows no link.
     """
     limit = _page_size(request.query_params.get("n"))
@@ -181,11 +197,13 @@ def _page(request: Request, names: list[str], key: str, beside: dict[str, str] |
     if page and len(rest) > limit:
         query = urlencode({"n": limit, "last": page[-1]})
         headers["link"] = render_next_link(f"{request.url.path}?{query}")
-    body = orjson.dumps({**(beside or {}), key: page})
+    told = {} if heads is None else {"heads": render_heads(page, heads)}
+    body = orjson.dumps({**(beside or {}), key: page, **told})
     headers["etag"] = f'"{digest_of(body)}"'
     if _has_it(request, headers["etag"]):
         return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type=JSON_TYPE)
+    headers["content-type"] = JSON_TYPE if heads is None else CATALOG_TYPE
+    return Response(body, headers=headers)
 
 
 def _page_size(text: str | None) -> int:

@@ -5,6 +5,8 @@ Distribution spec 1.1; FACTS 3, B1 has what docker-registry does beside it.
 
 from __future__ import annotations
 
+import orjson
+
 from retinue.core.errors import (
     ContentMissingError,
     DigestMismatchError,
@@ -14,6 +16,7 @@ from retinue.core.errors import (
     RegistryRefusedError,
 )
 from retinue.protocols.oci.artifacts import MAX_BLOB_BYTES, MAX_CONTENT_BYTES, Artifact, parse_envelope
+from retinue.protocols.oci.catalog import CATALOG_TYPE, Catalog, Heads, parse_heads
 from retinue.protocols.oci.exchange import (
     REDIRECTS,
     Flow,
@@ -37,25 +40,34 @@ from retinue.protocols.oci.wire import PAGE_SIZE_LIMIT
 MAX_PAGES = 1000
 MAX_REDIRECTS = 3
 _ACCEPT = {"accept": f"{MANIFEST_TYPE}, {DOCKER_MANIFEST_TYPE}"}
+_ACCEPT_CATALOG = {"accept": f"{CATALOG_TYPE}, application/json"}
 _SMALL_BYTES = 4096
 """Room for an error body where the content asked for is smaller than one."""
 
 
-def list_repositories() -> Flow[list[str]]:
-    """All repositories of ``_catalog``, page by page, in lexical order (P-02)."""
+def read_catalog() -> Flow[Catalog]:
+    """All repositories of ``_catalog``, page by page, in lexical order (P-02).
+
+    A registry that knows `CATALOG_TYPE` says as well what their tags mean.
+    """
     found: set[str] = set()
+    heads: dict[str, Heads] = {}
     url: str | None = f"/v2/_catalog?n={PAGE_SIZE_LIMIT}"
     seen: set[str] = set()
     while url is not None and url not in seen and len(seen) < MAX_PAGES:
         seen.add(url)
-        response = yield Request("GET", url, max_response_bytes=MAX_CONTENT_BYTES, what="the catalog")
+        response = yield Request(
+            "GET", url, _ACCEPT_CATALOG, max_response_bytes=MAX_CONTENT_BYTES, what="the catalog"
+        )
         if response.status == 400 and len(seen) == 1:
             # A registry that serves smaller pages than ours says so by 400: let it choose the size.
             url = "/v2/_catalog"
             continue
         found.update(read_names(response, "repositories"))
+        if response.headers.get("content-type", "").startswith(CATALOG_TYPE):
+            heads |= parse_heads(orjson.loads(response.body))
         url = read_next_page(response)
-    return sorted(found)
+    return Catalog(tuple(sorted(found)), heads)
 
 
 def list_tags(repository: str) -> Flow[list[str]]:
