@@ -198,6 +198,14 @@ def test_what_an_agent_json_says_wins_and_what_it_leaves_out_stays() -> None:
     assert (record.name, record.version, record.description, record.topics) == ("b", "1", "old", ("y",))
 
 
+@pytest.mark.parametrize("name", ["", "two words", "../other", "a@b"])
+def test_an_agent_json_gives_no_name_that_an_agent_cannot_have(name: str) -> None:
+    agent = Agent("a")
+    with pytest.raises(InvalidSettingError, match="is no agent name"):
+        agent.amend(name=name)
+    assert agent.name == "a"
+
+
 def test_skills_are_exchanged_for_amended_ones_only() -> None:
     agent = plan_agent()
     agent.replace_skills([Skill("create_plan", visibility="exposed")])
@@ -264,6 +272,23 @@ async def test_a_synchronous_skill_fails_whatever_it_raises(raised: BaseExceptio
     outcome = await agent.ask("fail", timeout_s=2)
     assert isinstance(outcome.error, ExecutionFailedError)
     assert "no more" in outcome.error.message
+
+
+class _Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), _Odd("3")])
+async def test_an_asynchronous_skill_fails_whatever_it_raises(raised: BaseException) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def fail() -> None:
+        raise raised
+
+    outcome = await agent.ask("fail", timeout_s=2)
+    assert isinstance(outcome.error, ExecutionFailedError)
+    assert outcome.error.message.startswith(type(raised).__name__)
 
 
 async def test_a_synchronous_skill_leaves_the_loop_free() -> None:

@@ -317,9 +317,10 @@ def test_a_result_with_null_beside_finite_numbers_is_fine() -> None:
     assert encode_result("s", {"a": None, "b": [1.5, None]}) == {"a": None, "b": [1.5, None]}
 
 
-def test_a_number_that_is_not_finite_is_refused_in_a_typed_result_as_well() -> None:
+@pytest.mark.parametrize("type_", [dict[str, list[float]], dict[str, Any], dict])
+def test_a_number_that_is_not_finite_is_refused_in_a_typed_result_as_well(type_: Any) -> None:
     with pytest.raises(OutputInvalidError):
-        typed_result(dict[str, float], {"a": float("nan")})
+        typed_result(type_, {"a": [1.0, float("nan")]})
 
 
 def test_a_result_that_refers_to_itself_is_refused() -> None:

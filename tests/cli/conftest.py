@@ -46,7 +46,7 @@ def retinue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Retinue:
     monkeypatch.chdir(folder)
     runner = CliRunner()
 
-    def run(*arguments: str, stdin: str | None = None) -> Result:
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
         result = runner.invoke(program, arguments, input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result

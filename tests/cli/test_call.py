@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from retinue.cli.options import MAX_INPUT_CHARACTERS
 from tests.cli.conftest import Retinue
 
 FLOW = "name: hello\nsteps:\n  - id: one\n    skill: greet\n"
@@ -36,6 +37,24 @@ def test_arguments_come_from_standard_input_on_wish(retinue: Retinue, plan_card:
     refused = retinue("call", "create_plan", "-", stdin='{"rounds": 1}')
     assert "missing required field 'requirements'" in refused.stderr
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            b'{"text": "' + b"x" * MAX_INPUT_CHARACTERS,
+            "arguments: standard input is over 4,194,304 characters",
+        ),
+        (b'{"text": "\xff"}', "arguments: standard input is not UTF-8"),
+    ],
+)
+def test_standard_input_that_cannot_be_taken_is_named_for_what_it_is(
+    given: bytes, said: str, retinue: Retinue
+) -> None:
+    refused = retinue("call", "create_plan", "-", stdin=given)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"error: {said} — ")
 
 
 def test_a_skill_that_nobody_offers_is_answered_with_a_near_one(retinue: Retinue, plan_card: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sqlite3
@@ -90,6 +91,15 @@ def test_a_damaged_token_is_named(retinue: Retinue, retinue_home: Path) -> None:
 def test_a_state_folder_that_is_a_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
     retinue_home.write_text("no folder")
     assert "is no folder" in _examine(retinue)["state"]["found"]
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(
+    retinue: Retinue, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    check = _examine(retinue)["state"]
+    assert check["status"] == "fail"
+    assert check["found"].startswith(f"{retinue_home} cannot be made")
 
 
 def test_a_damaged_hub_file_is_named(retinue: Retinue, retinue_home: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -125,6 +126,19 @@ def test_a_wrong_value_is_answered_with_the_way_to_the_help(retinue: Retinue) ->
     assert refused.stderr.endswith("— see retinue call --help\n")
 
 
+def test_an_option_without_its_value_is_answered_with_the_way_to_the_help(retinue: Retinue) -> None:
+    refused = retinue("find", "--why")
+    assert refused.exit_code == 2
+    assert refused.stderr == "error: option '--why' requires an argument — see retinue COMMAND --help\n"
+
+
+def test_a_folder_that_was_deleted_is_named(retinue: Retinue) -> None:
+    Path.cwd().rmdir()
+    refused = retinue("agents")
+    assert (refused.exit_code, refused.stdout) == (8, "")
+    assert refused.stderr == "error: the current folder was deleted — cd to one that is there\n"
+
+
 def test_a_wrong_setting_is_named_with_its_place(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETINUE_HUB__PORT", "many")
     refused = retinue("agents")
@@ -186,6 +200,19 @@ def test_output_that_nobody_reads_any_more_is_dropped_in_silence(
     broken.append(BrokenPipeError())
     failed = retinue("agents")
     assert (failed.exit_code, failed.stderr) == (PIPE_CLOSED, "")
+
+
+@pytest.mark.parametrize(("redirection", "status"), [(">&-", 0), (">/dev/full", 1), (">/dev/full 2>&1", 1)])
+def test_output_that_goes_nowhere_leaves_no_trace_of_the_interpreter(redirection: str, status: int) -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -m retinue workflows {redirection}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status
+    assert "Exception ignored" not in ended.stderr
+    assert ended.stderr.count("\n") <= 1
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["call", "--help"], ["completion", "bash"]])

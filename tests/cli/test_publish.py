@@ -83,7 +83,7 @@ def test_an_agent_in_python_without_url_is_refused_with_both_ways_out(retinue: R
     assert "retinue serve word.py" in refused.stderr
 
 
-@pytest.mark.parametrize("url", ["localhost:8001", "ftp://host", "http://"])
+@pytest.mark.parametrize("url", ["localhost:8001", "ftp://host", "http://", "http://host:99999", "http://["])
 def test_a_url_that_nobody_can_call_is_refused(url: str, retinue: Retinue) -> None:
     Path("word.py").write_text(AGENT)
     assert "is no address" in retinue("publish", "word.py", "--url", url).stderr

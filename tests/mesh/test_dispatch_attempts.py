@@ -274,6 +274,20 @@ async def test_a_refusal_of_the_callers_own_making_says_nothing_against_the_agen
     assert pulses.of(make_listing("a")).health == "healthy"
 
 
+@pytest.mark.parametrize("remote_type", ["unknown_skill", "skill_not_offered"])
+async def test_whoever_has_not_what_a_card_offers_is_not_taken_for_its_agent(remote_type: str) -> None:
+    """Another agent may have taken the port of one that was killed."""
+    pulses = Pulses()
+    fault = RemoteFaultError("a", -32601, "Unknown skill: create_plan", {"type": remote_type})
+    dispatcher, lookup, invoker = make_dispatcher(
+        make_listing("a"), make_listing("b"), acts={"a": fault}, pulses=pulses
+    )
+    assert (await dispatcher.dispatch(make_call())).agent == "b"
+    assert invoker.invoked == ["a", "b"]
+    assert pulses.of(make_listing("a")).health == "unknown"
+    assert not [told for told in lookup.told if told.startswith("reachable a")]
+
+
 async def test_a_caller_that_gives_up_at_its_deadline_has_waited_too_long_for_the_agent() -> None:
     clock = FakeClock()
     pulses = Pulses(clock=clock)

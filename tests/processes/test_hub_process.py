@@ -22,13 +22,6 @@ from tests.processes.running import (
 from tests.requirements import requirement
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def test_a_hub_says_where_it_is_and_takes_it_back_on_a_clean_exit(
     tmp_path: Path, retinue_home: Path, port: int
 ) -> None:
@@ -37,6 +30,8 @@ def test_a_hub_says_where_it_is_and_takes_it_back_on_a_clean_exit(
         address = orjson.loads((retinue_home / "hub.json").read_bytes())
         assert (address["url"], address["pid"]) == (url, hub.process.pid)
         assert get(f"{url}/health")[1]["status"] == "ok"
+        assert hub.wait_for("exposed to MCP clients").startswith("0 agents, 0 skills, 0 exposed")
+        assert "expose=True" not in hub.output
         assert hub.end(signal.SIGINT) == 0
     assert not (retinue_home / "hub.json").exists()
 

@@ -26,6 +26,47 @@ def test_serve_publishes_its_agent_and_forgets_it_on_a_clean_exit(tmp_path: Path
         assert execute(url, "who")["error"]["code"] == -32601
 
 
+def test_an_agent_whose_terminal_is_closed_is_forgotten(tmp_path: Path, retinue_home: Path) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    with program("serve", str(agent), cwd=tmp_path) as served:
+        served.wait_for("published")
+        assert served.end(signal.SIGHUP) == 0
+        assert served.wait_for("stopping") == "stopping: SIGHUP"
+    assert not list((retinue_home / "registry" / "agents").iterdir())
+
+
+def test_an_agent_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = program("serve", str(agent), cwd=tmp_path)
+        with running as served:
+            signal.signal(signal.SIGHUP, before)
+            url = served.url_in("one-agent")
+            served.wait_for("published")
+            served.send(signal.SIGHUP)
+            assert execute(url, "who")["result"] == "one"
+            assert served.end() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_skill_that_blocks_its_thread_does_not_keep_the_process(tmp_path: Path) -> None:
+    agent = tmp_path / "blocking.py"
+    agent.write_text(
+        "import time\n\nfrom retinue import Agent\n\n"
+        "agent = Agent('blocking-agent')\n\n\n"
+        "@agent.skill(timeout_s=0.1)\n"
+        "def block() -> None:\n"
+        "    time.sleep(600)\n"
+    )
+    with program("serve", str(agent), cwd=tmp_path) as served:
+        url = served.url_in("blocking-agent")
+        served.wait_for("published")
+        assert "did not answer within" in execute(url, "block")["error"]["message"]
+        assert served.end(signal.SIGINT) == 0
+
+
 def test_two_agents_on_one_port_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     one = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     two = write_agent(tmp_path, "two-agent", "1.0.0", "other", "two")
@@ -110,9 +151,10 @@ def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path
         assert execute(url, "ask")["result"] == "heard one"
 
 
-def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path, port: int) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "before")
-    with program("serve", str(agent), "--no-publish", "--reload", cwd=tmp_path) as served:
+    arguments = ("--no-publish", "--reload", "--port", str(port))
+    with program("serve", str(agent), *arguments, cwd=tmp_path) as served:
         url = served.url_in("one-agent")
         assert execute(url, "who")["result"] == "before"
         whole = agent.read_text()

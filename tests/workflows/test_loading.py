@@ -77,6 +77,9 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
     [
         ("name: w\nsteps: []\n", 2, "no steps", "add at least one"),
         ("name: w\n", 1, "'steps' is missing", "add steps"),
+        ("name: w\nsteps: plan\n", 2, "steps: it must be a list; it is a string", "docs/workflows.md"),
+        ("name: w\nsteps: [plan]\n", 2, "steps[0]: it must be an object; it is a string", "docs/workflows"),
+        ("name: 1\nsteps: [{id: a, skill: b}]\n", 1, "name: it must be a string; it is a number", "quote"),
         ("steps: [{id: a, skill: b}]\n", 1, "'name' is missing", "add name"),
         (with_step("{id: a, skill: b, with: {n: ${{ input.n }}}}"), 4, "", "put quotes around it"),
         ("name: w\nsteps: [\n", 3, "", "mend the YAML"),
@@ -145,7 +148,7 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
             "'dellay'",
             "did you mean delay?",
         ),
-        (with_step("{id: a, skill: b, version: 1.0}"), 4, "valid string", "quote"),
+        (with_step("{id: a, skill: b, version: 1.0}"), 4, "must be a string; it is a number", "quote"),
         (with_step("{id: a, skill: b, with: words}"), 4, "gives no arguments", "object"),
         (with_step('{id: a, skill: b, with: {x: "${{ 1 + }}"}}'), 4, "Syntax error", "CEL"),
         (with_step('{id: a, skill: b, with: {x: "${{ input.x"}}'), 4, "without its }}", "close it"),

@@ -89,6 +89,7 @@ class Signature:
 
 def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
     """A result as a JSON value, through its declared type where there is one."""
+    given = value
     try:
         if adapter is not None:
             value = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
@@ -100,8 +101,9 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
         plain = orjson.loads(encoded)
     else:
         plain = value
-    # orjson writes NaN and the infinities as null: a number would silently become nothing
-    if b"null" in encoded and _has_nonfinite(value):
+    # orjson writes NaN and the infinities as null, pydantic those in parts without a type of their own:
+    # a number would silently become nothing
+    if b"null" in encoded and (_has_nonfinite(value) or _has_nonfinite(given)):
         raise OutputInvalidError(where, [Problem("", "no JSON value: a float that is not finite")])
     return plain
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -99,8 +99,7 @@ class Program(click.Group):
         _check_place()
         try:
             status = super().invoke(ctx)
-            if sys.stdout is not None:  # it was closed before the start: retinue … >&-
-                sys.stdout.flush()
+            sys.stdout.flush()
         except BrokenPipeError:
             _drop_output()
             return PIPE_CLOSED
@@ -116,6 +115,9 @@ class Program(click.Group):
     ) -> NoReturn:
         """Run one command and leave with its exit status; nothing but SystemExit comes out."""
         arguments = list(sys.argv[1:] if args is None else args)
+        # closed before the start: retinue … >&-
+        sys.stdout = sys.stdout or _open_nowhere()
+        sys.stderr = sys.stderr or _open_nowhere()
         try:
             status = super().main(
                 arguments,
@@ -132,6 +134,10 @@ class Program(click.Group):
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def _open_nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
 def _check_place() -> None:
     try:
         Path.cwd()
@@ -143,8 +149,7 @@ def _drop_output() -> None:
     """Send what cannot be written nowhere: its reader is gone, and the interpreter would complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except (OSError, ValueError):
             with suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,0 +1,67 @@
+"""What ``serve`` and ``publish`` load, and how a file that cannot be loaded is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from retinue.apps.targets import load_target
+from retinue.core.errors import InvalidSettingError
+
+AGENT = "from retinue import Agent\n\nagent = Agent('word-agent')\n"
+
+
+def refusal(text: str, folder: Path) -> str:
+    with pytest.raises(InvalidSettingError) as caught:
+        load_target(text, folder=folder)
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def write(folder: Path, content: bytes) -> None:
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "agent.json").write_bytes(content)
+
+
+def test_an_agent_json_is_utf_8(tmp_path: Path) -> None:
+    write(tmp_path, '{"entry": "agent.py", "name": "zähler", "description": "日本 🎉"}'.encode())
+    record = load_target("agent.json", folder=tmp_path).agent.record()
+    assert (record.name, record.description) == ("zähler", "日本 🎉")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe", "agent.json: it is not UTF-8"),
+        (b"{", "agent.json: no JSON: Unclosed object starting near 1"),
+        (b"[" * 1000, "agent.json: no JSON: Maximum nesting level exceeded near 33"),
+        (b"[]", "agent.json: a list stands there"),
+        (b'{"entry": "agent.py", "version": 1}', "agent.json: version: a number stands there"),
+        (b'{"entry": "agent.py", "name": {}}', "agent.json: name: an object stands there"),
+        (b'{"entry": "agent.py", "name": ""}', "name: '' is no agent name"),
+        (b'{"entry": "agent.py", "name": "../x"}', "name: '../x' is no agent name"),
+    ],
+)
+def test_a_wrong_agent_json_is_refused_in_plain_words(content: bytes, said: str, tmp_path: Path) -> None:
+    write(tmp_path, content)
+    assert refusal("agent.json", tmp_path) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("raise SystemExit(5)", "SystemExit: 5"), ("1 / 0", "ZeroDivisionError: division by zero")],
+)
+def test_what_an_import_raises_is_said_and_is_not_our_end(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_agent.py").write_text(f"{line}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert refusal("broken_agent.py", tmp_path) == f"target: importing broken_agent.py raised {said}"
+    monkeypatch.delitem(sys.modules, "broken_agent", raising=False)
+    assert refusal("broken_agent:agent", tmp_path) == f"target: importing broken_agent raised {said}"
+
+
+def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert refusal("no_such_module:agent", tmp_path) == "target: no module named no_such_module"
