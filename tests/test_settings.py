@@ -105,6 +105,13 @@ def test_a_wrong_value_is_refused_with_its_file_and_place(tmp_path: Path, text: 
     assert caught.value.remedy
 
 
+def test_a_key_that_does_not_exist_is_called_so(tmp_path: Path) -> None:
+    path = write(tmp_path, "[hub]\nprot = 9000")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert caught.value.message == f"{path}: hub.prot: unknown key"
+
+
 def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path: Path) -> None:
     path = write(tmp_path, "[hub]\nport = ?\n")
     with pytest.raises(InvalidSettingError) as caught:

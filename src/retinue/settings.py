@@ -170,9 +170,10 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         return FromFile(**dict(flags or {}))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        problem = f"{first['msg']}; found {_shape(first.get('input'))}"
         raise InvalidSettingError(
             _place(first["loc"], file, flags or {}),
-            f"{first['msg']}; found {_shape(first.get('input'))}",
+            "unknown key" if first["type"] == "extra_forbidden" else problem,
             remedy="see docs/settings.md",
         ) from error
     except SettingsError as error:

@@ -34,6 +34,12 @@ def test_what_cannot_be_copied_is_said_and_seen_in_the_status(retinue: Retinue, 
     assert orjson.loads(shown.stdout)["failed"][0]["type"] == "reference_not_found"
 
 
+def test_a_folder_that_is_not_there_is_no_empty_registry(retinue: Retinue) -> None:
+    refused = retinue("mirror", "./registri", "./backup")
+    assert (refused.exit_code, refused.stderr) == (2, "error: FROM: no folder ./registri — check the path\n")
+    assert not Path("backup").exists()
+
+
 def test_a_registry_that_is_down_is_one_line(retinue: Retinue) -> None:
     down = retinue("mirror", "http://user:s3cret@127.0.0.1:1", "./backup")
     assert down.exit_code == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -55,16 +56,26 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
     return 1 if report.failed else 0
 
 
+def _check_folder(place: str, given: str) -> None:
+    """Refuse a folder that is not there: an empty registry would be copied, and nobody would hear of it."""
+    from retinue.core.errors import InvalidSettingError
+
+    if "://" not in place and not Path(place).is_dir():
+        raise InvalidSettingError("FROM", f"no folder {given}", remedy="check the path")
+
+
 async def _mirror(source: str, target: str, repositories: tuple[str, ...]) -> MirrorReport:
     from retinue.apps.catalog import check_location
     from retinue.apps.mirroring import mirror_registries
 
     session = open_session()
+    place = check_location(source)
+    _check_folder(place, source)
     with working(f"copying into {check_location(target).rpartition('@')[2]}"):
         return await mirror_registries(
             session.settings,
             session.state,
-            check_location(source),
+            place,
             check_location(target),
             repositories=repositories,
         )
