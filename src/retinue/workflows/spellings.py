@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.checks import unknown_key
+from retinue.workflows.definition import render_duration
 from retinue.workflows.documents import Document, Path
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
@@ -163,7 +164,7 @@ class _Translation:
             timeout = step["timeout"]
             seconds = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
             canonical["timeout"] = self._place(
-                f"{timeout}s" if seconds else timeout, (*here, "timeout"), (*path, "timeout")
+                render_duration(timeout) if seconds else timeout, (*here, "timeout"), (*path, "timeout")
             )
         if step.get("branches"):
             raise self._from.fault(
