@@ -60,6 +60,7 @@ class TraceTable(_Table):
     max_depth: int = Field(5, ge=1, le=64)
     calls: int = Field(10_000, ge=1)
     refuse_cycles: bool = False
+    strict: Literal["off", "trace", "signed"] = "off"
 
 
 class LimitTable(_Table):

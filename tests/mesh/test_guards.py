@@ -11,14 +11,12 @@ import pytest
 
 from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError
+from retinue.mesh.chains import draw_path, find_cycle, guess_cycle
 from retinue.mesh.guards import (
     GuardSettings,
     Passage,
     TraceGuard,
-    draw_path,
-    find_cycle,
     fresh_trace,
-    guess_cycle,
 )
 from retinue.protocols.trace import (
     merge_traces,
@@ -54,7 +52,7 @@ def chain(guards: dict[str, TraceGuard], agents: list[str], *, principal: Princi
     with ExitStack() as stack:
         for agent in agents:
             passage = guards[agent].enter(a_call(trace, principal=principal), agent)
-            trace = received(stack.enter_context(passage.outgoing()))
+            trace = sent(stack.enter_context(passage.outgoing()))
         return passage
 
 
@@ -187,7 +185,7 @@ def test_a_fan_out_of_twenty_to_one_agent_and_back_does_not_grow() -> None:
     passage = here.enter(a_call(TraceContext("t")), "a")
     with ExitStack() as stack:
         for _ in range(20):
-            trace = received(stack.enter_context(passage.outgoing()))
+            trace = sent(stack.enter_context(passage.outgoing()))
             assert there.enter(a_call(trace), "b").trace.depth == 1
             assert here.enter(a_call(only_id(trace)), "a").trace.depth == 2
 
@@ -197,7 +195,7 @@ def test_siblings_on_an_agent_that_calls_on_do_not_push_each_other_deeper() -> N
     passage = here.enter(a_call(TraceContext("t")), "a")
     with ExitStack() as stack:
         for _ in range(20):
-            trace = received(stack.enter_context(passage.outgoing()))
+            trace = sent(stack.enter_context(passage.outgoing()))
             sibling = there.enter(a_call(trace, principal=PEER), "b")
             assert sibling.trace.depth == 1
             assert stack.enter_context(sibling.outgoing()).depth == 2
@@ -327,7 +325,7 @@ def test_nothing_is_kept_of_a_chain_that_has_ended() -> None:
         guard.leave(passage)
     assert guard._outgoing == {}
     assert guard._running == {}
-    assert guard._refusals == {}
+    assert not guard._breaker
 
 
 async def test_a_tree_of_calls_spends_one_budget_however_it_branches() -> None:
@@ -390,7 +388,7 @@ def test_refusals_are_remembered_of_a_bounded_number_of_traces() -> None:
     for number in range(40):
         with pytest.raises(CallTooDeepError):
             guard.enter(a_call(TraceContext(f"t{number}", depth=6)), "b")
-    assert len(guard._refusals) == 10
+    assert len(guard._breaker) == 10
 
 
 def test_this_process_itself_is_bounded_like_everybody() -> None:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.core.call import TraceContext
 from retinue.workflows.definition import Definition, list_calls
 from retinue.workflows.dispatching import render_origin
 from retinue.workflows.loading import load_definition
@@ -28,7 +29,9 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
     """Give the hub's agent its workflow skills."""
     runs = orchestrator.runs
 
-    async def start(workflow: str | Json, given: Any, run: str | None, ctx: Context) -> RunRecord:
+    async def start(
+        workflow: str | Json, given: Any, run: str | None, ctx: Context, trace: TraceContext
+    ) -> RunRecord:
         scopes = ctx.principal.scopes
         if isinstance(workflow, str):
             definition = await library.get(workflow)
@@ -36,7 +39,7 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
             scopes = MESH_SCOPES | (scopes & {"runs_code"})
         else:
             definition = load_definition(workflow)
-        origin = render_origin(ctx.trace, ctx.principal.id, scopes)
+        origin = render_origin(trace, ctx.principal.id, scopes)
         return await orchestrator.start(definition, given, run_id=run, scopes=scopes, trace=origin)
 
     @agent.skill(expose=True, read_only=True)
@@ -59,12 +62,16 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
         run: Annotated[str | None, Field(description="Run id, an idempotency key")] = None,
     ) -> Json:
         """Runs a workflow of agents and waits for its output."""
-        record = await start(workflow, input, run, ctx)
-        try:
-            record = await runs.finish(record.id)
-        except asyncio.CancelledError:
-            await runs.cancel(record.id)
-            raise
+        with ctx.entrust() as departure:
+            departure.told(0)
+            record = await start(workflow, input, run, ctx, departure.trace)
+            departure.told(None)
+            try:
+                record = await runs.finish(record.id)
+            except asyncio.CancelledError:
+                await runs.cancel(record.id)
+                raise
+            departure.told(orchestrator.spent_by(record.id) or 0)
         return {"run": record.id, "workflow": record.request.name, "output": record.get()}
 
     @agent.skill
@@ -75,7 +82,11 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
         run: str | None = None,
     ) -> Json:
         """Starts a workflow and comes back at once; the run id is an idempotency key."""
-        record = await start(workflow, input, run, ctx)
+        with ctx.entrust() as departure:
+            departure.told(0)
+            record = await start(workflow, input, run, ctx, departure.trace)
+            # the run goes on when this call has ended, and keeps what it was given
+            departure.told(None)
         return {"run": record.id, "workflow": record.request.name}
 
     @agent.skill(read_only=True)

@@ -122,7 +122,7 @@ def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: st
         agent,
         mesh=mesh,
         url=url,
-        guard=TraceGuard(guard_settings(settings)),
+        guard=TraceGuard(guard_settings(settings), signer=mesh.signer),
         limits=Limits(limit_settings(settings)),
         events=events,
         timeouts=timeout_settings(settings),

@@ -12,12 +12,13 @@ from retinue.apps.parts import HOME_SOURCE
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
+from retinue.drivers.mesh_key import MeshSigner
 from retinue.drivers.peers import HubCalls, PeerInvoker
 from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Calls, Dispatcher
-from retinue.mesh.guards import TraceGuard, fresh_trace
+from retinue.mesh.guards import Signer, TraceGuard, fresh_trace
 from retinue.mesh.listings import MemoryListings
 from retinue.mesh.pulse import Pulses
 from retinue.mesh.routing import make_strategy
@@ -28,10 +29,16 @@ _log = structlog.get_logger("retinue.mesh")
 
 
 class JoinedMesh:
-    """Sends each call to the hub of the moment, which may start, stop and move while this runs."""
+    """Sends each call to the hub of the moment, which may start, stop and move while this runs.
 
-    def __init__(self, http: HttpClient, state: State, hub_url: str | None, straight: Calls) -> None:
+    ``signer`` vouches for the traces of this process, and judges those that come to its doors.
+    """
+
+    def __init__(
+        self, http: HttpClient, state: State, hub_url: str | None, straight: Calls, signer: Signer
+    ) -> None:
         self._http = http
+        self.signer = signer
         self._state = state
         self._hub_url = hub_url
         self._straight = straight
@@ -46,19 +53,21 @@ class JoinedMesh:
         http: HttpClient,
         sources: Sequence[Source],
         hub_url: str | None,
+        signer: Signer | None = None,
     ) -> AsyncIterator[JoinedMesh]:
-        """The mesh of ``state``, closed on leaving."""
+        """The mesh of ``state``, closed on leaving; ``signer`` None = with the key of the state."""
+        signer = signer or MeshSigner.of(state)
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
+        peers = PeerInvoker(http, signer=signer, tokens={HOME_SOURCE: state.local_token()})
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
         straight = Dispatcher(
             "mesh", directory, lambda _: peers, guard=guard, pulses=pulses, strategy=strategy
         )
         try:
-            yield cls(http, state, hub_url, straight)
+            yield cls(http, state, hub_url, straight, signer)
         finally:
             await directory.aclose()
 
@@ -68,8 +77,10 @@ class JoinedMesh:
             url = self._hub_url or find_hub_url(self._state)
         except StateError as error:
             return Outcome(call.id, call.skill, "failed", error=error)
-        calls = self._straight if url is None else HubCalls(self._http, url, token=self._token)
-        return await calls.dispatch(call, channel or NullChannel())
+        if url is None:
+            return await self._straight.dispatch(call, channel or NullChannel())
+        hub = HubCalls(self._http, url, token=self._token, signer=self.signer)
+        return await hub.dispatch(call, channel)
 
 
 async def tell_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
@@ -82,6 +93,7 @@ async def tell_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
     if url is None:
         return
     call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", fresh_trace())
-    outcome = await HubCalls(http, url, token=state.local_token()).dispatch(call)
+    hub = HubCalls(http, url, token=state.local_token(), signer=MeshSigner.of(state))
+    outcome = await hub.dispatch(call)
     if outcome.error is not None:
         _log.warning("hub not told", hub=url, error=outcome.error.message)

@@ -26,6 +26,7 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mesh_key import MeshSigner
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
@@ -86,9 +87,10 @@ async def open_mesh(
         search = SkillSearch(index, directory.find_listing, eager=texts is not None)
         await search.synchronize(directory.list_held())
         directory.subscribe(lambda change: search.note(change.listing.id))
-        guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
+        signer = MeshSigner.of(state)
+        guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
         events = EventBus()
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
+        peers = PeerInvoker(http, signer=signer, tokens={HOME_SOURCE: state.local_token()})
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
@@ -115,7 +117,7 @@ async def open_mesh(
         agent = hub_agent(
             directory,
             search,
-            Orchestrator(runs),
+            Orchestrator(runs, caller.spent_by),
             library,
             version=version("retinue"),
             stats_of=pulses.stats_of,

@@ -83,7 +83,9 @@ def registry_sources(
 def guard_settings(settings: Settings) -> GuardSettings:
     """The bounds of a chain, as configured."""
     trace = settings.trace
-    return GuardSettings(max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles)
+    return GuardSettings(
+        max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles, strict=trace.strict
+    )
 
 
 def limit_settings(settings: Settings) -> LimitSettings:

@@ -13,7 +13,7 @@ from retinue.core.call import Call, Outcome, Principal, TraceContext
 from retinue.core.errors import CallTimedOutError, RemoteFaultError, RetinueError
 from retinue.mesh.channel import Channel, LogLevel
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.guards import Passage
+from retinue.mesh.guards import Departure, Passage
 
 AGENT_DOOR = "agent"
 """The door of calls that a skill makes itself; no caller from outside comes through it."""
@@ -117,19 +117,20 @@ class Context:
             setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
-        with self._passage.outgoing(limit_s) as trace:
+        with self._passage.outgoing(limit_s) as departure:
             call = Call(
                 id=uuid.uuid4().hex,
                 skill=skill,
                 arguments=dict(arguments or {}),
                 principal=Principal(self._agent, "agent", self._outgoing_scopes()),
                 door=AGENT_DOOR,
-                trace=trace,
+                trace=departure.trace,
                 agent=agent,
                 version_range=version,
                 deadline=loop_time + limit_s,
             )
             outcome = await self._mesh.dispatch(call, self._channel)
+            departure.told(outcome.calls_used)
         error = outcome.error
         if error is not None:
             if setting and _is_callers_time(error):
@@ -153,8 +154,25 @@ class Context:
         version: str | None = None,
     ) -> Outcome:
         """Hand this very call on to another skill: the same caller, the same rights, no hop deeper."""
-        call = replace(self._call, skill=skill, arguments=dict(arguments), agent=agent, version_range=version)
-        return await self._mesh.dispatch(call, self._channel)
+        with self._passage.relay() as departure:
+            call = replace(
+                self._call,
+                skill=skill,
+                arguments=dict(arguments),
+                agent=agent,
+                version_range=version,
+                trace=departure.trace,
+            )
+            outcome = await self._mesh.dispatch(call, self._channel)
+            departure.told(outcome.calls_used)
+        return outcome
+
+    def entrust(self) -> Departure:
+        """Everything that this call may still cause, for work that goes on beside it (a run).
+
+        Used as a context, and told what was used, it gives back the rest; else nothing comes back.
+        """
+        return self._passage.relay()
 
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})

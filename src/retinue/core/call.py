@@ -42,7 +42,8 @@ class TraceContext:
     """Where a call stands in its chain (DESIGN 2, trace; S-13 … S-15).
 
     ``depth`` = hops from agent to agent including this one; ``via`` = the hubs that forwarded
-    since depth last rose; ``trusted`` = the values were signed by this mesh.
+    since depth last rose; ``calls_left`` = further calls that this one may cause; ``trusted`` = the
+    values come from this process or were signed by this mesh. ``sent_at_ms`` (since 1970) is signed.
     """
 
     id: str
@@ -59,6 +60,7 @@ class TraceContext:
     trusted: bool = False
     depth_given: bool = True
     """False when a message carried an id without a depth: the guard then works it out."""
+    sent_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call; ``error`` is set unless ``status`` is done."""
+    """What became of a call; ``error`` is set unless ``status`` is done.
+
+    ``calls_used`` = further calls that it caused; None when nobody told, and it may still be running.
+    """
 
     call_id: str
     skill: str
@@ -130,6 +135,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     error: RetinueError | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    calls_used: int | None = None
 
     def get(self) -> Any:
         """The value of a done call; raises ``error`` otherwise."""

@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
 
@@ -357,10 +357,35 @@ class NotAllowedError(AccessError):
 
 
 class GuardError(RetinueError):
-    """The trace guard refused the call before anything ran."""
+    """The trace guard refused the call before anything ran.
+
+    A refusal further down the chain is relayed as it came: ``wire_data`` is then the ``data`` of the
+    error that was received, and message and data stay what they were.
+    """
 
     type = "guard"
     kind = _REFUSED
+
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.facts = dict(facts or {})
+        self.wire_data: Any = None
+        self.relayed = False
+
+    @classmethod
+    def relay(cls, message: str, wire_data: Any) -> Self:
+        """The refusal that another process met, with the ``data`` that it sent."""
+        error = cls.__new__(cls)
+        facts = dict(wire_data) if isinstance(wire_data, dict) else {}
+        facts.pop("type", None)
+        GuardError.__init__(error, message, facts, remedy=str(facts.pop("remedy", "")))
+        error.wire_data = wire_data
+        error.relayed = True
+        return error
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return dict(self.facts)
 
 
 class CallTooDeepError(GuardError):
@@ -373,24 +398,26 @@ class CallTooDeepError(GuardError):
 
     def __init__(self, trace_id: str, depth: int, max_depth: int, drawn_path: str, cycle: str = "") -> None:
         loop = f"; the cycle is {cycle}" if cycle else ""
+        facts = {"trace_id": trace_id, "depth": depth, "max_depth": max_depth, "path": drawn_path}
         super().__init__(
             f"Call chain too deep: hop {depth} of at most {max_depth}: {drawn_path}{loop}",
+            facts | ({"cycle": cycle} if cycle else {}),
             remedy="answer from what is known instead of calling further",
         )
-        self.trace_id = trace_id
-        self.depth = depth
-        self.max_depth = max_depth
-        self.drawn_path = drawn_path
-        self.cycle = cycle
 
     @property
-    def data(self) -> dict[str, Any]:
-        return {
-            "trace_id": self.trace_id,
-            "depth": self.depth,
-            "max_depth": self.max_depth,
-            "path": self.drawn_path,
-        } | ({"cycle": self.cycle} if self.cycle else {})
+    def depth(self) -> int:
+        """Of the call that was refused."""
+        return int(self.facts.get("depth", 0))
+
+    @property
+    def drawn_path(self) -> str:
+        return str(self.facts.get("path", ""))
+
+    @property
+    def cycle(self) -> str:
+        """The loop that was found, "" for none."""
+        return str(self.facts.get("cycle", ""))
 
 
 class BudgetSpentError(GuardError):
@@ -399,8 +426,14 @@ class BudgetSpentError(GuardError):
     type = "budget_spent"
 
     def __init__(self, what: str, setting: str) -> None:
-        super().__init__(f"Budget spent: no {what} left in this trace", remedy=f"raise {setting}")
-        self.what = what
+        super().__init__(
+            f"Budget spent: no {what} left in this trace", {"what": what}, remedy=f"raise {setting}"
+        )
+
+    @property
+    def what(self) -> str:
+        """``calls`` or ``seconds``."""
+        return str(self.facts.get("what", ""))
 
 
 class CircuitOpenError(GuardError):
@@ -408,17 +441,25 @@ class CircuitOpenError(GuardError):
 
     type = "circuit_open"
 
-    def __init__(self, subject: str, retry_after_s: float, cause: str = "") -> None:
+    def __init__(
+        self, subject: str, retry_after_s: float, cause: str = "", facts: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(
             f"Circuit open for {subject}" + (f": {cause}" if cause else ""),
+            {"retry_after_s": round(retry_after_s, 3)} | dict(facts or {}),
             remedy=f"try again in {retry_after_s:.0f} s",
         )
-        self.subject = subject
-        self.retry_after_s = retry_after_s
 
     @property
-    def data(self) -> dict[str, Any]:
-        return {"retry_after_s": round(self.retry_after_s, 3)}
+    def retry_after_s(self) -> float:
+        found = self.facts.get("retry_after_s")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+
+def find_guard_error(error_type: object) -> type[GuardError] | None:
+    """The class of the guard's refusals that has this ``type``; None when it is no refusal of the guard."""
+    kinds = (CallTooDeepError, BudgetSpentError, CircuitOpenError)
+    return next((kind for kind in kinds if kind.type == error_type), None)
 
 
 class BusyError(RetinueError):

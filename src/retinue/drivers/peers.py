@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from retinue.core.call import Answer, Call, Outcome, TraceContext
+from retinue.core.call import Answer, Call, Outcome, Status, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
+    GuardError,
     InvalidParametersError,
     InvalidRequestError,
     NotAuthenticatedError,
@@ -28,11 +29,11 @@ from retinue.core.errors import (
     RetinueError,
 )
 from retinue.core.record import Listing, Skill
-from retinue.drivers.http import HttpClient, ResponseTooLargeError, TransportError
+from retinue.drivers.http import HttpClient, HttpResponse, ResponseTooLargeError, TransportError
 from retinue.mesh.channel import Channel
-from retinue.mesh.guards import Passage, TraceGuard
-from retinue.protocols.jsonrpc import Fault, parse_response, render_request
-from retinue.protocols.trace import render_trace_headers
+from retinue.mesh.guards import Departure, Passage, Signer
+from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response, render_request
+from retinue.protocols.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
 
 _UNBOUNDED_S = 3600.0
 """For calls without a deadline, whose time the dispatcher bounds."""
@@ -42,16 +43,16 @@ _GATEWAY_FAILURES = frozenset({502, 503, 504})
 
 
 class PeerInvoker:
-    """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards.
+    """Runs skills of agents elsewhere; ``signer`` vouches for the trace that goes with each call.
 
     ``tokens`` are by source: one is sent to the agents of that source and to no others.
     """
 
     def __init__(
-        self, http: HttpClient, guard: TraceGuard, *, tokens: Mapping[str, str] | None = None
+        self, http: HttpClient, *, signer: Signer | None = None, tokens: Mapping[str, str] | None = None
     ) -> None:
         self._http = http
-        self._guard = guard
+        self._signer = signer
         self._tokens = dict(tokens or {})
 
     async def invoke(
@@ -61,10 +62,9 @@ class PeerInvoker:
         name, url = listing.record.name, listing.record.url
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
-        trace = self._guard.forward(passage.trace)
-        token = self._tokens.get(listing.source)
-        value = await execute(self._http, name, url, skill.id, call, trace, token)
-        return Answer(value=value)
+        target = Target(name, url, name, skill.id, self._tokens.get(listing.source))
+        with passage.forward() as departure:
+            return Answer(value=await execute(self._http, target, call, departure, self._signer))
 
 
 class HubCalls:
@@ -73,20 +73,28 @@ class HubCalls:
     ``token`` is that of this machine's state, which means nothing to a hub elsewhere.
     """
 
-    def __init__(self, http: HttpClient, url: str, *, token: str | None = None) -> None:
+    def __init__(
+        self, http: HttpClient, url: str, *, token: str | None = None, signer: Signer | None = None
+    ) -> None:
         self._http = http
         self._url = url
+        self._signer = signer
         self._token = token if is_loopback(url) else None
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub tells it; ``agent`` stays None where only the hub knows it."""
         base = self._url.rstrip("/")
         url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
+        target = Target("hub", url, call.agent or "", call.skill, self._token)
+        departure = Departure(call.trace)
         try:
-            value = await execute(self._http, "hub", url, call.skill, call, call.trace, self._token)
+            value = await execute(self._http, target, call, departure, self._signer)
         except RetinueError as error:
-            return Outcome(call.id, call.skill, "failed", agent=call.agent, error=error)
-        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value)
+            status: Status = "refused" if isinstance(error, GuardError) else "failed"
+            return Outcome(
+                call.id, call.skill, status, agent=call.agent, error=error, calls_used=departure.used
+            )
+        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value, calls_used=departure.used)
 
 
 def is_loopback(url: str) -> bool:
@@ -98,20 +106,60 @@ def is_loopback(url: str) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a call goes: ``name`` for messages, and what is asked of whom behind ``url``."""
+
+    name: str
+    url: str
+    agent: str
+    skill: str
+    token: str | None = None
+
+
 async def execute(
-    http: HttpClient,
-    agent: str,
-    url: str,
-    method: str,
-    call: Call,
-    trace: TraceContext,
-    token: str | None,
+    http: HttpClient, target: Target, call: Call, departure: Departure, signer: Signer | None = None
 ) -> Any:
-    """One ``POST {url}/execute``; returns the result, raises RemoteFaultError, AgentUnreachableError …"""
+    """One ``POST {url}/execute``; returns the result, raises RemoteFaultError, AgentUnreachableError …
+
+    ``departure`` is told what the call has used. A refusal of the guard further on comes back as what
+    it is (GuardError).
+    """
     timeout_s = _UNBOUNDED_S
+    trace = departure.trace
     if call.deadline is not None:
         timeout_s = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
         trace = replace(trace, seconds_left=round(timeout_s, 3))
+    if signer is not None:
+        trace = signer.sign(trace, target.agent, target.skill)
+    try:
+        body = render_request(target.skill, call.arguments)
+    except TypeError as error:
+        departure.told(0)
+        raise InvalidParametersError([Problem("", f"the arguments are no JSON: {error}")]) from error
+    try:
+        reply = await http.request(
+            "POST",
+            f"{target.url.rstrip('/')}/execute",
+            headers=_headers_of(call, trace, target.token),
+            body=body,
+            timeout_s=timeout_s,
+            what=call.skill,
+            layer="caller",
+            setting="the call's timeout",
+        )
+    except ResponseTooLargeError as error:
+        raise RemoteFaultError(target.name, -32603, f"agent {target.name}: {error.cause}") from error
+    except TransportError as error:
+        if not error.sent:
+            departure.told(0)
+        raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
+    if reply.status not in _GATEWAY_FAILURES:
+        departure.told(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
+    return _read_reply(reply, target)
+
+
+def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str, str]:
     headers = {"content-type": "application/json", **render_trace_headers(trace)}
     if call.idempotency_key is not None:
         headers["idempotency-key"] = call.idempotency_key
@@ -122,29 +170,13 @@ async def execute(
         if "runs_code" not in call.principal.scopes:
             # the token is this process's own; its caller may have fewer rights
             headers["x-retinue-rights"] = " ".join(sorted(call.principal.scopes))
-    target = f"{url.rstrip('/')}/execute"
-    try:
-        body = render_request(method, call.arguments)
-    except TypeError as error:
-        raise InvalidParametersError([Problem("", f"the arguments are no JSON: {error}")]) from error
-    try:
-        reply = await http.request(
-            "POST",
-            target,
-            headers=headers,
-            body=body,
-            timeout_s=timeout_s,
-            what=call.skill,
-            layer="caller",
-            setting="the call's timeout",
-        )
-    except ResponseTooLargeError as error:
-        raise RemoteFaultError(agent, -32603, f"agent {agent}: {error.cause}") from error
-    except TransportError as error:
-        raise AgentUnreachableError(agent, url, error.cause, sent=error.sent) from error
+    return headers
+
+
+def _read_reply(reply: HttpResponse, target: Target) -> Any:
     if reply.status in (401, 403):
         raise NotAuthenticatedError(
-            f"agent {agent} refused the caller ({reply.status})",
+            f"agent {target.name} refused the caller ({reply.status})",
             remedy="start it on the same state folder, or give it the same token",
         )
     try:
@@ -152,10 +184,13 @@ async def execute(
     except (ParseError, InvalidRequestError) as error:
         if reply.status in _GATEWAY_FAILURES:
             cause = f"what stands before it answers with status {reply.status}"
-            raise AgentUnreachableError(agent, url, cause, sent=True) from error
+            raise AgentUnreachableError(target.name, target.url, cause, sent=True) from error
         raise RemoteFaultError(
-            agent, -32603, f"agent {agent} answered {reply.status} with no JSON-RPC reply: {error.message}"
+            target.name,
+            -32603,
+            f"agent {target.name} answered {reply.status} with no JSON-RPC reply: {error.message}",
         ) from error
     if isinstance(found, Fault):
-        raise RemoteFaultError(agent, found.code, found.message, found.data)
+        refusal = find_refusal(found.code, found.message, found.data)
+        raise refusal or RemoteFaultError(target.name, found.code, found.message, found.data)
     return found.value

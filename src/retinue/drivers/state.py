@@ -80,30 +80,37 @@ class State:
 
     def local_token(self) -> str:
         """The token of this state, made at the first call; readable by its owner only (DESIGN 7)."""
+        return self._secret("local.token", "token")
+
+    def mesh_key(self) -> bytes:
+        """The key with which the processes of this state sign their traces, made at the first call."""
+        return self._secret("mesh.key", "key").encode()
+
+    def _secret(self, name: str, what: str) -> str:
         self.prepare()
-        path = self.keys / "local.token"
-        if (token := self._read_token(path)) is not None:
-            return token
+        path = self.keys / name
+        if (secret := self._read_secret(path, what)) is not None:
+            return secret
         with storage_errors(path):
             self.keys.mkdir(mode=0o700, exist_ok=True)
             with FileLock(self.keys / ".lock"):
-                if (token := self._read_token(path)) is not None:
-                    return token
-                token = secrets.token_urlsafe(32)
-                replace_file(path, token.encode(), mode=0o600)
-        return token
+                if (secret := self._read_secret(path, what)) is not None:
+                    return secret
+                secret = secrets.token_urlsafe(32)
+                replace_file(path, secret.encode(), mode=0o600)
+        return secret
 
     @staticmethod
-    def _read_token(path: Path) -> str | None:
+    def _read_secret(path: Path, what: str) -> str | None:
         try:
-            token = path.read_text("ascii").strip()
+            secret = path.read_text("ascii").strip()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise StateDamagedError(str(path), str(error), remedy="remove it; a new one is made") from error
-        if len(token) < 32:
-            raise StateDamagedError(str(path), "it holds no token", remedy="remove it; a new one is made")
-        return token
+        if len(secret) < 32:
+            raise StateDamagedError(str(path), f"it holds no {what}", remedy="remove it; a new one is made")
+        return secret
 
     def read_hub(self) -> HubAddress | None:
         """The running hub, or None; a file left by a killed hub counts as none."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from retinue.core.call import Answer, Attempt, Call, Outcome, Status
 from retinue.core.errors import (
     AccessError,
+    AgentUnreachableError,
     BusyError,
     CallCancelledError,
     CallTimedOutError,
@@ -38,6 +39,7 @@ from retinue.mesh.limits import Limits
 from retinue.mesh.pulse import Board, Pulses, note_health
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.mesh.schema import SchemaCheck, compile_schema
+from retinue.mesh.spans import Span, Spans
 from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, tell_failure
 
 _NULL_CHANNEL = NullChannel()
@@ -93,6 +95,11 @@ class _Course:
     started: float
     listing: Listing | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    passage: Passage | None = None
+
+    @property
+    def calls_used(self) -> int:
+        return 0 if self.passage is None else self.passage.calls_used
 
 
 @dataclass(slots=True)
@@ -108,15 +115,19 @@ class Dispatcher:
     events: EventBus = field(default_factory=EventBus)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
+    spans: Spans | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call; every failure is data in the outcome, only cancellation raises."""
         course = _Course(time.perf_counter())
+        span = None if self.spans is None else self.spans.open(call)
         passage: Passage | None = None
         try:
             self.limits.admit(call.principal.id)
             try:
-                passage = self.guard.enter(call, call.agent or self.agent)
+                passage = course.passage = self.guard.enter(call, call.agent or self.agent)
+                if span is not None:
+                    passage.trace = span.carry(passage.trace)
                 call = _bounded(call, passage)
                 candidates = await self.lookup.resolve_skill(
                     call.skill, call.principal.scopes, version_range=call.version_range, agent=call.agent
@@ -131,9 +142,9 @@ class Dispatcher:
         except RetinueError as error:
             outcome = _failed(call, course, error)
         except asyncio.CancelledError:
-            self._record(call, _failed(call, course, CallCancelledError(call.skill)))
+            self._record(call, _failed(call, course, CallCancelledError(call.skill)), span)
             raise
-        self._record(call, outcome)
+        self._record(call, outcome, span)
         return outcome
 
     async def _run(
@@ -150,7 +161,7 @@ class Dispatcher:
         that another agent can take at once.
         """
         checked: Skill | None = None
-        several = len(candidates) > 1
+        several = passage.may_repeat = len(candidates) > 1
         queue = deque(order_candidates(candidates, self.strategy, call.skill) if several else candidates)
         spared: RetinueError | None = None
         lost: list[Listing] = []
@@ -188,7 +199,7 @@ class Dispatcher:
                     if newer is not None and newer.digest != listing.digest:
                         queue.appendleft(newer)
                         continue
-                if not may_go_elsewhere(error, skill):
+                if not may_go_elsewhere(error, skill) or not _may_repeat(error, passage):
                     raise
                 spared = error
                 if error.kind.counts_against_health:
@@ -272,7 +283,9 @@ class Dispatcher:
                 )
             )
 
-    def _record(self, call: Call, outcome: Outcome) -> None:
+    def _record(self, call: Call, outcome: Outcome, span: Span | None) -> None:
+        if span is not None:
+            span.close(outcome)
         if self.events.observed:
             self.events.emit(CallEndedEvent(call, outcome, now()))
 
@@ -298,6 +311,11 @@ def _bounded(call: Call, passage: Passage) -> Call:
         idempotency_key=call.idempotency_key,
         run_step=call.run_step,
     )
+
+
+def _may_repeat(error: RetinueError, passage: Passage) -> bool:
+    """Whether the budget has room for it: an agent that was lost in the middle may have run the call."""
+    return not (isinstance(error, AgentUnreachableError) and error.sent) or passage.budget.take()
 
 
 def _is_given_up() -> bool:
@@ -354,6 +372,7 @@ def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
         usage=answer.usage,
         warnings=answer.warnings,
         meta=answer.meta,
+        calls_used=course.calls_used,
     )
 
 
@@ -376,4 +395,5 @@ def _failed(call: Call, course: _Course, error: RetinueError) -> Outcome:
         attempts=tuple(course.attempts),
         duration_ms=(time.perf_counter() - course.started) * 1000,
         error=error,
+        calls_used=course.calls_used,
     )

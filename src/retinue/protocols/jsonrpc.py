@@ -12,7 +12,16 @@ from typing import Any
 
 import orjson
 
-from retinue.core.errors import InvalidRequestError, ParseError, RetinueError, TooLargeError
+from retinue.core.errors import (
+    BudgetSpentError,
+    CallTooDeepError,
+    CircuitOpenError,
+    GuardError,
+    InvalidRequestError,
+    ParseError,
+    RetinueError,
+    TooLargeError,
+)
 from retinue.protocols.json_values import MAX_DEPTH, is_nested_deeper, name_shape
 
 RequestId = str | int | float | None
@@ -21,6 +30,17 @@ MAX_BATCH = 1000
 """Requests in one batch."""
 
 INTERNAL_ERROR = -32603
+
+# The guard's refusals (SPEC 5, doubt 4): outside what JSON-RPC reserves and what MCP and A2A have taken.
+RECURSION_LIMIT = -33007
+BUDGET_SPENT = -33008
+CIRCUIT_OPEN = -33009
+
+_REFUSALS: dict[int, type[GuardError]] = {
+    RECURSION_LIMIT: CallTooDeepError,
+    BUDGET_SPENT: BudgetSpentError,
+    CIRCUIT_OPEN: CircuitOpenError,
+}
 
 _EXACT_FLOAT = 2**53
 """From here on a number that JSON wrote as an integer may have lost digits on the way."""
@@ -192,3 +212,9 @@ def _too_deep(max_depth: int) -> ParseError:
     return ParseError(
         f"nested over the limit of {max_depth} levels", remedy=f"nest at most {max_depth} levels"
     )
+
+
+def find_refusal(code: int, message: str, data: Any) -> GuardError | None:
+    """The guard's refusal that an error reply holds, to be relayed as it came; None for other errors."""
+    kind = _REFUSALS.get(code)
+    return None if kind is None else kind.relay(message, data)

@@ -3,7 +3,8 @@
 The id and the depth travel under the seed's names, everything else in one ``X-Retinue-Trace``; W3C
 ``traceparent``, ``tracestate`` and ``baggage`` are read and forwarded. The same keys serve MCP
 ``_meta``, A2A metadata and performative envelopes. Values are *claims* until the guard has checked
-``mac``; junk is dropped, never raised, because a caller must not be refused for a stranger's header.
+``mac`` (``trace_signature``); junk is dropped, never raised, because a caller must not be refused for a
+stranger's header.
 An id of ``""`` means that none was usable, and the guard makes a fresh one.
 """
 
@@ -23,6 +24,8 @@ from retinue.core.call import Hop, TraceContext
 ID_KEY = "X-OpenStarry-Trace-ID"
 DEPTH_KEY = "X-OpenStarry-Trace-Depth"
 DETAIL_KEY = "X-Retinue-Trace"
+CALLS_USED_KEY = "X-Retinue-Calls-Used"
+"""On the way back: how many further calls the call has caused; absent = none."""
 
 MAX_DETAIL_BYTES = 4096
 """Past this the path is cut from its middle; depth never is (DESIGN 2, trace)."""
@@ -83,13 +86,16 @@ def merge_traces(header: TraceContext | None, meta: TraceContext | None) -> Trac
         seconds_left=_smaller(meta.seconds_left, header.seconds_left),
         kid=None,
         mac=None,
+        sent_at_ms=None,
     )
     if merged.traceparent is None:
         merged = replace(merged, traceparent=header.traceparent, tracestate=header.tracestate)
     if not merged.baggage:
         merged = replace(merged, baggage=header.baggage)
     signed = next((one for one in (meta, header) if one.mac and _says_the_same(one, merged)), None)
-    return replace(merged, kid=signed.kid, mac=signed.mac) if signed else merged
+    if signed is None:
+        return merged
+    return replace(merged, kid=signed.kid, mac=signed.mac, sent_at_ms=signed.sent_at_ms)
 
 
 def render_trace_headers(trace: TraceContext) -> dict[str, str]:
@@ -149,7 +155,7 @@ def _parse(trace_id: Any, depth: Any, detail: Any, around: Mapping[str, Any]) ->
     usable = trace_id if isinstance(trace_id, str) and _ID.fullmatch(trace_id) else ""
     hops = _parse_depth(depth)
     facts = _parse_detail(detail)
-    kid, mac = _short_text(facts.get("kid")), _short_text(facts.get("mac"))
+    kid, mac, sent_at_ms = _parse_signature(facts)
     carried = isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) is not None
     tracestate = around.get("tracestate") if carried else None
     return TraceContext(
@@ -164,9 +170,19 @@ def _parse(trace_id: Any, depth: Any, detail: Any, around: Mapping[str, Any]) ->
         traceparent=traceparent if carried else None,
         tracestate=tracestate if isinstance(tracestate, str) and _TRACESTATE.fullmatch(tracestate) else None,
         baggage=_parse_baggage(baggage),
-        kid=kid if kid and mac else None,
-        mac=mac if kid and mac else None,
+        kid=kid,
+        mac=mac,
+        sent_at_ms=sent_at_ms,
     )
+
+
+def parse_calls_used(value: Any) -> int:
+    """The value of ``X-Retinue-Calls-Used``, a text or a number; 0 where there is none that can be read."""
+    if isinstance(value, str):
+        value = (
+            int(value) if value.isascii() and value.isdigit() and len(value) <= len(str(_MAX_BUDGET)) else 0
+        )
+    return _parse_calls(value) or 0
 
 
 def _parse_depth(value: Any) -> int | None:
@@ -219,6 +235,14 @@ def _parse_seconds(value: Any) -> float | None:
     return float(min(max(value, 0), _MAX_BUDGET))
 
 
+def _parse_signature(facts: Mapping[str, Any]) -> tuple[str | None, str | None, int | None]:
+    """Key id, signature and time of sending: all three or none."""
+    kid, mac, at = _short_text(facts.get("kid")), _short_text(facts.get("mac")), facts.get("at")
+    if not kid or not mac or not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < 2**53:
+        return None, None, None
+    return kid, mac, at
+
+
 def _parse_baggage(value: Any) -> dict[str, str]:
     if not isinstance(value, str) or len(value) > _MAX_BAGGAGE:
         return {}
@@ -257,7 +281,8 @@ def _detail(trace: TraceContext) -> dict[str, Any]:
         detail["calls_left"] = trace.calls_left
     if trace.seconds_left is not None:
         detail["seconds_left"] = trace.seconds_left
-    if trace.kid and trace.mac:
+    if trace.kid and trace.mac and trace.sent_at_ms is not None:
+        detail["at"] = trace.sent_at_ms
         detail["kid"] = trace.kid
         detail["mac"] = trace.mac
     return detail

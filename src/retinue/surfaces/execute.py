@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -35,7 +36,7 @@ from retinue.protocols.jsonrpc import (
     render_error,
     render_result,
 )
-from retinue.protocols.trace import parse_trace_headers
+from retinue.protocols.trace import CALLS_USED_KEY, parse_trace_headers
 from retinue.surfaces.faults import execute_fault
 from retinue.surfaces.security import Headers, Visitor, visitor_of
 
@@ -59,6 +60,7 @@ _TRACE_HEADERS = tuple(
         "baggage",
     )
 )
+_CALLS_USED = CALLS_USED_KEY.lower().encode()
 _NO_TRACE = TraceContext(id="")
 """A chain that begins here: the guard gives it an id."""
 
@@ -102,10 +104,13 @@ class ExecuteEndpoint:
         if body is None:
             return
         agent = self._agent or scope.get("path_params", {}).get("agent")
+        used = _CallsUsed()
         async with _HangUpWatch(receive):
-            await _send(send, await self._answer(body, visitor, agent))
+            await _send(send, await self._answer(body, visitor, agent, used), used)
 
-    async def _answer(self, body: bytes, visitor: Visitor, agent: str | None) -> bytes | None:
+    async def _answer(
+        self, body: bytes, visitor: Visitor, agent: str | None, used: _CallsUsed
+    ) -> bytes | None:
         try:
             is_batch, entries = parse_message(body)
             key = _idempotency_key(visitor.headers)
@@ -113,14 +118,14 @@ class ExecuteEndpoint:
             return self._render_error(None, error)
         trace = _trace_of(visitor.headers)
         if not is_batch:
-            return await self._answer_one(entries[0], visitor, agent, trace, key)
+            return await self._answer_one(entries[0], visitor, agent, trace, key, used)
         replies: list[bytes | None] = [None] * len(entries)
         pending = enumerate(entries)
 
         async def work(entries: Iterator[tuple[int, Request | Malformed]]) -> None:
             for index, entry in entries:
                 own_key = f"{key}/{index}" if key else None
-                replies[index] = await self._answer_one(entry, visitor, agent, trace, own_key)
+                replies[index] = await self._answer_one(entry, visitor, agent, trace, own_key, used)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(MAX_AT_ONCE, len(entries))):
@@ -135,6 +140,7 @@ class ExecuteEndpoint:
         agent: str | None,
         trace: TraceContext,
         key: str | None,
+        used: _CallsUsed,
     ) -> bytes | None:
         """The reply to one entry, rendered; None for a notification."""
         if isinstance(entry, Malformed):
@@ -153,6 +159,7 @@ class ExecuteEndpoint:
         try:
             outcome = await self._calls.dispatch(call, _CHANNEL)
             error = outcome.error
+            used.calls += outcome.calls_used or 0
         except Exception:  # noqa: BLE001 - one bad call must not end a batch
             # A mistake of ours: its text belongs in the log, not on the wire.
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
@@ -169,6 +176,13 @@ class ExecuteEndpoint:
     def _render_error(self, request_id: Any, error: RetinueError) -> bytes:
         code, message, data = execute_fault(error, validation_code=self._validation_code)
         return render_error(request_id, code, message, data)
+
+
+@dataclass(slots=True)
+class _CallsUsed:
+    """Further calls that a request has caused: told to its caller, who shares out a budget."""
+
+    calls: int = 0
 
 
 class _HangUpWatch:
@@ -220,12 +234,14 @@ async def _read_body(receive: Receive) -> bytes | None:
     return None
 
 
-async def _send(send: Send, body: bytes | None) -> None:
+async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
     if body is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
         return
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if used.calls:
+        headers.append((_CALLS_USED, str(used.calls).encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

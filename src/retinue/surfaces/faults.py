@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from retinue.core import errors as e
 from retinue.core.errors import OnErrorClass, RetinueError
+from retinue.protocols.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -23,9 +24,6 @@ INVALID_PARAMETERS = -32602
 INTERNAL_ERROR = -32603
 NOT_AUTHENTICATED = -33001
 NOT_ALLOWED = -33003
-RECURSION_LIMIT = -33007
-BUDGET_SPENT = -33008
-CIRCUIT_OPEN = -33009
 RUN_CONFLICT = -33010
 BUSY = -33029
 
@@ -181,8 +179,13 @@ def row_of(kind: type[RetinueError]) -> Row:
     return next(TABLE[ancestor] for ancestor in kind.__mro__ if ancestor in TABLE)
 
 
-def facts_of(error: RetinueError) -> dict[str, Any]:
-    """``data`` for a wire: ``type``, the error's own facts, and the remedy where there is one."""
+def facts_of(error: RetinueError) -> Any:
+    """``data`` for a wire: ``type``, the error's own facts, and the remedy where there is one.
+
+    A relayed refusal of the guard keeps what it came with.
+    """
+    if isinstance(error, e.GuardError) and error.relayed:
+        return error.wire_data
     facts = {"type": error.type, **error.data}
     if error.remedy:
         facts["remedy"] = error.remedy

@@ -57,5 +57,6 @@ class Caller(Protocol):
     ) -> Outcome:
         """Call the chosen agent and no other; a failure is an outcome with ``error`` set.
 
-        A cancelled call is cut off. ``trace`` is what the run was started with, unchanged.
+        A cancelled call is cut off. ``trace`` is what the run was started with, less what this call
+        may not cause: ``calls_left`` is its share.
         """

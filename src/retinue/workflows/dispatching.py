@@ -7,18 +7,21 @@ with the same trace and the same rights.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext
-from retinue.core.errors import GuardError
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls, Lookup
-from retinue.mesh.guards import Passage, TraceGuard
+from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.workflows.caller import Choice
 
 _CHANNEL = NullChannel()
+_KEPT_RUNS = 10_000
+_MAX_HOP = 200
+"""Characters of a run's name in the path of a trace, which takes 256."""
 
 
 def render_origin(trace: TraceContext, caller: str, rights: frozenset[str]) -> dict[str, Any]:
@@ -30,6 +33,9 @@ def render_origin(trace: TraceContext, caller: str, rights: frozenset[str]) -> d
         "depth": trace.depth,
         "path": [[hop.agent, hop.skill] for hop in trace.path],
         "calls_left": trace.calls_left,
+        "traceparent": trace.traceparent,
+        "tracestate": trace.tracestate,
+        "baggage": dict(trace.baggage),
     }
 
 
@@ -44,6 +50,11 @@ class DispatchCaller:
         self._guard = guard
         self._agent = agent
         self._strategy = strategy
+        self._spent: OrderedDict[str, int] = OrderedDict()
+
+    def spent_by(self, run_id: str) -> int | None:
+        """Calls that a run and its branches have caused, as far as this process made them."""
+        return self._spent.get(run_id)
 
     async def choose(
         self,
@@ -79,33 +90,51 @@ class DispatchCaller:
         trace: Mapping[str, Any] | None,
     ) -> Outcome:
         origin = trace or {}
-        passage = Passage(self._guard, _trace_of(origin), Hop(self._agent, f"run {run_id}"))
+        outgoing = go_deeper(
+            _trace_of(origin),
+            Hop(self._agent, f"run {run_id}"[:_MAX_HOP]),
+            calls_left=origin.get("calls_left"),
+            seconds_left=timeout_s,
+        )
+        call = Call(
+            id=idempotency_key,
+            skill=skill,
+            arguments=arguments,
+            principal=Principal(str(origin.get("caller", "run")), "run", frozenset(origin.get("rights", ()))),
+            door="workflow",
+            trace=outgoing,
+            agent=choice.agent,
+            deadline=asyncio.get_running_loop().time() + timeout_s,
+            idempotency_key=idempotency_key,
+            run_step=f"{run_id}/{path}",
+        )
+        used = outgoing.calls_left or 0
         try:
-            with passage.outgoing(timeout_s) as outgoing:
-                call = Call(
-                    id=idempotency_key,
-                    skill=skill,
-                    arguments=arguments,
-                    principal=Principal(
-                        str(origin.get("caller", "run")), "run", frozenset(origin.get("rights", ()))
-                    ),
-                    door="workflow",
-                    trace=outgoing,
-                    agent=choice.agent,
-                    deadline=asyncio.get_running_loop().time() + timeout_s,
-                    idempotency_key=idempotency_key,
-                    run_step=f"{run_id}/{path}",
-                )
-                return await self._calls.dispatch(call, _CHANNEL)
-        except GuardError as error:
-            return Outcome(idempotency_key, skill, "refused", agent=choice.agent, error=error)
+            with Departure(outgoing, guard=self._guard):
+                outcome = await self._calls.dispatch(call, _CHANNEL)
+            if outcome.calls_used is not None:
+                used = outcome.calls_used
+            return outcome
+        finally:
+            self._count(run_id, 1 + used)
+
+    def _count(self, run_id: str, calls: int) -> None:
+        outermost = run_id.partition("/")[0]
+        self._spent[outermost] = self._spent.get(outermost, 0) + calls
+        self._spent.move_to_end(outermost)
+        if len(self._spent) > _KEPT_RUNS:
+            self._spent.popitem(last=False)
 
 
 def _trace_of(origin: Mapping[str, Any]) -> TraceContext:
+    if not origin.get("id"):
+        return fresh_trace()
     return TraceContext(
-        id=str(origin.get("id", "")),
+        id=str(origin["id"]),
         depth=int(origin.get("depth", 0)),
         path=tuple(Hop(agent, skill) for agent, skill in origin.get("path", ())),
-        calls_left=origin.get("calls_left"),
+        traceparent=origin.get("traceparent"),
+        tracestate=origin.get("tracestate"),
+        baggage=origin.get("baggage") or {},
         trusted=True,
     )

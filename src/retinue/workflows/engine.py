@@ -19,6 +19,7 @@ from retinue.workflows.notes import fail, note
 from retinue.workflows.runs import ChildOutcome, Fault, RunContext, RunRequest
 from retinue.workflows.scope import Scope
 from retinue.workflows.skill_steps import SkillSteps
+from retinue.workflows.spending import Spending
 from retinue.workflows.templates import parse_condition, render_value
 
 
@@ -31,7 +32,7 @@ class Interpreter:
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Walk the definition of a run, or the branch of one, to its end.
 
-        Gives the output; of a branch ``{"outputs": [[id, value], …], "output": …}``.
+        Gives the output; of a branch ``{"outputs": [[id, value], …], "output": …, "calls": …}``.
         Raises StepFailedError, which names the step, its agent and the cause.
         """
         if "branch" in request.definition:
@@ -52,7 +53,11 @@ class Interpreter:
         walk = _Walk(context, request, scope, self._caller)
         await walk.run_steps(branch.steps, "")
         given = scope.list_since(before)
-        return {"outputs": [list(pair) for pair in given], "output": given[-1][1] if given else None}
+        return {
+            "outputs": [list(pair) for pair in given],
+            "output": given[-1][1] if given else None,
+            "calls": walk.spending.used,
+        }
 
 
 class _Walk:
@@ -62,7 +67,8 @@ class _Walk:
         self._context = context
         self._request = request
         self._scope = scope
-        self._skills = SkillSteps(context, request.ambient, scope, caller)
+        self.spending = Spending(request.ambient.get("trace"))
+        self._skills = SkillSteps(context, request.ambient, scope, caller, self.spending)
 
     async def run_steps(self, steps: tuple[Step, ...], prefix: str) -> None:
         for step in steps:
@@ -93,8 +99,11 @@ class _Walk:
 
     async def _run_parallel(self, step: Step, path: str) -> None:
         branches = step.list_branches()
+        ambient = {**self._request.ambient, "trace": self.spending.divide(len(branches))}
         children = [
-            await self._context.child(f"{path}.{name}", self._branch_request(f"{path}.{name}", steps))
+            await self._context.child(
+                f"{path}.{name}", self._branch_request(f"{path}.{name}", steps, ambient)
+            )
             for name, steps in branches
         ]
         outcomes = await self._context.wait(f"{path}/wait", children, "all")
@@ -105,9 +114,10 @@ class _Walk:
             for step_id, output in outcome.value["outputs"]:
                 self._scope.record(step_id, output)
             outputs[name] = outcome.value["output"]
+            self.spending.settle(outcome.value.get("calls", 0))
         self._scope.record(step.id, outputs)
 
-    def _branch_request(self, path: str, steps: tuple[Step, ...]) -> RunRequest:
+    def _branch_request(self, path: str, steps: tuple[Step, ...], ambient: Mapping[str, Any]) -> RunRequest:
         return RunRequest(
             name=f"{self._request.name}/{path}",
             definition={
@@ -119,7 +129,7 @@ class _Walk:
                 "outputs": [list(pair) for pair in self._scope.outputs],
                 "loop": self._scope.loop,
             },
-            ambient=self._request.ambient,
+            ambient=ambient,
         )
 
     async def render_output(self, definition: Definition) -> Any:

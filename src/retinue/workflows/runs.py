@@ -24,11 +24,13 @@ import orjson
 from retinue.core.errors import (
     CallCancelledError,
     ExecutionFailedError,
+    GuardError,
     OnErrorClass,
     OutputInvalidError,
     Problem,
     RetinueError,
     StepFailedError,
+    find_guard_error,
 )
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
@@ -166,14 +168,16 @@ class RunRecord:
     def get(self) -> Any:
         """The value of a done run.
 
-        Raises StepFailedError where a step failed, CallCancelledError, or ExecutionFailedError.
+        Raises StepFailedError where a step failed, CallCancelledError, or ExecutionFailedError; the
+        refusal itself (GuardError) where the trace guard refused the call of a step.
         """
         if self.status == "done":
             return self.value
         if self.status == "cancelled" or self.fault is None:
             raise CallCancelledError(f"run {self.id}")
         if self.fault.type == StepFailedError.type:
-            raise StepFailedError.from_data(self.fault.data)
+            failed = StepFailedError.from_data(self.fault.data)
+            raise _find_refusal(failed) or failed
         raise ExecutionFailedError(self.fault.message, remedy=self.fault.remedy)
 
 
@@ -315,6 +319,19 @@ def _holds_no_number(value: Any) -> bool:
 
 def _sorted_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _find_refusal(failed: StepFailedError) -> GuardError | None:
+    """The guard's refusal that a step met, as it was met: whoever began the chain must know it for one."""
+    cause = failed.cause
+    kind = find_guard_error(cause.get("type"))
+    if kind is None:
+        return None
+    facts = {"type": cause["type"], **cause["data"]}
+    if cause["remedy"]:
+        facts["remedy"] = cause["remedy"]
+    facts.setdefault("step", failed.step)
+    return kind.relay(str(cause["message"]), facts)
 
 
 def _plain_data(data: Mapping[str, Any]) -> dict[str, Any]:

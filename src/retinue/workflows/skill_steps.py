@@ -12,6 +12,7 @@ from retinue.workflows.definition import Step
 from retinue.workflows.notes import fail
 from retinue.workflows.runs import RunContext, StepOutcome
 from retinue.workflows.scope import Scope
+from retinue.workflows.spending import Spending
 from retinue.workflows.templates import render_value
 
 CHOOSE_TIMEOUT_S = 60.0
@@ -26,10 +27,17 @@ class SkillSteps:
     the author asks for the work to be done again.
     """
 
-    def __init__(self, context: RunContext, ambient: Mapping[str, Any], scope: Scope, caller: Caller) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        ambient: Mapping[str, Any],
+        scope: Scope,
+        caller: Caller,
+        spending: Spending,
+    ) -> None:
         self._context = context
         self._scopes = frozenset(ambient.get("scopes", ()))
-        self._trace = ambient.get("trace")
+        self._spending = spending
         self._scope = scope
         self._caller = caller
 
@@ -98,6 +106,8 @@ class SkillSteps:
         except InvalidParametersError as error:
             raise await fail(self._context, path, error, skill=skill, agent=choice.agent) from None
 
+        spending = self._spending.open_step()
+
         async def effect() -> Any:
             outcome = await self._caller.call(
                 choice,
@@ -107,13 +117,19 @@ class SkillSteps:
                 path=path,
                 idempotency_key=f"{self._context.run_id}/{key_path}",
                 timeout_s=step.timeout_s,
-                trace=self._trace,
+                trace=spending.begin(),
             )
+            spending.told(outcome.calls_used)
             if outcome.error is not None:
                 raise outcome.error
             if outcome.status != "done":
                 raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
-            return {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+            return {
+                "value": outcome.value,
+                "agent": choice.agent,
+                "warnings": list(outcome.warnings),
+                "calls": outcome.calls_used or 0,
+            }
 
         facts = {
             "kind": "call",
@@ -122,7 +138,9 @@ class SkillSteps:
             "version": choice.version,
             "attempt": attempt,
         }
-        return await self._context.step(path, effect, timeout_s=step.timeout_s, facts=facts)
+        outcome = await self._context.step(path, effect, timeout_s=step.timeout_s, facts=facts)
+        spending.close(outcome)
+        return outcome
 
     def _chain(self, step: Step, choice: Choice) -> Any:
         return chain_arguments(step.id, step.skill or "", choice.input_schema, self._scope)
