@@ -11,7 +11,7 @@ from typing import Any
 
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.drivers.http import HttpClient
-from retinue.drivers.mesh_key import MeshSigner
+from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import HubCalls
 from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.dispatch import Calls

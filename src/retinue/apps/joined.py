@@ -12,7 +12,7 @@ from retinue.apps.parts import HOME_SOURCE
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
-from retinue.drivers.mesh_key import MeshSigner
+from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import HubCalls, PeerInvoker
 from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.channel import Channel, NullChannel
