@@ -59,7 +59,7 @@ async def take(ahead: ReadAhead, references: list[Reference], workers: int = 16)
     async def work() -> list[Artifact | None]:
         return [await ahead.pull_if_changed(reference, None) for reference in waiting]
 
-    return sum(await asyncio.gather(*(work() for _ in range(workers))), [])
+    return [one for found in await asyncio.gather(*(work() for _ in range(workers))) for one in found]
 
 
 async def test_all_are_fetched_in_batches_one_after_the_other() -> None:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -97,7 +97,8 @@ class LayoutRegistry:
 
     async def read_catalog(self) -> Catalog:
         """All repositories, and what their tags mean; nothing is told of damaged ones."""
-        return await asyncio.to_thread(self._read_catalog)
+        repositories = await self.list_repositories()
+        return Catalog(tuple(repositories), await asyncio.to_thread(self._read_heads, repositories))
 
     async def list_tags(self, repository: str) -> list[str]:
         """All tags in lexical order; none for an unknown repository. Raises StateDamagedError."""
@@ -292,15 +293,14 @@ class LayoutRegistry:
             raise InvalidReferenceError(repository, f"{', '.join(sorted(RESERVED_PARTS))} are kept names")
         return parts
 
-    def _read_catalog(self) -> Catalog:
-        repositories = self._walk()
+    def _read_heads(self, repositories: Iterable[str]) -> dict[str, Heads]:
         heads: dict[str, Heads] = {}
         for repository in repositories:
             with suppress(StateDamagedError, BusyError, InvalidReferenceError):
                 if (index := self._layout(repository).read_index()) is not None:
                     entries = {tag: index.find(tag) for tag in index.tags}
                     heads[repository] = {tag: e.digest for tag, e in entries.items() if e is not None}
-        return Catalog(tuple(repositories), heads)
+        return heads
 
     def _read_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
         found: dict[str, bytes | None] = {}

@@ -48,7 +48,8 @@ class ReadAhead:
         repository = reference.repository
         if self._has_room and not self._fetching.locked():
             async with self._fetching:
-                await self._fetch()
+                if self._has_room:
+                    await self._fetch()
         while repository in self._waiting:
             async with self._fetching:
                 if repository in self._waiting:
@@ -69,8 +70,7 @@ class ReadAhead:
     async def _fetch(self) -> None:
         batch = list(islice(self._waiting.values(), BATCH))
         pulled = await self._bulk.pull_many(batch) if self._bulk is not None else {}
-        if not pulled:
+        answered = [repository for repository in pulled if self._waiting.pop(repository, None) is not None]
+        if not answered:
             self._waiting.clear()
-        for repository, found in pulled.items():
-            if self._waiting.pop(repository, None) is not None and found is not None:
-                self._here[repository] = found
+        self._here |= {name: found for name in answered if (found := pulled[name]) is not None}
