@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from retinue.core.errors import (
     SchemaRefusedError,
 )
 from retinue.core.record import AgentRecord, Listing
+from retinue.drivers.read_ahead import ReadAhead
 from retinue.drivers.registry import Registry, read_published
 from retinue.mesh.schema import check_skill
 from retinue.mesh.sources import Reading, SourceProblem
@@ -124,11 +125,12 @@ class RegistrySource:
         listings: dict[str, Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
+        ahead = ReadAhead(self._registry, self._list_new(repositories, catalog.heads))
 
         async def work() -> None:
             for repository in waiting:
                 try:
-                    listing = await self._read(repository, catalog.heads.get(repository), tags_since)
+                    listing = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
                 except RetinueError as error:
                     problems[repository] = SourceProblem(self.name, repository, error)
                 else:
@@ -152,14 +154,29 @@ class RegistrySource:
         """
         return await self._read(key)
 
-    async def _read(self, key: str, heads: Heads | None = None, tags_since: float = inf) -> Listing | None:
-        """The card; ``heads`` are the tags where the catalog told them, and spare every request."""
+    def _list_new(self, repositories: Iterable[str], heads: Mapping[str, Heads]) -> Iterator[Reference]:
+        """What the catalog tells of and is not known yet, with its digests."""
+        for key in repositories:
+            told, known = heads.get(key, {}), self._known.get(key)
+            tag = choose_tag(told, self._tag)
+            if tag is not None and (known is None or (known.tag, known.digest) != (tag, told[tag])):
+                yield Reference(key, tag=tag, digest=told[tag])
+
+    async def _read(
+        self,
+        key: str,
+        heads: Heads | None = None,
+        tags_since: float = inf,
+        ahead: ReadAhead | None = None,
+    ) -> Listing | None:
+        """The card; ``heads`` are the tags where the catalog told them, and spare every request but
+        those of ``ahead``."""
         known = self._known.get(key)
         if heads is not None:
             tag = self._choose(key, heads)
             if known is not None and (known.tag, known.digest) == (tag, heads.get(tag or "")):
                 return _listing_of(known)
-            return None if tag is None else await self._read_tag(key, tag, -inf)
+            return None if tag is None else await self._read_tag(key, tag, -inf, ahead)
         likely = self._tag
         if likely is None and known is not None and known.listed_at > tags_since:
             likely = known.tag
@@ -182,12 +199,14 @@ class RegistrySource:
             raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")
         return tag
 
-    async def _read_tag(self, key: str, tag: str, listed_at: float) -> Listing | None:
+    async def _read_tag(
+        self, key: str, tag: str, listed_at: float, ahead: ReadAhead | None = None
+    ) -> Listing | None:
         known = self._known.get(key)
         if known is not None and known.tag != tag:
             known = None
         reference = Reference(key, tag=tag)
-        artifact = await self._pull(reference, known)
+        artifact = await self._pull(reference, known, ahead or self._registry)
         if artifact is not None:
             known = self._open(reference, artifact)
         elif known is None:
@@ -195,10 +214,12 @@ class RegistrySource:
         self._known[key] = replace(known, listed_at=listed_at)
         return _listing_of(known)
 
-    async def _pull(self, reference: Reference, known: _Known | None) -> Artifact | None:
+    async def _pull(
+        self, reference: Reference, known: _Known | None, registry: Registry | ReadAhead
+    ) -> Artifact | None:
         """What the registry holds; None where that is known, or is no artifact of ours."""
         try:
-            return await self._registry.pull_if_changed(reference, known.digest if known else None)
+            return await registry.pull_if_changed(reference, known.digest if known else None)
         except MalformedArtifactError:
             if reference.repository.startswith(AGENTS):
                 raise

@@ -212,4 +212,5 @@ def _restore(rendered: dict[str, Any], thing: AgentRecord | Skill, order: tuple[
 
 
 def _arrange(source: Mapping[str, Any], order: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(key for key in order if key in source), *(key for key in source if key not in order))
+    ours = [key for key in order if key in source]
+    return tuple(ours if len(ours) == len(source) else [*ours, *(key for key in source if key not in order)])

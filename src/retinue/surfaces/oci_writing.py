@@ -23,6 +23,7 @@ from retinue.surfaces.oci_answers import (
     Handler,
     Refusal,
     check_digest,
+    read_body,
     read_repository,
     read_target,
 )
@@ -128,12 +129,8 @@ class WritingDoor:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip() or MANIFEST_TYPE
         if media_type not in _MANIFEST_TYPES:
             raise Refusal("MANIFEST_INVALID", f"this registry keeps {' and '.join(_MANIFEST_TYPES)} only")
-        raw = bytearray()
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > MAX_MANIFEST_BYTES:
-                raise Refusal("SIZE_INVALID", f"a manifest is at most {MAX_MANIFEST_BYTES:,} bytes")
-        digest = await self._store.put_manifest(name, target, bytes(raw), media_type)
+        raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
+        digest = await self._store.put_manifest(name, target, raw, media_type)
         return _created(f"/v2/{name}/manifests/{digest}", digest)
 
     async def delete_manifest(self, request: Request) -> Response:
