@@ -36,8 +36,9 @@ DESIGN = {
     "Hop": "agent skill",
 }
 
-BESIDE_THE_DESIGN = {"TraceContext": {"depth_given"}}
-"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004)."""
+BESIDE_THE_DESIGN = {"TraceContext": {"depth_given", "sent_at_ms"}, "Outcome": {"calls_used"}}
+"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004);
+``sent_at_ms`` is the replay window's, ``calls_used`` gives back what is left of a budget (decision 0018)."""
 
 
 @pytest.mark.parametrize("name", DESIGN)
