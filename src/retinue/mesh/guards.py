@@ -161,6 +161,11 @@ class TraceGuard:
         return replace(trace, via=(*trace.via, self._hub_id))
 
     @property
+    def max_depth(self) -> int:
+        """The greatest depth that still runs."""
+        return self._settings.max_depth
+
+    @property
     def calls_of_a_new_trace(self) -> int:
         """Further calls that the first one of a trace may cause; it counts itself."""
         return self._settings.calls - 1
@@ -261,7 +266,7 @@ class Passage:
 
     def outgoing(self, seconds_left: float | None = None) -> Departure:
         """One call made from here, one hop deeper; raises BudgetSpentError."""
-        share = self.budget.reserve()
+        share = self.budget.reserve(self._guard.max_depth - self.trace.depth - 1)
         trace = go_deeper(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
         return Departure(trace, self.budget, self._guard)
 
