@@ -156,7 +156,7 @@ def test_a_strict_process_refuses_what_it_was_told_to(
     for trace in (MISSING, UNSIGNED, FORGED, signed(DEEP), fresh_trace()):
         here = guard(strict=strict)
         if trace in refused:
-            with pytest.raises(InvalidRequestError, match="trace.strict"):
+            with pytest.raises(InvalidRequestError, match=r"trace\.strict"):
                 here.enter(a_call(trace), "b")
         else:
             here.leave(here.enter(a_call(trace), "b"))

@@ -3,8 +3,8 @@
 How many calls a skill will make is not known when it makes the first. So each call in flight gets a
 share that leaves room for siblings, and what it did not spend comes back when it has told what it did.
 Of L calls left the n-th in flight gets L / (n + K): with K = 8 and L = 10,000 a hundred siblings still get
-something, and 460 pass. A chain must be able to reach its greatest depth as well: where so many hops are still
-possible that L / (K + 1) each would not last, K is smaller.
+something, and 460 pass. A chain must be able to reach its greatest depth as well: where so many hops are
+still possible that L / (K + 1) each would not last, K is smaller.
 
 Equal shares would need the number of siblings; handing over everything would let each sibling spend it
 all; asking one process for each call would need one that everybody reaches (docs/decisions/0018).
