@@ -132,7 +132,7 @@ class System:
         """The ``Authorization`` of whoever belongs to this state."""
         return f"Bearer {self.state.local_token()}"
 
-    async def start_hub(self, *, port: int = 0) -> Hub:
+    async def start_hub(self, *, port: int = 0, hub_id: str = "hub-under-test") -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder."""
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
@@ -141,7 +141,7 @@ class System:
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
         mesh = await self.stack.enter_async_context(
-            open_mesh(self.settings, self.state, listings, hub_id="hub-under-test", url=url)
+            open_mesh(self.settings, self.state, listings, hub_id=hub_id, url=url)
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)

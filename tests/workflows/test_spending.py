@@ -55,10 +55,14 @@ def test_branches_get_equal_parts() -> None:
     assert spending.divide(2) == {**ORIGIN, "calls_left": 20}
 
 
-def test_a_spent_budget_is_refused_inside_the_effect() -> None:
-    step = Spending({**ORIGIN, "calls_left": 0}).open_step()
-    with pytest.raises(BudgetSpentError):
-        step.begin()
+def test_with_a_spent_budget_a_call_has_less_than_nothing_and_is_left_to_the_guard() -> None:
+    """Which refuses it, or says that it is too deep, where that is so."""
+    spending = Spending({**ORIGIN, "calls_left": 0})
+    step = spending.open_step()
+    assert step.begin() == {**ORIGIN, "calls_left": -1}
+    step.told(0)
+    step.close(StepOutcome(fault=Fault.from_error(BudgetSpentError("calls", "x"))))
+    assert spending.used == 0
 
 
 @pytest.mark.parametrize("origin", [None, {"id": "t", "calls_left": None}])

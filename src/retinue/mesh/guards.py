@@ -265,8 +265,15 @@ class Passage:
             self._here = Hop(agent, self._here.skill)
 
     def outgoing(self, seconds_left: float | None = None) -> Departure:
-        """One call made from here, one hop deeper; raises BudgetSpentError."""
-        share = self.budget.reserve(self._guard.max_depth - self.trace.depth - 1)
+        """One call made from here, one hop deeper; raises BudgetSpentError.
+
+        A hop too deep costs nothing: whoever is called refuses it, and says more than we could.
+        """
+        hops = self._guard.max_depth - self.trace.depth - 1
+        if hops < 0:
+            trace = go_deeper(self.trace, self._here, calls_left=0, seconds_left=seconds_left)
+            return Departure(trace, None, self._guard)
+        share = self.budget.reserve(hops)
         trace = go_deeper(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
         return Departure(trace, self.budget, self._guard)
 
