@@ -25,7 +25,7 @@ from retinue.drivers.registry import Registry, publish_card
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.mesh.audit import record_calls
-from retinue.mesh.events import log_line
+from retinue.mesh.events import EventBus, log_line
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 from retinue.settings import Settings
 from tests.recording import Recording
@@ -172,7 +172,7 @@ class System:
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return Served(url, stack.aclose)
+        return Served(url, stack.aclose, dispatcher.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +181,7 @@ class Served:
 
     url: str
     stop: Callable[[], Awaitable[None]]
+    events: EventBus
 
 
 @dataclass(slots=True)
