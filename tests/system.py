@@ -25,7 +25,7 @@ from retinue.drivers.registry import Registry, publish_card
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.mesh.audit import record_calls
-from retinue.mesh.events import log_line
+from retinue.mesh.events import EventBus, log_line
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 from retinue.settings import Settings
 from tests.recording import Recording
@@ -132,7 +132,7 @@ class System:
         """The ``Authorization`` of whoever belongs to this state."""
         return f"Bearer {self.state.local_token()}"
 
-    async def start_hub(self, *, port: int = 0) -> Hub:
+    async def start_hub(self, *, port: int = 0, hub_id: str = "hub-under-test") -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder."""
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
@@ -141,7 +141,7 @@ class System:
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
         mesh = await self.stack.enter_async_context(
-            open_mesh(self.settings, self.state, listings, hub_id="hub-under-test", url=url)
+            open_mesh(self.settings, self.state, listings, hub_id=hub_id, url=url)
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
@@ -174,7 +174,7 @@ class System:
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return Served(url, stack.aclose)
+        return Served(url, stack.aclose, dispatcher.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ class Served:
 
     url: str
     stop: Callable[[], Awaitable[None]]
+    events: EventBus
 
 
 @dataclass(slots=True)

@@ -13,7 +13,11 @@ import pytest
 from retinue.core.call import ANONYMOUS, LOCAL, Call, Hop, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
+    BudgetSpentError,
     CallTimedOutError,
+    CallTooDeepError,
+    CircuitOpenError,
+    GuardError,
     InvalidParametersError,
     NotAuthenticatedError,
     RemoteFaultError,
@@ -23,6 +27,7 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.peers import HubCalls, PeerInvoker, is_loopback
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.guards import TraceGuard
+from retinue.surfaces.faults import execute_fault
 from tests.mesh.scripted import make_call, make_listing, make_skill
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -105,7 +110,7 @@ async def invoke(
     guard = guard or TraceGuard()
     call = call or make_call(trace=TraceContext("t", depth=1))
     passage = guard.enter(call, "plan-agent")
-    invoker = PeerInvoker(http, guard, tokens={} if token is None else {source: token})
+    invoker = PeerInvoker(http, tokens={} if token is None else {source: token})
     answer = await invoker.invoke(listing_at(url), make_skill(), call, passage, NullChannel())
     return answer.value
 
@@ -201,7 +206,6 @@ async def test_arguments_that_are_no_json_are_not_sent(peer: Peer, url: str, htt
             "Invalid parameters: missing required field 'requirements'",
             {"type": "validation_error", "jsonrpc_code": -32602, "errors": [{"path": "", "message": "m"}]},
         ),
-        (-33007, "Call chain too deep", {"depth": 6}),
         (418, "teapot", ["any", "data"]),
     ],
 )
@@ -213,6 +217,21 @@ async def test_an_error_of_the_agent_comes_back_as_it_was_sent(
         await invoke(http, url)
     error = caught.value
     assert (error.agent, error.code, error.message, error.fault_data) == ("plan-agent", code, message, data)
+
+
+@requirement("S-14")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-33007, CallTooDeepError), (-33008, BudgetSpentError), (-33009, CircuitOpenError)],
+)
+@pytest.mark.parametrize("data", [{"type": "x", "depth": 6, "remedy": "r"}, None, ["any"]])
+async def test_a_refusal_of_the_guard_further_on_stays_that_refusal(
+    peer: Peer, url: str, http: HttpClient, code: int, kind: type[GuardError], data: Any
+) -> None:
+    peer.fail_with(code, "Call chain too deep", data)
+    with pytest.raises(kind) as caught:
+        await invoke(http, url)
+    assert execute_fault(caught.value) == (code, "Call chain too deep", data)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>502</html>", b"[]", b"{}", b'"text"', b"[" * 5000])
@@ -267,9 +286,7 @@ async def test_a_card_without_a_url_leads_nowhere(http: HttpClient) -> None:
     call = make_call()
     listing = Listing(AgentRecord("a", endpoints=(Endpoint("a2a", "http://x"),)), "home", "agents/a")
     with pytest.raises(AgentUnreachableError, match="no url"):
-        await PeerInvoker(http, guard).invoke(
-            listing, make_skill(), call, guard.enter(call, "a"), NullChannel()
-        )
+        await PeerInvoker(http).invoke(listing, make_skill(), call, guard.enter(call, "a"), NullChannel())
 
 
 async def test_a_peer_that_does_not_answer_in_time_is_named(peer: Peer, url: str, http: HttpClient) -> None:

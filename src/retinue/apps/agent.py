@@ -33,12 +33,13 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.registry import Published, Registry, publish_card, withdraw
 from retinue.drivers.state import State
+from retinue.drivers.telemetry import open_spans
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.protocols.pallet_card import encode_card, render_card
-from retinue.settings import Settings
+from retinue.settings import Settings, environment
 from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.health import health_route
@@ -126,6 +127,7 @@ def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: st
         limits=Limits(limit_settings(settings)),
         events=events,
         timeouts=timeout_settings(settings),
+        spans=open_spans(agent.name, environment()),
     )
 
 

@@ -30,6 +30,7 @@ from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
+from retinue.drivers.telemetry import open_spans
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
@@ -40,7 +41,7 @@ from retinue.mesh.pulse import Pulses
 from retinue.mesh.routing import make_strategy
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
-from retinue.settings import Settings
+from retinue.settings import Settings, environment
 from retinue.workflows.dispatching import DispatchCaller
 from retinue.workflows.engine import Interpreter
 from retinue.workflows.memory import MemoryRuns
@@ -109,6 +110,7 @@ async def open_mesh(
             events=events,
             timeouts=timeouts,
             strategy=strategy,
+            spans=open_spans(HUB_NAME, environment()),
         )
         caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
         runs = MemoryRuns(Interpreter(caller).run)

@@ -17,6 +17,7 @@ from retinue.core.call import TraceContext
 from retinue.protocols.trace import cut_path
 
 _VERSION = 1
+_PLACEHOLDER = "0" * 64
 
 
 def render_key_id(key: bytes) -> str:
@@ -28,9 +29,9 @@ def sign_trace(
     trace: TraceContext, agent: str, skill: str, *, key: bytes, kid: str, sent_at_ms: int
 ) -> TraceContext:
     """The trace as it is sent to ``agent`` ("" = whoever offers it) for ``skill``: path cut, signed."""
-    cut = cut_path(trace)
-    mac = _mac(cut, agent, skill, key, kid, sent_at_ms)
-    return replace(cut, kid=kid, mac=mac, sent_at_ms=sent_at_ms)
+    # what is cut depends on the length of everything that travels, the signature included
+    cut = cut_path(replace(trace, kid=kid, mac=_PLACEHOLDER, sent_at_ms=sent_at_ms))
+    return replace(cut, mac=_mac(cut, agent, skill, key, kid, sent_at_ms))
 
 
 def is_signed(trace: TraceContext, agent: str, skill: str, *, key: bytes) -> bool:
