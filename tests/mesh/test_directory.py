@@ -21,7 +21,9 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill, Visibility
 from retinue.drivers.store import SqliteListings
-from retinue.mesh.directory import Change, Directory
+from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Candidate
+from retinue.mesh.holdings import Change
 from retinue.mesh.listings import Listings, MemoryListings
 from retinue.mesh.sources import MemorySource, Reading, SourceProblem
 from retinue.protocols.pallet_card import encode_card, render_card
@@ -107,7 +109,7 @@ async def filled(clock: Clock, *listings: Listing, sources: Sequence[str] = ("ho
     return directory
 
 
-def keys(listings: Sequence[Listing]) -> list[str]:
+def keys(listings: Sequence[Candidate]) -> list[str]:
     return [one.key for one in listings]
 
 
@@ -121,7 +123,7 @@ async def test_an_agent_is_found_by_skill_and_its_url_is_the_card_s_own(clock: C
         clock, listing("plan", url="http://localhost:8001"), listing("build", "generate_code")
     )
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.url == "http://localhost:8001"
+    assert found.url == "http://localhost:8001"
 
 
 @requirement("P-01")
@@ -198,14 +200,12 @@ async def test_a_bare_name_means_the_reachable_one_then_source_order_then_versio
     directory.set_enabled(directory.get("x"), False)
     assert directory.get("x").source == "far"
     assert directory.get("x@home").key == "agents/x2"
-    assert directory.name_of(directory.get("x")) == "x@far"
 
 
 async def test_a_source_s_name_may_hold_any_character(clock: Clock) -> None:
     there = "http://user@127.0.0.1:5000"
     directory = await filled(clock, listing("a@b", source=there), sources=[there])
     assert directory.get("a@b") is directory.get(f"a@b@{there}")
-    assert directory.name_of(directory.get("a@b")) == "a@b"
 
 
 async def test_same_names_at_different_places_stay_apart(clock: Clock) -> None:
@@ -226,7 +226,6 @@ async def test_same_names_at_one_origin_are_one_agent_whose_health_is_one(clock:
     )
     (agent,) = directory.list_all()
     assert agent.source == "home"
-    assert directory.name_of(agent) == "x"
     directory.mark_unreachable(agent, "refused")
     assert directory.get("x@far").reachable is False
     assert len(directory.find_by_skill("create_plan", MESH)) == 1
@@ -269,7 +268,7 @@ async def test_urls_without_an_origin_make_no_two_listings_one_agent(clock: Cloc
 async def test_an_older_card_never_replaces_a_newer_one(clock: Clock) -> None:
     directory = await filled(clock, listing("x", version="2", published_at=NOON))
     held = directory.upsert(listing("x", version="1", published_at=NOON - timedelta(seconds=1)))
-    assert held.record.version == "2"
+    assert held.version == "2"
     assert directory.get("x").record.version == "2"
     directory.upsert(listing("x", version="3", published_at=NOON + timedelta(seconds=1)))
     assert directory.get("x").record.version == "3"
@@ -463,7 +462,7 @@ async def test_a_source_that_says_it_changed_is_read_by_the_very_next_look_up(cl
     await directory.resolve_skill("create_plan", MESH)
     source.put(listing("x", url="http://one.example:8002"))
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.url == "http://one.example:8002"
+    assert found.url == "http://one.example:8002"
     await directory.resolve_skill("create_plan", MESH)
     assert source.reads == 2
 
@@ -594,7 +593,7 @@ async def test_a_degraded_agent_is_reachable_stands_after_the_healthy_and_says_w
 async def test_health_that_did_not_change_is_told_to_nobody(clock: Clock) -> None:
     directory = await filled(clock, listing("a"))
     told: list[str] = []
-    directory.subscribe(lambda change: told.append(change.listing.health))
+    directory.subscribe(lambda change: told.append(change.entry.health))
     for _ in range(3):
         directory.mark_reachable(directory.get("a"))
     for _ in range(3):

@@ -117,7 +117,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             await end_task(starting)
         if not stop.asked:
             await mesh.directory.ensure_fresh()
-            agents = mesh.directory.list_all()
+            agents = mesh.directory.list_entries()
             await probe(
                 mesh.directory,
                 mesh.dispatcher.pulses,
@@ -222,10 +222,10 @@ def _report(say: Say) -> OnChange:
 
 
 def _say_agents(directory: Directory, say: Say) -> None:
-    listings = directory.list_all()
-    skills = [skill for one in listings for skill in one.record.skills]
-    exposed = sum(skill.visibility == "exposed" for skill in skills)
-    line = f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients"
+    entries = directory.list_entries()
+    skills = sum(len(one.skills) for one in entries)
+    exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
+    line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"
     if skills and not exposed:
         line += "; expose one with @agent.skill(expose=True)"
     say(line)
