@@ -31,7 +31,7 @@ from retinue.mesh.feed import Feed
 from retinue.mesh.holdings import Change, Holdings
 from retinue.mesh.listings import Listings
 from retinue.mesh.routing import select_candidates
-from retinue.mesh.sources import Reading, RememberingSource, Source, SourceProblem
+from retinue.mesh.sources import GradualSource, Reading, RememberingSource, Source, SourceProblem
 from retinue.mesh.suggest import suggest
 
 TTL_S = 300.0
@@ -43,7 +43,7 @@ GRACE_S = 1.0
 STORE = "store"
 """The name under which a store that cannot be written is reported."""
 
-_BATCH = 500
+_BATCH = 200
 _GLANCED = 5_000
 """Entries looked at before others may run: some 5 ms."""
 
@@ -83,6 +83,8 @@ class Directory:
         for source in sources:
             if isinstance(source, RememberingSource):
                 source.remember(entry for entry in self._index if entry.source == source.name)
+            if isinstance(source, GradualSource):
+                source.give_to(partial(self._take_some, source.name))
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
@@ -361,8 +363,7 @@ class Directory:
         feed = self._feeds[source]
         overtaken = feed.overtaken
         for start in range(0, len(reading.listings), _BATCH):
-            batch = reading.listings[start : start + _BATCH]
-            self._held.accept(one for one in batch if one.key not in overtaken)
+            self._take_some(source, reading.listings[start : start + _BATCH])
             await asyncio.sleep(0)
         for listing_id in await self._list_lost(source, reading):
             if listing_id.key not in overtaken:
@@ -379,6 +380,10 @@ class Directory:
             for start in range(0, len(gone), _BATCH):
                 self._held.remove(gone[start : start + _BATCH])
                 await asyncio.sleep(0)
+
+    def _take_some(self, source: str, listings: Sequence[Listing]) -> None:
+        overtaken = self._feeds[source].overtaken
+        self._held.accept(one for one in listings if one.key not in overtaken)
 
     async def _list_lost(self, source: str, reading: Reading) -> list[ListingKey]:
         """What the source gives no more, since it gave it before, and is not held as it was given."""

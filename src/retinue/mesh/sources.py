@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +68,14 @@ class RevalidatedSource(Source, Protocol):
 
     async def revalidate(self) -> Reading:
         """As `read_all`; may leave out for some minutes what is seldom and dear to find out."""
+
+
+@runtime_checkable
+class GradualSource(Source, Protocol):
+    """A source that can give listings while it reads, so that they need not all be held at once."""
+
+    def give_to(self, take: Callable[[Sequence[Listing]], None]) -> None:
+        """Give what is new to ``take``, some at a time; `Reading.listings` is what is left then."""
 
 
 @runtime_checkable

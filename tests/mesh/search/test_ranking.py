@@ -140,7 +140,7 @@ def test_equal_skills_come_with_the_agents_first_that_answer() -> None:
     offered = Skill("echo", "Says it again")
     dead = replace(agent("a", offered), reachable=False)
     mesh = Mesh([dead, agent("c", offered), agent("b", offered)])
-    assert [hit.entry.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
+    assert [hit.listing.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
 
 
 def test_hits_beyond_the_limit_are_counted() -> None:
