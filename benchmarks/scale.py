@@ -57,10 +57,10 @@ class MadeUpRegistry:
     name = "bench"
 
     def __init__(self, agents: int) -> None:
-        self._agents = agents
+        self._names = [f"agents/a{number:06}" for number in range(agents)]
 
     async def list_repositories(self) -> list[str]:
-        return [f"agents/a{number:06}" for number in range(self._agents)]
+        return self._names
 
     async def list_tags(self, repository: str) -> list[str]:
         await asyncio.sleep(0)

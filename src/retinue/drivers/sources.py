@@ -35,6 +35,9 @@ CONCURRENT_READS = 16
 GIVEN_AT_ONCE = 200
 """Listings that are given to a directory together: some 20 ms of writing."""
 
+GLANCED = 5_000
+"""Repositories looked at before others may run: some 5 ms."""
+
 TAGS_TTL_S = 300.0
 """How long `RegistrySource.revalidate` trusts that no better tag came (P-30): listing the tags costs a
 docker-registry twice what it costs to say that a card is the same."""
@@ -128,9 +131,14 @@ class RegistrySource:
         began_at = self._clock()
         stamp = self._stamped.generation() if self._stamped is not None else None
         if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
-            return Reading((), self._problems, self._list_unchanged(()))
+            return Reading((), self._problems, await self._list_unchanged(()))
         catalog = await read_published(self._registry)
-        repositories = [r for r in catalog.repositories if may_hold_card(r)]
+        repositories = []
+        for number, repository in enumerate(catalog.repositories):
+            if repository in self._known or may_hold_card(repository):
+                repositories.append(repository)
+            if number % GLANCED == 0:
+                await asyncio.sleep(0)
         listings: dict[str, Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
@@ -149,20 +157,25 @@ class RegistrySource:
                         listings.clear()
 
         await asyncio.gather(*(work() for _ in range(min(CONCURRENT_READS, len(repositories)))))
-        for gone in self._known.keys() - set(repositories):
+        listed = set(repositories)
+        await asyncio.sleep(0)
+        for gone in [key for key in self._known if key not in listed]:
             del self._known[gone]
+        await asyncio.sleep(0)
         self._problems = tuple(problems[r] for r in sorted(problems))
         self._stamp, self._full_read_at = stamp, began_at
         given = tuple(listings[r] for r in sorted(listings))
-        return Reading(given, self._problems, self._list_unchanged(listings.keys()))
+        return Reading(given, self._problems, await self._list_unchanged(listings.keys()))
 
-    def _list_unchanged(self, given: Collection[str]) -> dict[str, str]:
+    async def _list_unchanged(self, given: Collection[str]) -> dict[str, str]:
         """The cards that are as they were given before; those with a problem are told as such."""
-        return {
-            key: known.digest
-            for key, known in self._known.items()
-            if known.is_card and known.error is None and key not in given
-        }
+        unchanged: dict[str, str] = {}
+        for number, (key, known) in enumerate(list(self._known.items())):
+            if known.is_card and known.error is None and key not in given:
+                unchanged[key] = known.digest
+            if number % GLANCED == 0:
+                await asyncio.sleep(0)
+        return unchanged
 
     async def read_one(self, key: str) -> Listing | None:
         """The card in the repository ``key``; None where there is no tag, or nothing of ours.

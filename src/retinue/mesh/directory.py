@@ -372,11 +372,15 @@ class Directory:
         await asyncio.sleep(0)
         if None not in spared:
             spared |= overtaken
-            gone = [
-                e.id
-                for e in self._index
-                if e.source == source and e.key not in reading.unchanged and e.key not in spared
-            ]
+            gone: list[ListingKey] = []
+            ids = list(self._index.list_ids())
+            for start in range(0, len(ids), _GLANCED):
+                gone += [
+                    i
+                    for i in ids[start : start + _GLANCED]
+                    if i.source == source and i.key not in reading.unchanged and i.key not in spared
+                ]
+                await asyncio.sleep(0)
             for start in range(0, len(gone), _BATCH):
                 self._held.remove(gone[start : start + _BATCH])
                 await asyncio.sleep(0)

@@ -6,7 +6,9 @@ measurements, never a call: what it did not take is held here until it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
@@ -19,6 +21,8 @@ from retinue.mesh.listings import Listings, bring_up_to_date
 from retinue.mesh.recall import Recall
 
 _RETRIED = 500
+_MANY = 5_000
+_GROWN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,14 @@ class Holdings:
         self._recall = Recall()
         self._unsaved: dict[ListingKey, Listing] = {}
         self._remembered: dict[ListingKey, Entry] = {}
-        for entry in store.load():
-            if is_shown(entry.source):
-                self.index.put(entry)
-            else:
-                self._remembered[entry.id] = entry
+        self._spared = 0
+        with _no_collection():
+            for entry in store.load():
+                if is_shown(entry.source):
+                    self.index.put(entry)
+                else:
+                    self._remembered[entry.id] = entry
+            self._spare()
 
     def open(self, listing_id: ListingKey) -> Listing | None:
         """The whole listing; None when it is gone, or was lost. Raises StateError."""
@@ -103,6 +110,7 @@ class Holdings:
             self._tell(Change("added" if current is None else "changed", entry))
         if new:
             self._write(new)
+            self._spare()
         return held
 
     def note(self, entries: Iterable[Entry]) -> None:
@@ -128,6 +136,15 @@ class Holdings:
             if entry is not None:
                 self.index.remove(listing_id)
                 self._tell(Change("removed", entry))
+
+    def _spare(self) -> None:
+        """Let no collection of garbage walk over what is held, which would stop the process for a while.
+
+        Only after it has grown much: garbage that lies about at that moment is spared as well.
+        """
+        if len(self.index) >= max(_MANY, _GROWN * self._spared):
+            self._spared = len(self.index)
+            gc.freeze()
 
     def _is_known(self, new: Listing, held: Entry) -> bool:
         """Whether ``new`` tells nothing that is not held."""
@@ -163,6 +180,18 @@ class Holdings:
             self.failure = error
         else:
             self.failure = None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """While many objects are made that stay, looking for garbage among them takes longer than they do."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def carry_over(new: Listing, before: Entry) -> Listing:

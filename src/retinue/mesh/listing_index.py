@@ -7,7 +7,7 @@ they cost the same among ten agents and a hundred thousand; a change drops those
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,6 +22,9 @@ from retinue.mesh.versions import version_key
 READY_SKILLS = 2_048
 """Skills whose look-ups are kept ready made, those asked for last."""
 
+FEW_MOVED = 200
+"""So many that came or went are put in their places one by one; of more, all are sorted."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -35,7 +38,7 @@ class ListingIndex:
         self._by_skill = Postings()
         self._ready: dict[str, dict[Scopes, tuple[Entry, ...]]] = {}
         self._order: list[ListingKey] = []
-        self._order_is_old = False
+        self._moved: dict[ListingKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -55,7 +58,7 @@ class ListingIndex:
                 entry = replace(entry, id=held.id, name=held.name, skills=held.skills)
         else:
             self.remove(entry.id)
-            self._order_is_old = True
+            self._moved[entry.id] = None
             self._by_name.put(entry.name, entry.id)
             for skill_id in entry.skills:
                 self._by_skill.put(skill_id, entry.id)
@@ -68,7 +71,7 @@ class ListingIndex:
         if entry is None:
             return
         self._drop_ready(entry)
-        self._order_is_old = True
+        self._moved[listing_id] = None
         del self._entries[listing_id]
         self._by_name.remove(entry.name, listing_id)
         for skill_id in entry.skills:
@@ -80,16 +83,23 @@ class ListingIndex:
 
     def list_ids(self, after: ListingKey | None = None) -> Sequence[ListingKey]:
         """What is held, by source and key, or what comes behind ``after`` in that order."""
-        if self._order_is_old:
-            # Sorted runs of what was there before and of what came since are merged at little cost.
-            known = dict.fromkeys(i for i in self._order if i in self._entries)
-            come = sorted(i for i in self._entries if i not in known)
-            self._order = sorted([*known, *come], key=lambda i: (self._rank(i.source), i))
-            self._order_is_old = False
+        if len(self._moved) > FEW_MOVED:
+            # What is sorted in part already costs little to sort; ranks keep the order within a source.
+            self._order = sorted(self._entries)
+            self._order.sort(key=lambda i: self._rank(i.source))
+        else:
+            for listing_id in self._moved:
+                at = self._place_of(listing_id)
+                stood = at < len(self._order) and self._order[at] == listing_id
+                if stood and listing_id not in self._entries:
+                    del self._order[at]
+                elif not stood and listing_id in self._entries:
+                    self._order.insert(at, listing_id)
+        self._moved.clear()
         if after is None:
             return self._order
-        place = (self._rank(after.source), after)
-        return self._order[bisect_right(self._order, place, key=lambda i: (self._rank(i.source), i)) :]
+        at = self._place_of(after)
+        return self._order[at + (self._order[at : at + 1] == [after]) :]
 
     def list_named(self, name: str, *, source: str | None = None) -> list[Entry]:
         """The agents of one name, preferred first: enabled ▸ health ▸ source order ▸ version."""
@@ -148,6 +158,11 @@ class ListingIndex:
             for other in same_name
             if other.id == listing.id or (origin is not None and url_origin(other.url) == origin)
         ]
+
+    def _place_of(self, listing_id: ListingKey) -> int:
+        """Where the listing stands in the order, or would."""
+        place = (self._rank(listing_id.source), listing_id)
+        return bisect_left(self._order, place, key=lambda i: (self._rank(i.source), i))
 
     def _list_offering(self, skill_id: str, scopes: Scopes) -> list[Entry]:
         ids = self._by_skill.list_of(skill_id)
