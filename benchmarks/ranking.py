@@ -142,7 +142,7 @@ def _of_agents(data: MetaTool) -> list[Figure]:
     agents = AgentSearch(search)
     questions = [(text, frozenset({agent_of[tool]})) for text, (tool,) in data.unseen[: QUERIES // 4]]
     hit, recall = _quality(
-        lambda text: [one.listing.record.name for one in agents.find_agents(text, SCOPES, limit=_AT)],
+        lambda text: [one.entry.name for one in agents.find_agents(text, SCOPES, limit=_AT)],
         questions,
     )
     return [

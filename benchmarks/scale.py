@@ -36,7 +36,7 @@ AGENTS = 100_000
 SKILLS_EACH = 5
 OPENED = 4_000
 PAUSE_S = 0.001
-WORDS = "plan build test review deploy measure translate forecast book search sort merge".split()
+WORDS = ["plan", "build", "test", "review", "deploy", "measure", "translate", "forecast", "book", "sort"]
 
 
 def measure() -> list[Figure]:
@@ -140,7 +140,7 @@ async def discover(folder: str) -> list[tuple[object, ...]]:
 
 
 async def reopen(folder: str) -> list[tuple[object, ...]]:
-    empty, _ = _open(folder, 1)
+    _empty = _open(folder, 1)
     before = _resident()
     started = time.perf_counter()
     directory, store = _open(folder, AGENTS)

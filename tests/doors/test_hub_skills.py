@@ -75,6 +75,51 @@ async def test_list_agents_keeps_those_with_a_role(office: Office) -> None:
     assert [row["name"] for row in rows] == ["planner"]
 
 
+async def test_list_agents_gives_a_page_and_where_to_go_on(office: Office) -> None:
+    for name in ("alpha", "omega"):
+        await office.system.start_agent(Agent(name))
+    names: list[str] = []
+    after: dict[str, str] = {}
+    for _ in range(3):
+        reply = await office.get("list_agents", {"limit": 1, **after})
+        (row,) = reply["agents"]
+        names.append(row["name"])
+        after = {"after": reply.get("next")}
+    assert names == ["alpha", "bench-agent", "omega"]
+    assert "next" not in reply
+    refused = await office.ask("list_agents", {"after": "nowhere"})
+    assert "no place in the list" in refused.error["message"]
+
+
+async def test_list_agents_ranks_them_by_words(office: Office) -> None:
+    """By all that an agent offers; one that shares no word is left out, and so is one without the role."""
+    travel = Agent("travel", description="Everything about journeys")
+    kite = Agent("kite")
+
+    @travel.skill(roles=["execute"])
+    async def flights() -> str:
+        """Finds flights"""
+        return ""
+
+    @travel.skill
+    async def hotels() -> str:
+        """Finds hotels near a flight"""
+        return ""
+
+    @kite.skill
+    async def fly() -> str:
+        """Flights of a kite"""
+        return ""
+
+    for agent in (kite, travel):
+        await office.system.start_agent(agent)
+    wanted = {"query": "flights and hotels for my journey"}
+    assert [row["name"] for row in (await office.get("list_agents", wanted))["agents"]] == ["travel", "kite"]
+    (only,) = (await office.get("list_agents", {**wanted, "role": "execute"}))["agents"]
+    assert only["name"] == "travel"
+    assert (await office.get("list_agents", {"query": "zzzz"}))["agents"] == []
+
+
 async def test_a_registry_that_cannot_be_asked_is_named_in_every_list(half_blind: Office) -> None:
     """DESIGN 7: one dead source never empties a list; what is missing is said, in-band."""
     for skill in ("list_agents", "find_skills", "refresh_agents"):

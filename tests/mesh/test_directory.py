@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.core.errors import (
     MalformedArtifactError,
     RegistryUnreachableError,
     SkillNotOfferedError,
+    StateDamagedError,
     StorageFullError,
     UnknownAgentError,
     UnknownSkillError,
@@ -22,8 +25,9 @@ from retinue.core.errors import (
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill, Visibility
 from retinue.drivers.store import SqliteListings
 from retinue.mesh.directory import Directory
-from retinue.mesh.entry import Candidate
+from retinue.mesh.entry import Candidate, Entry, entry_of
 from retinue.mesh.holdings import Change
+from retinue.mesh.listing_index import ListingIndex
 from retinue.mesh.listings import Listings, MemoryListings
 from retinue.mesh.sources import MemorySource, Reading, SourceProblem
 from retinue.protocols.pallet_card import encode_card, render_card
@@ -693,6 +697,160 @@ async def test_a_store_without_room_costs_no_call_and_is_reported(clock: Clock) 
     store.full = False
     directory.mark_reachable(directory.get("a"))
     assert directory.problems() == ()
+
+
+class BrokenListings(MemoryListings):
+    """Can be told to fail, and to forget."""
+
+    broken = False
+
+    def find(self, listing_id: ListingKey) -> Listing | None:
+        if self.broken:
+            raise StateDamagedError("retinue.db", "disk I/O error", remedy="move it away")
+        return super().find(listing_id)
+
+    def put_all(self, listings: Sequence[Listing]) -> None:
+        if self.broken:
+            raise StateDamagedError("retinue.db", "disk I/O error", remedy="move it away")
+        super().put_all(listings)
+
+
+@pytest.mark.parametrize("loss", ["broken", "forgotten"])
+async def test_a_listing_that_the_store_has_lost_is_read_from_its_source(clock: Clock, loss: str) -> None:
+    store = BrokenListings([listing("a"), listing("b")])
+    source = MemorySource("home", [listing("a"), listing("b")])
+    directory = directory_of(clock, source, store=store)
+    if loss == "broken":
+        store.broken = True
+    else:
+        store.remove_all([listing("a").id])
+    (first, _) = directory.find_by_skill("create_plan", MESH)
+    assert await directory.open(first) == listing("a")
+    assert await directory.open(first) is await directory.open(first)
+    source.failure = DOWN
+    if loss == "broken":
+        with pytest.raises(StateDamagedError):
+            await directory.open(entry_of(listing("b")))
+    source.failure = None
+    source.remove("agents/b")
+    await directory.refresh()
+    assert await directory.open(entry_of(listing("b"))) is None
+
+
+async def test_what_a_store_did_not_take_is_held_until_it_does(clock: Clock) -> None:
+    store = BrokenListings()
+    store.broken = True
+    directory = directory_of(clock, MemorySource("home", [listing("a")]), store=store)
+    await directory.refresh()
+    directory.mark_unreachable(directory.get("a"), "refused")
+    assert list(store.load()) == []
+    store.broken = False
+    directory.upsert(listing("b"))
+    assert list(store.load()) == directory.list_entries()
+
+
+class UnchangingSource(MemorySource):
+    """Gives a listing again only where it is new, as a registry does."""
+
+    def __init__(self, name: str, listings: Sequence[Listing] = ()) -> None:
+        super().__init__(name, listings)
+        self.given: dict[str, str] = {}
+        self.read_alone: list[str] = []
+
+    def remember(self, held: Iterable[Entry]) -> None:
+        self.given = {entry.key: entry.digest or "" for entry in held}
+
+    async def read_all(self) -> Reading:
+        found = await super().read_all()
+        new = tuple(one for one in found.listings if self.given.get(one.key) != one.digest)
+        self.given = {one.key: one.digest or "" for one in found.listings}
+        return Reading(
+            new, found.problems, {k: d for k, d in self.given.items() if k not in {n.key for n in new}}
+        )
+
+    async def read_one(self, key: str) -> Listing | None:
+        self.read_alone.append(key)
+        return await super().read_one(key)
+
+
+async def test_what_is_unchanged_stays_and_what_is_listed_no_more_goes(
+    clock: Clock, open_store: Callable[[], Listings]
+) -> None:
+    source = UnchangingSource("home", [listing("a"), listing("b")])
+    await directory_of(clock, source, store=open_store()).refresh()
+    directory = directory_of(clock, source, store=open_store())
+    assert source.given.keys() == {"agents/a", "agents/b"}
+    source.remove("agents/b")
+    source.put(listing("c"))
+    await directory.refresh()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/c"]
+    assert source.read_alone == []
+
+
+async def test_what_a_source_takes_for_held_and_is_not_is_read_by_itself(clock: Clock) -> None:
+    source = UnchangingSource("home", [listing("a"), listing("b"), listing("c")])
+    directory = directory_of(clock, source)
+    await directory.refresh()
+    directory.remove(listing("a").id)
+    directory.upsert(replace(listing("b"), digest="sha256:other"))
+    await directory.refresh()
+    assert source.read_alone == ["agents/a", "agents/b"]
+    assert [one.digest for one in directory.list_all()] == [listing(name).digest for name in "abc"]
+
+
+async def test_a_source_may_give_by_and_by_what_it_reads(clock: Clock) -> None:
+    class Gradual(MemorySource):
+        take: Callable[[Sequence[Listing]], None]
+
+        def give_to(self, take: Callable[[Sequence[Listing]], None]) -> None:
+            self.take = take
+
+        async def read_all(self) -> Reading:
+            (first, *rest) = (await super().read_all()).listings
+            self.take([first])
+            assert directory.find(first.name) == first
+            return Reading(tuple(rest), (), {first.key: first.digest or ""})
+
+    source = Gradual("home", [listing("a"), listing("b")])
+    directory = directory_of(clock, source)
+    await directory.refresh()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/b"]
+
+
+async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.mesh.directory._GLANCED", 2)
+    several = [
+        listing(name, source=source, url=f"http://{name}.{source}")
+        for source in ("home", "far")
+        for name in "abc"
+    ]
+    directory = await filled(clock, *several)
+    pages = [page async for page in directory.iterate_pages()]
+    assert [one for page in pages for one in page] == directory.list_entries()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/b", "agents/c"]
+    places = [
+        entry.id async for page in directory.iterate_pages(ListingKey("home", "agents/b")) for entry in page
+    ]
+    assert places == [ListingKey("home", "agents/c")]
+    directory.remove(ListingKey("home", "agents/b"))
+    directory.upsert(listing("bb"))
+    behind = ListingKey("home", "agents/b")
+    found = [entry.key async for page in directory.iterate_pages(behind) for entry in page]
+    assert found == ["agents/bb", "agents/c", "agents/a", "agents/b", "agents/c"]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["home", "far"]), st.integers(0, 9)), max_size=40))
+def test_the_order_is_by_source_and_key_whatever_came_and_went(changes: list[tuple[bool, str, int]]) -> None:
+    index = ListingIndex({"home": 0, "far": 1}.__getitem__)
+    for put, source, number in changes:
+        one = entry_of(listing(f"a{number}", source=source))
+        if put:
+            index.put(one)
+        else:
+            index.remove(one.id)
+        wanted = sorted((entry.id for entry in index), key=lambda i: (i.source == "far", i.key))
+        if number % 3:
+            assert list(index.list_ids()) == wanted
 
 
 async def test_watchers_are_told_of_each_change_until_they_leave(clock: Clock) -> None:
