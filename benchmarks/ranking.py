@@ -24,6 +24,7 @@ import orjson
 
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Example, Listing, Skill
+from retinue.mesh.entry import Entry
 from retinue.mesh.search import scoring
 from retinue.mesh.search.agent_ranking import AgentSearch
 from retinue.mesh.search.ranking import Found, SkillSearch
@@ -172,8 +173,8 @@ def _abstaining(data: MetaTool, search: SkillSearch) -> list[Figure]:
     ]
 
 
-def _lacks(tools: frozenset[str]) -> Callable[[Listing], bool]:
-    return lambda listing: listing.key not in tools
+def _lacks(tools: frozenset[str]) -> Callable[[Entry], bool]:
+    return lambda entry: entry.key not in tools
 
 
 def _search(data: MetaTool, examples: dict[str, list[str]]) -> SkillSearch:

@@ -79,7 +79,7 @@ def test_listings_come_by_source_and_key_and_the_last_of_an_id_stays(store: List
 
 def test_what_was_measured_is_noted_without_the_card(store: Listings) -> None:
     store.put_all([listing("a"), listing("b")])
-    since = {"since": NOON, "last_error": "refused"}
+    since: dict[str, Any] = {"since": NOON, "last_error": "refused"}
     ill = replace(entry_of(listing("a")), enabled=False, reachable=False, **since)
     store.note_all([ill, entry_of(listing("never kept"))])
     assert list(store.load()) == [ill, entry_of(listing("b"))]
