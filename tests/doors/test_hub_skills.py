@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.core.errors import StateDamagedError
 from retinue.drivers.state import State
 from tests.doors.bench import Bench
 from tests.doors.office import Office
@@ -151,6 +152,23 @@ async def test_find_skills_finds_by_words_by_id_by_agent_and_by_version(office: 
     assert (len(by_agent["skills"]), by_agent["more"]) == (2, len(office.bench.agent.skills) - 3)
     everything = await office.ask("find_skills", {"query": "zz_secret"}, authorization=office.system.token)
     assert b"zz_secret" not in everything.body
+
+
+@pytest.mark.parametrize("read_whole", [500, 1])
+async def test_without_a_text_index_the_search_goes_on_and_says_so(
+    office: Office, monkeypatch: pytest.MonkeyPatch, read_whole: int
+) -> None:
+    """Of many agents only those are read whose name, or skills, have a word of the query."""
+    monkeypatch.setattr("retinue.agents.hub_search._READ_WHOLE", read_whole)
+    await office.system.start_agent(Agent("other"))
+
+    def fail(*_: object) -> None:
+        raise StateDamagedError("retinue.db", "malformed", remedy="move it away")
+
+    monkeypatch.setattr(office.hub.mesh.search, "find_skills", fail)
+    reply = await office.get("find_skills", {"query": "create a plan"})
+    assert reply["skills"][0]["skill"] == "create_plan"
+    assert "malformed" in reply["warning"]
 
 
 @pytest.mark.parametrize(

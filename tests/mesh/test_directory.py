@@ -818,7 +818,7 @@ async def test_a_source_may_give_by_and_by_what_it_reads(clock: Clock) -> None:
 
 
 async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.directory._GLANCED", 2)
+    monkeypatch.setattr("retinue.mesh.directory.GLANCED", 2)
     several = [
         listing(name, source=source, url=f"http://{name}.{source}")
         for source in ("home", "far")

@@ -29,9 +29,10 @@ from retinue.core.record import Listing, ListingKey
 from retinue.mesh.entry import Candidate, Entry, Scopes
 from retinue.mesh.feed import Feed
 from retinue.mesh.holdings import Change, Holdings
+from retinue.mesh.intake import GLANCED, Intake
 from retinue.mesh.listings import Listings
 from retinue.mesh.routing import select_candidates
-from retinue.mesh.sources import GradualSource, Reading, RememberingSource, Source, SourceProblem
+from retinue.mesh.sources import GradualSource, RememberingSource, Source, SourceProblem
 from retinue.mesh.suggest import suggest
 
 TTL_S = 300.0
@@ -42,10 +43,6 @@ GRACE_S = 1.0
 
 STORE = "store"
 """The name under which a store that cannot be written is reported."""
-
-_BATCH = 200
-_GLANCED = 5_000
-"""Entries looked at before others may run: some 5 ms."""
 
 _RANK_OF_GIVEN = -1
 """Listings given by `Directory.upsert` under the name of no source stand before all sources."""
@@ -72,19 +69,16 @@ class Directory:
         self._ttl_s = ttl_s
         self._clock = clock
         self._now = now
-        self._feeds = {s.name: Feed(s, partial(self._take, s.name), clock) for s in sources}
+        self._feeds: dict[str, Feed] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[Change], None]] = []
-        ranks = {name: rank for rank, name in enumerate(self._feeds)}
+        ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._held = Holdings(
             listings, lambda name: ranks.get(name, _RANK_OF_GIVEN), ranks.__contains__, self._tell
         )
         self._index = self._held.index
         for source in sources:
-            if isinstance(source, RememberingSource):
-                source.remember(entry for entry in self._index if entry.source == source.name)
-            if isinstance(source, GradualSource):
-                source.give_to(partial(self._take_some, source.name))
+            self._follow(source)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
@@ -96,8 +90,8 @@ class Directory:
         What goes meanwhile is left out, and so may be what comes.
         """
         ids = self._index.list_ids(after)
-        for start in range(0, len(ids), _GLANCED):
-            held = map(self._index.find, ids[start : start + _GLANCED])
+        for start in range(0, len(ids), GLANCED):
+            held = map(self._index.find, ids[start : start + GLANCED])
             yield [entry for entry in held if entry is not None and self._index.stands(entry)]
             await asyncio.sleep(0)
 
@@ -358,48 +352,16 @@ class Directory:
         near = suggest(skill_id, named.list_skills(scopes))
         return UnknownSkillError(skill_id, near=near, unasked=unasked)
 
-    async def _take(self, source: str, reading: Reading) -> None:
-        """Hold what the reading lists, drop what it neither lists nor has a problem with."""
-        feed = self._feeds[source]
-        overtaken = feed.overtaken
-        for start in range(0, len(reading.listings), _BATCH):
-            self._take_some(source, reading.listings[start : start + _BATCH])
-            await asyncio.sleep(0)
-        for listing_id in await self._list_lost(source, reading):
-            if listing_id.key not in overtaken:
-                await self._reread(feed, listing_id)
-        spared = {a.key for a in reading.listings} | {p.key for p in reading.problems}
-        await asyncio.sleep(0)
-        if None not in spared:
-            spared |= overtaken
-            gone: list[ListingKey] = []
-            ids = list(self._index.list_ids())
-            for start in range(0, len(ids), _GLANCED):
-                gone += [
-                    i
-                    for i in ids[start : start + _GLANCED]
-                    if i.source == source and i.key not in reading.unchanged and i.key not in spared
-                ]
-                await asyncio.sleep(0)
-            for start in range(0, len(gone), _BATCH):
-                self._held.remove(gone[start : start + _BATCH])
-                await asyncio.sleep(0)
+    def _follow(self, source: Source) -> None:
+        async def reread(key: str) -> None:
+            await self._reread(feed, ListingKey(source.name, key))
 
-    def _take_some(self, source: str, listings: Sequence[Listing]) -> None:
-        overtaken = self._feeds[source].overtaken
-        self._held.accept(one for one in listings if one.key not in overtaken)
-
-    async def _list_lost(self, source: str, reading: Reading) -> list[ListingKey]:
-        """What the source gives no more, since it gave it before, and is not held as it was given."""
-        lost = []
-        for number, (key, digest) in enumerate(reading.unchanged.items()):
-            listing_id = ListingKey(source, key)
-            held = self._index.find(listing_id)
-            if held is None or held.digest != digest:
-                lost.append(listing_id)
-            if number % _GLANCED == 0:
-                await asyncio.sleep(0)
-        return lost
+        feed = self._feeds[source.name] = Feed(source, lambda reading: intake.take(reading), self._clock)
+        intake = Intake(source.name, self._held, feed.overtaken, reread)
+        if isinstance(source, RememberingSource):
+            source.remember(entry for entry in self._index if entry.source == source.name)
+        if isinstance(source, GradualSource):
+            source.give_to(intake.take_some)
 
     def _start_reread(self, feed: Feed, listing_id: ListingKey) -> asyncio.Task[None]:
         task = asyncio.create_task(self._reread(feed, listing_id), name=f"reread {listing_id.key}")

@@ -8,7 +8,7 @@ they cost the same among ten agents and a hundred thousand; a change drops those
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -81,7 +81,7 @@ class ListingIndex:
         """One entry per agent, by source and key; some 50 ms for 100,000."""
         return [entry for i in self.list_ids() if self.stands(entry := self._entries[i])]
 
-    def list_ids(self, after: ListingKey | None = None) -> Sequence[ListingKey]:
+    def list_ids(self, after: ListingKey | None = None) -> list[ListingKey]:
         """What is held, by source and key, or what comes behind ``after`` in that order."""
         if len(self._moved) > FEW_MOVED:
             # What is sorted in part already costs little to sort; ranks keep the order within a source.
@@ -97,7 +97,7 @@ class ListingIndex:
                     self._order.insert(at, listing_id)
         self._moved.clear()
         if after is None:
-            return self._order
+            return self._order.copy()
         at = self._place_of(after)
         return self._order[at + (self._order[at : at + 1] == [after]) :]
 
