@@ -162,7 +162,7 @@ async def test_without_a_text_index_the_search_goes_on_and_says_so(
     monkeypatch.setattr("retinue.agents.hub_search._READ_WHOLE", read_whole)
     await office.system.start_agent(Agent("other"))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise StateDamagedError("retinue.db", "malformed", remedy="move it away")
 
     monkeypatch.setattr(office.hub.mesh.search, "find_skills", fail)

@@ -443,3 +443,43 @@ async def test_a_miss_lists_the_tags_that_a_revalidation_did_not(registry: Count
     (found,) = await directory.resolve_skill("deploy", MESH)
     assert found.tag == "v2"
     await directory.aclose()
+
+
+async def test_what_is_new_is_given_by_and_by_and_then_told_as_unchanged(
+    registry: CountingRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.drivers.sources.GIVEN_AT_ONCE", 2)
+    await publish_pipeline(registry)
+    source = RegistrySource("home", registry)
+    given: list[str] = []
+    source.give_to(lambda listings: given.extend(one.key for one in listings))
+    reading = await source.read_all()
+    assert len(given) == 2
+    assert sorted([*given, *(one.key for one in reading.listings)]) == [
+        "agents/build",
+        "agents/plan",
+        "agents/test",
+    ]
+    assert reading.unchanged.keys() == set(given)
+
+
+async def test_one_key_is_read_whole_whether_it_changed_or_not(registry: CountingRegistry) -> None:
+    await publish_pipeline(registry)
+    source = RegistrySource("home", registry)
+    (first, *_) = (await source.read_all()).listings
+    again = await source.read_one(first.key)
+    assert again is not None
+    assert again.raw == first.raw
+    assert (await source.read_all()).unchanged[first.key] == first.digest
+
+
+async def test_a_repository_that_holds_no_card_any_more_is_not_told_as_unchanged(
+    layout: LayoutRegistry,
+) -> None:
+    source = RegistrySource("home", layout)
+    await publish(layout, "b", repository="elsewhere/b")
+    await source.read_all()
+    image = NewArtifact(b"layer", "application/vnd.oci.image.layer.v1.tar", "", "application/x", {})
+    await layout.push("elsewhere/b", "v1", image)
+    assert await source.read_one("elsewhere/b") is None
+    assert list_keys(await source.read_all()) == []

@@ -2,14 +2,14 @@
 
 Same names are one agent only where the url's origin or the owner's key is equal; otherwise they
 stand side by side (DESIGN 2). Look-ups by skill are kept ready made per skill and scopes, so that
-they cost the same among ten agents and a hundred thousand; a change drops those it touches.
+they cost the same among ten agents and a hundred thousand; a change mends those it touches.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -36,7 +36,7 @@ class ListingIndex:
         self._entries: dict[ListingKey, Entry] = {}
         self._by_name = Postings()
         self._by_skill = Postings()
-        self._ready: dict[str, dict[Scopes, tuple[Entry, ...]]] = {}
+        self._ready: dict[str, _Ready] = {}
         self._order: list[ListingKey] = []
         self._moved: dict[ListingKey, None] = {}
 
@@ -58,19 +58,20 @@ class ListingIndex:
                 entry = replace(entry, id=held.id, name=held.name, skills=held.skills)
         else:
             self.remove(entry.id)
+            held = None
             self._moved[entry.id] = None
             self._by_name.put(entry.name, entry.id)
             for skill_id in entry.skills:
                 self._by_skill.put(skill_id, entry.id)
         self._entries[entry.id] = entry
-        self._drop_ready(entry)
+        self._spoil(entry, held)
 
     def remove(self, listing_id: ListingKey) -> None:
         """Take the entry out, if it is there."""
         entry = self._entries.get(listing_id)
         if entry is None:
             return
-        self._drop_ready(entry)
+        self._spoil(entry, entry)
         self._moved[listing_id] = None
         del self._entries[listing_id]
         self._by_name.remove(entry.name, listing_id)
@@ -126,10 +127,12 @@ class ListingIndex:
         if ready is None:
             if len(self._ready) >= READY_SKILLS:
                 del self._ready[next(iter(self._ready))]
-            ready = self._ready[skill_id] = {}
-        found = ready.get(scopes)
+            ready = self._ready[skill_id] = _Ready({}, {})
+        elif ready.spoiled:
+            self._mend(skill_id, ready)
+        found = ready.found.get(scopes)
         if found is None:
-            found = ready[scopes] = tuple(self._list_offering(skill_id, scopes))
+            found = ready.found[scopes] = tuple(self._list_offering(skill_id, scopes))
         return found
 
     def is_offered(self, skill_id: str, scopes: Scopes) -> bool:
@@ -169,17 +172,62 @@ class ListingIndex:
         found = [self._entries[i] for i in ids if self._offers(i, skill_id, scopes)]
         if len(found) > 1:
             found.sort(key=lambda a: version_key(a.version), reverse=True)
-            found.sort(key=lambda a: (tier_of(a), self._rank(a.source), a.key))
+            found.sort(key=self._preference)
         return found
+
+    def _preference(self, entry: Entry) -> tuple[int, int, str]:
+        return tier_of(entry), self._rank(entry.id.source), entry.id.key
 
     def _offers(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> bool:
         entry = self._entries[listing_id]
         return entry.enabled and entry.offers(skill_id, scopes) and self.stands(entry)
 
-    def _drop_ready(self, entry: Entry) -> None:
-        for listing_id in self._by_name.list_of(entry.name):
-            for skill_id in self._entries[listing_id].skills:
-                self._ready.pop(skill_id, None)
+    def _spoil(self, entry: Entry, before: Entry | None) -> None:
+        """Note that look-ups may no longer be as they were; ``before`` is what they may hold."""
+        same_name = self._by_name.list_of(entry.name)
+        if len(same_name) == 1:
+            for skill_id in entry.skills if self._ready else ():
+                ready = self._ready.get(skill_id)
+                if ready is not None:
+                    ready.spoiled.setdefault(entry.id, before)
+        else:
+            # another of that name may stand for the agent now
+            for listing_id in same_name:
+                for skill_id in self._entries[listing_id].skills:
+                    self._ready.pop(skill_id, None)
+
+    def _mend(self, skill_id: str, ready: _Ready) -> None:
+        """Put those that changed in their new places: to sort a hundred thousand anew takes half a second."""
+        if len(ready.spoiled) > FEW_MOVED:
+            ready.found.clear()
+        for scopes, found in ready.found.items():
+            entries = list(found)
+            for listing_id, before in ready.spoiled.items():
+                if before is not None:
+                    self._take_out(entries, before)
+                entry = self._entries.get(listing_id)
+                if entry is not None and self._offers(listing_id, skill_id, scopes):
+                    place = self._preference(entry)
+                    entries.insert(bisect_right(entries, place, key=self._preference), entry)
+            ready.found[scopes] = tuple(entries)
+        ready.spoiled.clear()
+
+    def _take_out(self, entries: list[Entry], entry: Entry) -> None:
+        place = self._preference(entry)
+        for at in range(bisect_left(entries, place, key=self._preference), len(entries)):
+            if entries[at].id == entry.id:
+                del entries[at]
+                return
+            if self._preference(entries[at]) != place:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Look-ups of one skill by scopes, and what changed since, as they have it."""
+
+    found: dict[Scopes, tuple[Entry, ...]]
+    spoiled: dict[ListingKey, Entry | None]
 
 
 def merge_same_agents(entries: Iterable[Entry]) -> list[Entry]:
