@@ -44,7 +44,9 @@ def measure() -> list[Figure]:
             spent += time.perf_counter() - started
             worked += time.process_time() - began
         directory = Directory(store, [MemorySource(SOURCE)])
-        search = SkillSearch(index, directory.find_listing, find_entry=directory.find_entry)
+        search = SkillSearch(
+            index, directory.find_listing, find_entry=directory.find_entry, find_skill=directory.find_skill
+        )
         return [
             Figure(f"load {AGENTS:,} agents × {SKILLS_EACH} skills", spent, "s"),
             Figure("the same, processor time", worked, "s"),

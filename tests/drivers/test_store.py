@@ -86,6 +86,20 @@ def test_what_was_measured_is_noted_without_the_card(store: Listings) -> None:
     assert store.find(ill.id) == listing("a", enabled=False, reachable=False, **since)
 
 
+def test_one_skill_is_read_by_itself(store: Listings) -> None:
+    block = b"""{"name": "a", "skills": [{"id": "x", "description": "says"}, {"id": "y"}],
+        "retinue": {"v": 1, "skills": {"x": {"tags": ["t"]}}}}"""
+    for raw in (CARD, block):
+        record = parse_card(raw, reference="a")
+        kept = replace(listing("a"), record=record, raw=raw)
+        store.put_all([kept])
+        for skill in record.skills:
+            assert store.find_skill(entry_of(kept), skill.id) == skill
+    assert store.find_skill(entry_of(kept), "z") is None
+    assert store.find_skill(entry_of(replace(kept, digest="sha256:01")), "x") is None
+    assert store.find_skill(entry_of(listing("never kept")), "x") is None
+
+
 def test_a_removed_listing_is_gone_and_an_absent_one_no_error(store: Listings) -> None:
     store.put_all([listing("a"), listing("b")])
     store.remove_all([ListingKey("home", "a")])
@@ -116,6 +130,7 @@ def test_a_card_that_can_be_read_no_more_is_dropped_and_the_rest_loaded(path: Pa
     assert [one.key for one in store.load()] == ["a", "c"]
     held = [listing(key) for key in "abc"]
     assert [one.key for one in store.find_all([one.id for one in held])] == ["c"]
+    assert store.find_skill(entry_of(held[0]), "create_plan") is None
     store.close()
 
 

@@ -15,7 +15,7 @@ from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.directory import Directory
-from retinue.mesh.entry import Entry
+from retinue.mesh.entry import Candidate, Entry
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.search.explaining import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
@@ -23,7 +23,7 @@ from retinue.mesh.search.words import stem_words
 from retinue.protocols.agent_row import render_skill_row
 
 Json = dict[str, Any]
-Offer = tuple[Listing, Skill]
+Offer = tuple[Candidate, Skill]
 
 _GLANCED = 5_000
 """Entries looked at before others may run."""
@@ -71,7 +71,7 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
         return {
-            "skills": [render_skill_row(listing, offer) for listing, offer in offers[:limit]],
+            "skills": [render_skill_row(one, offer) for one, offer in offers[:limit]],
             "more": max(0, more),
             **said,
             "missing": list_missing(directory),
@@ -110,14 +110,9 @@ class _Finder:
         return self.open_offers(first[:limit]), count - limit
 
     def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
-        """These skills of these agents, whole."""
-        whole = {one.id: one for one in self._directory.open_all([entry for entry, _ in wanted])}
-        opened = [(whole.get(entry.id), skill_id) for entry, skill_id in wanted]
-        return [
-            (listing, offer)
-            for listing, skill_id in opened
-            if listing is not None and (offer := listing.record.find_skill(skill_id)) is not None
-        ]
+        """These skills of these agents, but for those that are gone."""
+        found = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
+        return [(entry, offer) for entry, offer in found if offer is not None]
 
     async def find(
         self,
@@ -136,14 +131,14 @@ class _Finder:
             # a full or damaged disk must not take the search away, only its speed and its finer points
             _log.warning("text index unusable", error=error.message)
             listings = await self._list_likely(query, within)
-            return list(rank_skills(query, listings, scopes)), {"warning": error.message}
+            return [*rank_skills(query, listings, scopes)], {"warning": error.message}
         said = _say_found(found)
         if why is not None:
             named = self._directory.get(why)
             said["why"] = asdict(
                 explain_place(query, named, scopes, self._search, within=keys, accept=stands)
             )
-        return [(hit.listing, hit.skill) for hit in found.hits], said
+        return [(hit.entry, hit.skill) for hit in found.hits], said
 
     async def _list_likely(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
         """Listings to read for words without an index: all of few, else those whose names have a word."""

@@ -84,7 +84,11 @@ async def open_mesh(
         stack.push_async_callback(notifications.aclose)
         index: TextIndex = texts if texts is not None else MemoryTextIndex()
         search = SkillSearch(
-            index, directory.find_listing, find_entry=directory.find_entry, eager=texts is not None
+            index,
+            directory.find_listing,
+            find_entry=directory.find_entry,
+            find_skill=directory.find_skill,
+            eager=texts is not None,
         )
         directory.subscribe(lambda change: search.note(change.entry.id))
         await search.synchronize([entry.id for entry in directory.list_held()])

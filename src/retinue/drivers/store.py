@@ -22,10 +22,10 @@ import orjson
 import structlog
 
 from retinue.core.errors import MalformedArtifactError, StateError
-from retinue.core.record import Listing, ListingKey, SignatureState
+from retinue.core.record import Listing, ListingKey, SignatureState, Skill
 from retinue.drivers.database import Database
 from retinue.mesh.entry import Entry, entry_of, make_entry
-from retinue.protocols.pallet_card import encode_card, parse_card, render_card
+from retinue.protocols.pallet_card import encode_card, parse_card, parse_skill, render_card
 
 _log = structlog.get_logger("retinue.store")
 
@@ -62,6 +62,9 @@ _NOTE = (
 _LOAD = f"SELECT {_SHORT} FROM listings WHERE form = ? ORDER BY source, key"  # noqa: S608
 _OPEN = f"SELECT {_WHOLE} FROM listings JOIN cards USING (source, key)"  # noqa: S608
 _FIND = f"{_OPEN} WHERE source = ? AND key = ?"
+_FIND_CARD = (
+    "SELECT raw FROM listings JOIN cards USING (source, key) WHERE source = ? AND key = ? AND digest IS ?"
+)
 _FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_READ_ANEW}"
 
 
@@ -101,6 +104,14 @@ class SqliteListings:
     def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
         found = (self.find(listing_id) for listing_id in listing_ids)
         return [listing for listing in found if listing is not None]
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        with self._database.reading() as connection:
+            row = connection.execute(_FIND_CARD, (*entry.id, entry.digest)).fetchone()
+        try:
+            return None if row is None else parse_skill(row["raw"], skill_id, reference=entry.key)
+        except MalformedArtifactError:
+            return None
 
     def put_all(self, listings: Sequence[Listing]) -> None:
         entries = [_render_entry(entry_of(listing)) for listing in listings]

@@ -25,7 +25,7 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.entry import Candidate, Entry, Scopes
 from retinue.mesh.feed import Feed
 from retinue.mesh.holdings import Change, Holdings
@@ -140,6 +140,10 @@ class Directory:
     def find_listing(self, listing_id: ListingKey) -> Listing | None:
         """As `find_entry`, whole; raises StateError where the store cannot be read."""
         return self._held.open(listing_id)
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        """One skill of a listing, None when that is gone, at less cost than the whole. Raises StateError."""
+        return self._held.find_skill(entry, skill_id)
 
     def open_all(self, entries: Sequence[Entry]) -> list[Listing]:
         """These listings, whole, without those that are gone; some 100 µs each. Raises StateError."""

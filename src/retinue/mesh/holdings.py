@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal
 
 from retinue.core.errors import StateError
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.listing_index import ListingIndex
 from retinue.mesh.listings import Listings, bring_up_to_date
@@ -81,6 +81,13 @@ class Holdings:
         found.update((listing.id, listing) for listing in self._store.find_all(absent))
         whole = [(found[e.id], e) for e in entries]
         return [bring_up_to_date(one, e) for one, e in whole if one is not None and one.digest == e.digest]
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        """One skill of what is held, without opening the listing. Raises StateError."""
+        listing = self._recall.find(entry.id) or self._unsaved.get(entry.id)
+        if listing is not None and listing.digest == entry.digest:
+            return listing.record.find_skill(skill_id)
+        return self._store.find_skill(entry, skill_id)
 
     def keep_at_hand(self, listing: Listing) -> None:
         """Let `open` give this listing without the store, if it is the one that is held."""

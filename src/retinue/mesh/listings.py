@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.entry import Entry, entry_of
 
 
@@ -24,6 +24,9 @@ class Listings(Protocol):
 
     def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
         """As `find` for each of these, in their order; what would be None is left out."""
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        """One skill of this listing, at less cost; None where it is not kept, or not with this digest."""
 
     def put_all(self, listings: Sequence[Listing]) -> None:
         """Keep these, all or none, each in the place of the one with its id."""
@@ -52,6 +55,12 @@ class MemoryListings:
 
     def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
         return [self._listings[listing_id] for listing_id in listing_ids if listing_id in self._listings]
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        listing = self._listings.get(entry.id)
+        if listing is None or listing.digest != entry.digest:
+            return None
+        return listing.record.find_skill(skill_id)
 
     def put_all(self, listings: Sequence[Listing]) -> None:
         self._listings.update((listing.id, listing) for listing in listings)

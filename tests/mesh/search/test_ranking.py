@@ -140,7 +140,7 @@ def test_equal_skills_come_with_the_agents_first_that_answer() -> None:
     offered = Skill("echo", "Says it again")
     dead = replace(agent("a", offered), reachable=False)
     mesh = Mesh([dead, agent("c", offered), agent("b", offered)])
-    assert [hit.listing.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
+    assert [hit.entry.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
 
 
 def test_hits_beyond_the_limit_are_counted() -> None:
@@ -160,7 +160,7 @@ def test_a_search_may_be_narrowed_to_many() -> None:
     many = [agent(f"a{number}", Skill("echo")) for number in range(2 * WITHIN)]
     some = {one.id for one in many[WITHIN // 2 :]}
     found = Mesh(many).find("echo", within=some, limit=1000)
-    assert {hit.listing.id for hit in found.hits} == some
+    assert {hit.entry.id for hit in found.hits} == some
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "\x00", "'\";--", "zzzzqqqq"])

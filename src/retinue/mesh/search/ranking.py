@@ -51,21 +51,22 @@ _log = structlog.get_logger("retinue.search")
 Scopes = frozenset[str]
 FindListing = Callable[[ListingKey], Listing | None]
 FindEntry = Callable[[ListingKey], Entry | None]
+FindSkill = Callable[[Entry, str], Skill | None]
 Accept = Callable[[Entry], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A skill of a listing, and how well it answers: comparable within one query only."""
+    """A skill of an agent, and how well it answers: comparable within one query only."""
 
-    listing: Listing
+    entry: Entry
     skill: Skill
     score: float
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """As `Hit`, before anybody wants to see the whole listing."""
+    """As `Hit`, before anybody wants to see the skill."""
 
     entry: Entry
     skill_id: str
@@ -105,8 +106,8 @@ NOTHING = Found((), Fit(0.0, False))
 class SkillSearch:
     """Text search over listings; ``find_listing`` gives what holds now of a listing, or None.
 
-    ``find_entry`` gives the same in short, where that costs less. With ``eager`` what is noted is
-    taken in by and by, as in a hub; else all of it by the first search.
+    ``find_entry`` gives the same in short and ``find_skill`` one skill of it, where that costs less.
+    With ``eager`` what is noted is taken in by and by, as in a hub; else all of it by the first search.
     """
 
     def __init__(
@@ -115,11 +116,13 @@ class SkillSearch:
         find_listing: FindListing,
         *,
         find_entry: FindEntry | None = None,
+        find_skill: FindSkill | None = None,
         eager: bool = False,
     ) -> None:
         self.index = index
         self.find_listing = find_listing
         self.find_entry = find_entry or self._shorten
+        self._find_skill = find_skill or self._pick
         self._eager = eager
         self._noted: dict[ListingKey, None] = {}
 
@@ -222,7 +225,7 @@ class SkillSearch:
         within: Collection[ListingKey] | None = None,
         accept: Accept | None = None,
     ) -> tuple[Query, list[Placed]]:
-        """As `find_skills`, with all that was looked at and without opening a listing."""
+        """As `find_skills`, with all that was looked at and without a look into any card."""
         self.catch_up()
         query = read_query(text, self.index)
         placed: list[Placed] = []
@@ -259,10 +262,9 @@ class SkillSearch:
 
     def _open(self, placed: Iterable[Placed]) -> Iterator[Hit]:
         for one in placed:
-            listing = self.find_listing(one.entry.id)
-            skill = listing.record.find_skill(one.skill_id) if listing is not None else None
-            if listing is not None and skill is not None:
-                yield Hit(listing, skill, one.score)
+            skill = self._find_skill(one.entry, one.skill_id)
+            if skill is not None:
+                yield Hit(one.entry, skill, one.score)
 
     def _list_new(self, marks: Mapping[ListingKey, str | None]) -> list[Listing]:
         """Those whose text is another than the one with this mark."""
@@ -279,6 +281,10 @@ class SkillSearch:
     def _shorten(self, listing_id: ListingKey) -> Entry | None:
         listing = self.find_listing(listing_id)
         return entry_of(listing) if listing is not None else None
+
+    def _pick(self, entry: Entry, skill_id: str) -> Skill | None:
+        listing = self.find_listing(entry.id)
+        return listing.record.find_skill(skill_id) if listing is not None else None
 
     def _correct(self, text: str, query: Query, scopes: Scopes) -> str | None:
         """The text as it was probably meant; only words of skills that the caller sees are offered."""
@@ -320,7 +326,7 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
         return [
             (one, skill) for one in held.values() for skill in one.record.skills if is_visible(skill, scopes)
         ]
-    return [(hit.listing, hit.skill) for hit in found.hits]
+    return [(held[hit.entry.id], hit.skill) for hit in found.hits]
 
 
 def _preference(placed: Placed) -> tuple[float, bool, bool, ListingKey]:
