@@ -190,6 +190,8 @@ class ListingIndex:
                 ready = self._ready.get(skill_id)
                 if ready is not None:
                     ready.spoiled.setdefault(entry.id, before)
+                    if len(ready.spoiled) > FEW_MOVED:
+                        del self._ready[skill_id]
         else:
             # another of that name may stand for the agent now
             for listing_id in same_name:
@@ -198,8 +200,6 @@ class ListingIndex:
 
     def _mend(self, skill_id: str, ready: _Ready) -> None:
         """Put those that changed in their new places: to sort a hundred thousand anew takes half a second."""
-        if len(ready.spoiled) > FEW_MOVED:
-            ready.found.clear()
         for scopes, found in ready.found.items():
             entries = list(found)
             for listing_id, before in ready.spoiled.items():
