@@ -430,6 +430,21 @@ async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_u
     await directory.aclose()
 
 
+async def test_what_is_known_from_a_former_process_serves_while_a_slow_source_is_read(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.mesh.directory.GRACE_S", 0.01)
+    source = SlowSource("home", [listing("plan"), listing("build", "generate_code")])
+    directory = directory_of(clock, source, store=MemoryListings([listing("plan")]))
+    assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/plan"]
+    assert source.reads == 0
+    missed = asyncio.create_task(directory.resolve_skill("generate_code", MESH))
+    await asyncio.sleep(0)
+    source.let.set()
+    assert keys(await missed) == ["agents/build"]
+    await directory.aclose()
+
+
 async def test_a_refresh_reads_anew_even_while_another_reading_is_on_its_way(clock: Clock) -> None:
     source = SlowSource("home")
     directory = directory_of(clock, source)

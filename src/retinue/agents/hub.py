@@ -60,7 +60,7 @@ def hub_agent(
     async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, and what is known of it here."""
         await directory.ensure_fresh()
-        listing = directory.get(name)
+        listing = await directory.open_named(name)
         scopes = ctx.principal.scopes
         return {
             "card": render_card(listing.record, scopes=scopes),

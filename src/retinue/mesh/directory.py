@@ -130,8 +130,16 @@ class Directory:
         """As `find`; raises UnknownAgentError with near names."""
         found = self.find(name)
         if found is None:
-            raise UnknownAgentError(name, near=suggest(name, self._index.names()))
+            raise self._explain_name(name)
         return found
+
+    async def open_named(self, name: str) -> Listing:
+        """As `get`, and as `open`: one that the store has lost is read from its source."""
+        entry = self.find_named(name)
+        listing = await self.open(entry) if entry is not None else None
+        if listing is None:
+            raise self._explain_name(name)
+        return listing
 
     def find_entry(self, listing_id: ListingKey) -> Entry | None:
         """What is held under this identity, whether or not another listing stands for the same agent."""
@@ -221,14 +229,15 @@ class Directory:
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, say that they changed, or are past their time to live.
 
-        For the last ones it waits no longer than `GRACE_S`: what was known before serves meanwhile.
+        Where something is known from before, of the last ones or from a former process, it waits no
+        longer than `GRACE_S`: that serves meanwhile.
         """
         needed: list[Feed] = []
         expired: list[Feed] = []
         for feed in self._feeds.values():
-            if feed.reads == 0 or feed.has_changed:
+            if feed.has_changed or (feed.reads == 0 and not feed.is_warm):
                 needed.append(feed)
-            elif feed.is_expired(self._ttl_s):
+            elif feed.reads == 0 or feed.is_expired(self._ttl_s):
                 expired.append(feed)
         if expired:
             await asyncio.wait([feed.start() for feed in expired], timeout=GRACE_S)
@@ -278,38 +287,15 @@ class Directory:
 
     def mark_reachable(self, listing: Candidate) -> None:
         """Note that the agent answered at the listing's url; clears what was noted against it."""
-        self._held.note(
-            replace(twin, reachable=True, since=self._now(), last_error=None)
-            for twin in self._index.list_at_same_url(listing)
-            if twin.health != "healthy"
-        )
+        self._mark(listing, lambda twin: twin.as_reachable(self._now()))
 
     def mark_degraded(self, listing: Candidate, reason: str) -> None:
         """Note that others should be preferred to the agent at the listing's url, and why."""
-        self._held.note(
-            replace(
-                twin,
-                reachable=True,
-                since=twin.since if twin.health == "degraded" else self._now(),
-                last_error=reason,
-            )
-            for twin in self._index.list_at_same_url(listing)
-            if twin.health != "degraded" or twin.last_error != reason
-        )
+        self._mark(listing, lambda twin: twin.as_degraded(reason, self._now()))
 
     def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         """Note that nobody answers at the listing's url; ``since`` stays at the first failure."""
-        reason = str(error)
-        self._held.note(
-            replace(
-                twin,
-                reachable=False,
-                since=twin.since if twin.reachable is False else self._now(),
-                last_error=reason,
-            )
-            for twin in self._index.list_at_same_url(listing)
-            if twin.reachable is not False or twin.last_error != reason
-        )
+        self._mark(listing, lambda twin: twin.as_unreachable(str(error), self._now()))
 
     def problems(self) -> tuple[SourceProblem, ...]:
         """What is missing now, and why: sources and single listings that could not be read."""
@@ -352,9 +338,16 @@ class Directory:
             return SkillNotOfferedError(skill_id, near=near, unasked=unasked)
         named = self.find_named(agent)
         if named is None or not named.enabled:
-            return UnknownAgentError(agent, near=suggest(agent, self._index.names()))
+            return self._explain_name(agent)
         near = suggest(skill_id, named.list_skills(scopes))
         return UnknownSkillError(skill_id, near=near, unasked=unasked)
+
+    def _mark(self, listing: Candidate, mark: Callable[[Entry], Entry]) -> None:
+        twins = self._index.list_at_same_url(listing)
+        self._held.note([marked for twin in twins if (marked := mark(twin)) is not twin])
+
+    def _explain_name(self, name: str) -> UnknownAgentError:
+        return UnknownAgentError(name, near=suggest(name, self._index.names()))
 
     def _follow(self, source: Source) -> None:
         async def reread(key: str) -> None:
@@ -362,8 +355,10 @@ class Directory:
 
         feed = self._feeds[source.name] = Feed(source, lambda reading: intake.take(reading), self._clock)
         intake = Intake(source.name, self._held, feed.overtaken, reread)
+        kept = [entry for entry in self._index if entry.source == source.name]
+        feed.is_warm = bool(kept)
         if isinstance(source, RememberingSource):
-            source.remember(entry for entry in self._index if entry.source == source.name)
+            source.remember(kept)
         if isinstance(source, GradualSource):
             source.give_to(intake.take_some)
 

@@ -7,7 +7,7 @@ The whole record is forty times as large and is wanted seldom; a store keeps it
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Protocol, TypeVar, get_args
@@ -104,6 +104,24 @@ class Entry:
         """Whether a skill with this id, or one that names the role, is within these scopes."""
         held = (*zip(self.skills, self.kinds, strict=True), *self.roles)
         return any(name == role and _VISIBILITY[kind] in scopes for name, kind in held)
+
+    def as_reachable(self, now: datetime) -> Entry:
+        """Itself, or with what was noted against it cleared."""
+        if self.health == "healthy":
+            return self
+        return replace(self, reachable=True, since=now, last_error=None)
+
+    def as_degraded(self, reason: str, now: datetime) -> Entry:
+        """Itself where it is that already; ``since`` is when it became so."""
+        if self.health != "degraded":
+            return replace(self, reachable=True, since=now, last_error=reason)
+        return self if self.last_error == reason else replace(self, last_error=reason)
+
+    def as_unreachable(self, reason: str, now: datetime) -> Entry:
+        """Itself where it is that already; ``since`` is when it became so."""
+        if self.reachable is not False:
+            return replace(self, reachable=False, since=now, last_error=reason)
+        return self if self.last_error == reason else replace(self, last_error=reason)
 
 
 def entry_of(listing: Listing) -> Entry:
