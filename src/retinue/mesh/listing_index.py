@@ -38,7 +38,7 @@ class ListingIndex:
         self._by_skill = Postings()
         self._ready: dict[str, _Ready] = {}
         self._order: list[ListingKey] = []
-        self._moved: dict[ListingKey, None] = {}
+        self._moved: dict[ListingKey, None] | None = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,7 +59,7 @@ class ListingIndex:
         else:
             self.remove(entry.id)
             held = None
-            self._moved[entry.id] = None
+            self._note_moved(entry.id)
             self._by_name.put(entry.name, entry.id)
             for skill_id in entry.skills:
                 self._by_skill.put(skill_id, entry.id)
@@ -72,7 +72,7 @@ class ListingIndex:
         if entry is None:
             return
         self._spoil(entry, entry)
-        self._moved[listing_id] = None
+        self._note_moved(listing_id)
         del self._entries[listing_id]
         self._by_name.remove(entry.name, listing_id)
         for skill_id in entry.skills:
@@ -84,7 +84,7 @@ class ListingIndex:
 
     def list_ids(self, after: ListingKey | None = None) -> list[ListingKey]:
         """What is held, by source and key, or what comes behind ``after`` in that order."""
-        if len(self._moved) > FEW_MOVED:
+        if self._moved is None:
             # What is sorted in part already costs little to sort; ranks keep the order within a source.
             self._order = sorted(self._entries)
             self._order.sort(key=lambda i: self._rank(i.source))
@@ -96,7 +96,7 @@ class ListingIndex:
                     del self._order[at]
                 elif not stood and listing_id in self._entries:
                     self._order.insert(at, listing_id)
-        self._moved.clear()
+        self._moved = {}
         if after is None:
             return self._order.copy()
         at = self._place_of(after)
@@ -161,6 +161,13 @@ class ListingIndex:
             for other in same_name
             if other.id == listing.id or (origin is not None and url_origin(other.url) == origin)
         ]
+
+    def _note_moved(self, listing_id: ListingKey) -> None:
+        """Note that this came or went since the order was made; None stands for too many."""
+        if self._moved is not None:
+            self._moved[listing_id] = None
+            if len(self._moved) > FEW_MOVED:
+                self._moved = None
 
     def _place_of(self, listing_id: ListingKey) -> int:
         """Where the listing stands in the order, or would."""
