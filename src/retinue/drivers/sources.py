@@ -170,8 +170,9 @@ class RegistrySource:
     async def _list_unchanged(self, given: Collection[str]) -> dict[str, str]:
         """The cards that are as they were given before; those with a problem are told as such."""
         unchanged: dict[str, str] = {}
-        for number, (key, known) in enumerate(list(self._known.items())):
-            if known.is_card and known.error is None and key not in given:
+        for number, key in enumerate(list(self._known)):
+            known = self._known.get(key)
+            if known is not None and known.is_card and known.error is None and key not in given:
                 unchanged[key] = known.digest
             if number % GLANCED == 0:
                 await asyncio.sleep(0)
