@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from retinue.mesh.entry import Candidate, Entry, entry_of
 from retinue.mesh.holdings import Change
 from retinue.mesh.listing_index import ListingIndex
 from retinue.mesh.listings import Listings, MemoryListings
+from retinue.mesh.recall import Recall
 from retinue.mesh.sources import MemorySource, Reading, SourceProblem
 from retinue.protocols.pallet_card import encode_card, render_card
 from tests.requirements import requirement
@@ -762,6 +764,23 @@ async def test_what_a_store_did_not_take_is_held_until_it_does(clock: Clock) -> 
     store.broken = False
     directory.upsert(listing("b"))
     assert list(store.load()) == directory.list_entries()
+
+
+async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once(
+    clock: Clock, open_store: Callable[[], Listings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.mesh.holdings.Recall", partial(Recall, keep=2))
+    directory = directory_of(
+        clock, MemorySource("home", [listing(name) for name in "abcdefgh"]), store=open_store()
+    )
+    opened: list[Listing | None] = []
+    directory.subscribe(lambda change: opened.append(directory.find_listing(change.entry.id)))
+    await directory.refresh()
+    assert opened == [listing(name) for name in "abcdefgh"]
+    assert list(directory.list_all()) == opened
+    directory.mark_unreachable(directory.get("h"), "refused")
+    assert opened[-1] == directory.get("h")
+    assert directory.get("h").reachable is False
 
 
 class UnchangingSource(MemorySource):

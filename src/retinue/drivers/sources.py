@@ -32,8 +32,8 @@ AGENTS = "agents/"
 WORKFLOWS = "workflows/"
 CONCURRENT_READS = 16
 
-GIVEN_AT_ONCE = 200
-"""Listings that are given to a directory together: some 20 ms of writing."""
+GIVEN_AT_ONCE = 100
+"""Listings that are given to a directory together: some 10 ms of writing."""
 
 GLANCED = 5_000
 """Repositories looked at before others may run: some 5 ms."""

@@ -64,9 +64,12 @@ class Holdings:
         entry = self.index.find(listing_id)
         if entry is None:
             return None
+        unsaved = self._unsaved.get(listing_id)
+        if unsaved is not None:
+            return bring_up_to_date(unsaved, entry)
         listing = self._recall.find(listing_id)
         if listing is None:
-            kept = self._unsaved.get(listing_id) or self._store.find(listing_id)
+            kept = self._store.find(listing_id)
             if kept is None or kept.digest != entry.digest:
                 self.remove([listing_id])
                 return None
@@ -76,7 +79,7 @@ class Holdings:
 
     def open_all(self, entries: Collection[Entry]) -> list[Listing]:
         """As `open`, of many that are wanted once, such as those of a page. Raises StateError."""
-        found = {e.id: self._recall.find(e.id) or self._unsaved.get(e.id) for e in entries}
+        found = {e.id: self._unsaved.get(e.id) or self._recall.find(e.id) for e in entries}
         absent = [listing_id for listing_id, listing in found.items() if listing is None]
         found.update((listing.id, listing) for listing in self._store.find_all(absent))
         whole = [(found[e.id], e) for e in entries]
@@ -84,7 +87,7 @@ class Holdings:
 
     def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
         """One skill of what is held, without opening the listing. Raises StateError."""
-        listing = self._recall.find(entry.id) or self._unsaved.get(entry.id)
+        listing = self._unsaved.get(entry.id) or self._recall.find(entry.id)
         if listing is not None and listing.digest == entry.digest:
             return listing.record.find_skill(skill_id)
         return self._store.find_skill(entry, skill_id)
@@ -112,6 +115,8 @@ class Holdings:
             entry = entry_of(accepted)
             self.index.put(entry)
             self._recall.renew(accepted)
+            # whoever is told of it may want to open it before it is written
+            self._unsaved[accepted.id] = accepted
             new.append(accepted)
             held.append(entry)
             self._tell(Change("added" if current is None else "changed", entry))
