@@ -12,6 +12,7 @@ from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkil
 from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, Skill, Visibility
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
 from retinue.mesh.visibility import is_visible
 
@@ -126,18 +127,21 @@ class ScriptedLookup:
             raise UnknownSkillError(skill_id)
         return found
 
-    async def reread(self, listing: Listing) -> Listing | None:
-        self.told.append(f"reread {listing.record.name}")
-        return self.newer.get(listing.record.name, listing)
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return candidate if isinstance(candidate, Listing) else None
 
-    def mark_reachable(self, listing: Listing) -> None:
-        self.told.append(f"reachable {listing.record.name}")
+    async def reread(self, listing: Candidate) -> Listing | None:
+        self.told.append(f"reread {listing.name}")
+        return self.newer.get(listing.name, await self.open(listing))
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
-        self.told.append(f"degraded {listing.record.name}")
+    def mark_reachable(self, listing: Candidate) -> None:
+        self.told.append(f"reachable {listing.name}")
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
-        self.told.append(f"unreachable {listing.record.name}")
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
+        self.told.append(f"degraded {listing.name}")
+
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
+        self.told.append(f"unreachable {listing.name}")
 
 
 Act = Callable[[Call], Awaitable[Any]]

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError, InvalidRequestError
-from retinue.drivers.mesh_key import MeshSigner
+from retinue.drivers.mesh_signer import MeshSigner
 from retinue.mesh.guards import GuardSettings, Passage, Strictness, TraceGuard, fresh_trace
 from retinue.protocols.trace import parse_trace_headers, render_trace_headers
 from tests.mesh.scripted import FakeClock, make_call

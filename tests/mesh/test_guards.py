@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError
-from retinue.drivers.mesh_key import MeshSigner
+from retinue.drivers.mesh_signer import MeshSigner
 from retinue.mesh.chains import draw_path, find_cycle, guess_cycle
 from retinue.mesh.guards import (
     GuardSettings,

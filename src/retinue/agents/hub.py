@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_search, hub_workflows
+from retinue.agents import hub_listing, hub_search, hub_workflows
 from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -44,20 +44,6 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    @agent.skill(expose=True, read_only=True)
-    async def list_agents(
-        ctx: Context,
-        role: Annotated[str | None, Field(description="Only agents with this role")] = None,
-    ) -> Json:
-        """Lists the agents of the mesh: what they offer, whether they answer, and what is missing."""
-        await directory.ensure_fresh()
-        scopes = ctx.principal.scopes
-        listings = [one for one in directory.list_all() if role is None or _has_role(one, role, scopes)]
-        return {
-            "agents": [render_agent_row(one, scopes=scopes) for one in listings],
-            "missing": list_missing(directory),
-        }
-
     @agent.skill(expose=True)
     async def call_skill(
         skill: Annotated[str, Field(description="The skill's id")],
@@ -74,7 +60,7 @@ def hub_agent(
     async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, and what is known of it here."""
         await directory.ensure_fresh()
-        listing = directory.get(name)
+        listing = await directory.open_named(name)
         scopes = ctx.principal.scopes
         return {
             "card": render_card(listing.record, scopes=scopes),
@@ -85,15 +71,9 @@ def hub_agent(
     async def refresh_agents() -> Json:
         """Reads the registries again, now."""
         await directory.refresh()
-        return {"agents": len(directory.list_all()), "missing": list_missing(directory)}
+        return {"agents": len(directory.list_entries()), "missing": list_missing(directory)}
 
+    hub_listing.add_skills(agent, directory, search)
     hub_search.add_skills(agent, directory, search)
     hub_workflows.add_skills(agent, orchestrator, library)
     return agent
-
-
-def _has_role(listing: Listing, role: str, scopes: frozenset[str]) -> bool:
-    return any(
-        (skill.id == role or role in skill.roles) and skill.visibility in scopes
-        for skill in listing.record.skills
-    )

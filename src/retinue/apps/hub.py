@@ -22,7 +22,7 @@ from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
 from retinue.core.call import Principal
-from retinue.core.errors import ChildFailedError, InvalidSettingError, UnknownAgentError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
@@ -94,7 +94,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         await stack.enter_async_context(serving(app, listener, stop))
         state.write_hub(url)
         stack.callback(state.forget_hub)
-        await mesh.directory.refresh()
+        await mesh.directory.ensure_fresh()
         upkeep = asyncio.create_task(
             Upkeep(
                 mesh.directory,
@@ -117,7 +117,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             await end_task(starting)
         if not stop.asked:
             await mesh.directory.ensure_fresh()
-            agents = mesh.directory.list_all()
+            agents = mesh.directory.list_entries()
             await probe(
                 mesh.directory,
                 mesh.dispatcher.pulses,
@@ -146,9 +146,11 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         if name == mesh.agent.name:
             return Response(own_card(scopes), media_type="application/json")
         await mesh.directory.ensure_fresh()
-        listing = mesh.directory.find(name)
-        if listing is None:
-            fault = rest_fault(UnknownAgentError(name))
+        try:
+            listing = await mesh.directory.open_named(name)
+        except RetinueError as error:
+            # who asks for a card learns no near names: they may be hidden from it
+            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
             return JSONResponse(fault.body, fault.status, fault.headers)
         return Response(
             encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
@@ -222,10 +224,10 @@ def _report(say: Say) -> OnChange:
 
 
 def _say_agents(directory: Directory, say: Say) -> None:
-    listings = directory.list_all()
-    skills = [skill for one in listings for skill in one.record.skills]
-    exposed = sum(skill.visibility == "exposed" for skill in skills)
-    line = f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients"
+    entries = directory.list_entries()
+    skills = sum(len(one.skills) for one in entries)
+    exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
+    line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"
     if skills and not exposed:
         line += "; expose one with @agent.skill(expose=True)"
     say(line)

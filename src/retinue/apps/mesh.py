@@ -79,15 +79,21 @@ async def open_mesh(
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http)
         directory = Directory(
-            listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
+            listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
         )
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, registries)
         stack.push_async_callback(notifications.aclose)
         index: TextIndex = texts if texts is not None else MemoryTextIndex()
-        search = SkillSearch(index, directory.find_listing, eager=texts is not None)
-        await search.synchronize(directory.list_held())
-        directory.subscribe(lambda change: search.note(change.listing.id))
+        search = SkillSearch(
+            index,
+            directory.find_listing,
+            find_entry=directory.find_entry,
+            find_skill=directory.find_skill,
+            eager=texts is not None,
+        )
+        directory.subscribe(lambda change: search.note(change.entry.id))
+        await search.synchronize([entry.id for entry in directory.list_held()])
         signer = MeshSigner.of(state)
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
         events = EventBus()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from retinue.core.record import Listing
 from retinue.drivers.docker_credentials import DockerCredentials
 from retinue.drivers.http import HttpClient
 from retinue.drivers.http_registry import CredentialSource
@@ -69,15 +68,10 @@ def _plain(url: str) -> str:
     return scheme + mark + rest.rpartition("@")[2] if mark else url
 
 
-def registry_sources(
-    settings: Settings, registries: Mapping[str, Registry], known: Iterable[Listing] = ()
-) -> list[RegistrySource]:
-    """The registries as sources of the directory; what is ``known`` of them is only revalidated."""
-    tag, kept = settings.directory.tag, tuple(known)
-    return [
-        RegistrySource(name, registry, tag=tag, known=[one for one in kept if one.source == name])
-        for name, registry in registries.items()
-    ]
+def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
+    """The registries as sources of the directory."""
+    tag = settings.directory.tag
+    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
 
 
 def guard_settings(settings: Settings) -> GuardSettings:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import probe
 from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Entry
 from retinue.mesh.pulse import Pulses
 
 _log = structlog.get_logger("retinue.upkeep")
@@ -44,16 +44,18 @@ class Upkeep:
 
     async def _refresh(self) -> None:
         await self._directory.refresh(thorough=False)
-        await self._probe(self._directory.list_all())
+        await self._probe([one async for page in self._directory.iterate_pages() for one in page])
 
     async def _ask_the_lost(self) -> None:
         await self._directory.ensure_fresh()
-        lost = [one for one in self._directory.list_all() if one.health != "healthy"]
+        lost = [
+            one async for page in self._directory.iterate_pages() for one in page if one.health != "healthy"
+        ]
         await self._probe(lost)
 
-    async def _probe(self, listings: Iterable[Listing]) -> None:
+    async def _probe(self, agents: Sequence[Entry]) -> None:
         timeout_s = self._probe_timeout_s
-        await probe(self._directory, self._pulses, listings, self._http, timeout_s=timeout_s)
+        await probe(self._directory, self._pulses, agents, self._http, timeout_s=timeout_s)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:

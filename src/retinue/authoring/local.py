@@ -25,6 +25,7 @@ from retinue.core.errors import (
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls, Dispatcher, Lookup, TimeoutSettings
+from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.visibility import is_visible
@@ -122,16 +123,19 @@ class LocalLookup:
             raise VersionConflictError(skill_id, version_range, versions)
         raise UnknownSkillError(skill_id)
 
-    async def reread(self, listing: Listing) -> Listing | None:
-        return self._listings.get(listing.record.name)
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return self._listings.get(candidate.name)
 
-    def mark_reachable(self, listing: Listing) -> None:
+    async def reread(self, listing: Candidate) -> Listing | None:
+        return self._listings.get(listing.name)
+
+    def mark_reachable(self, listing: Candidate) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
         """Nothing to note: there is no other one to prefer."""
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
 
@@ -153,26 +157,29 @@ class LocalFirst:
         *,
         version_range: str | None = None,
         agent: str | None = None,
-    ) -> tuple[Listing, ...]:
+    ) -> tuple[Candidate, ...]:
         if found := self._local.find(skill_id, scopes, agent, version_range):
             return found
         if agent is not None and agent in self._local.names:
             return await self._local.resolve_skill(skill_id, scopes, version_range=version_range, agent=agent)
         return await self._others.resolve_skill(skill_id, scopes, version_range=version_range, agent=agent)
 
-    async def reread(self, listing: Listing) -> Listing | None:
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return await self._of(candidate).open(candidate)
+
+    async def reread(self, listing: Candidate) -> Listing | None:
         return await self._of(listing).reread(listing)
 
-    def mark_reachable(self, listing: Listing) -> None:
+    def mark_reachable(self, listing: Candidate) -> None:
         self._of(listing).mark_reachable(listing)
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
         self._of(listing).mark_degraded(listing, reason)
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         self._of(listing).mark_unreachable(listing, error)
 
-    def _of(self, listing: Listing) -> Lookup:
+    def _of(self, listing: Candidate) -> Lookup:
         return self._local if listing.source == LOCAL_SOURCE else self._others
 
 

@@ -31,6 +31,8 @@ class Feed:
         self.failure: RetinueError | None = None
         self.problems: dict[str, SourceProblem] = {}
         self.reads = 0
+        self.is_warm = False
+        """Whether listings of it were kept from before, which may serve while it is read."""
         self.overtaken: set[str] = set()
         """Keys that were read by themselves since the reading in flight began: it may know less of them."""
         self._take = take

@@ -10,7 +10,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import ListingKey
+from retinue.mesh.entry import Entry
 from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
 from retinue.mesh.search.scoring import Query, read_query, score_fields, score_skill
 from retinue.mesh.search.skill_texts import SkillText
@@ -27,7 +28,7 @@ CANDIDATES = 50
 class AgentHit:
     """An agent and how it stands among the others; the score is no measure of fit."""
 
-    listing: Listing
+    entry: Entry
     score: float
 
 
@@ -52,12 +53,10 @@ class AgentSearch:
             texts.setdefault(skill.listing_id, []).append(skill)
         hits = []
         for listing_id, score in fuse(_orders(texts, query)).items():
-            listing = self._search.find_listing(listing_id)
-            if listing is not None and (accept is None or accept(listing)):
-                hits.append(AgentHit(listing, score))
-        hits.sort(
-            key=lambda hit: (-hit.score, hit.listing.reachable is False, hit.listing.source, hit.listing.key)
-        )
+            entry = self._search.find_entry(listing_id)
+            if entry is not None and (accept is None or accept(entry)):
+                hits.append(AgentHit(entry, score))
+        hits.sort(key=lambda hit: (-hit.score, hit.entry.reachable is False, hit.entry.id))
         return tuple(hits[:limit])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.call import TraceContext
 from retinue.core.errors import StateDamagedError
-from retinue.drivers.mesh_key import MeshSigner
+from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.state import State
 
 TRACE = TraceContext("t", 2, trusted=True)
