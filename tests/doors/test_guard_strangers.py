@@ -136,6 +136,9 @@ async def test_a_loop_through_a_stranger_ends_whatever_it_sends(
     assert loop.depths == sorted(set(loop.depths)), "each round is deeper than the last"
     assert max(loop.depths) <= 5
     assert "a:ask" in error["data"]["path"]
+    if forge is only_the_id and not hub:
+        assert error["data"]["path"] == " → ".join(["a:ask", "?:?"] * 3 + ["a:ask"])
+        assert error["data"]["cycle"] == "a → ? → a"
 
 
 async def test_a_message_that_was_overheard_and_is_sent_again_is_a_claim(system: System, wire: Wire) -> None:

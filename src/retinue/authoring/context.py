@@ -125,8 +125,8 @@ class Context:
         call_id = uuid.uuid4().hex
         try:
             departure = self._passage.outgoing(limit_s)
-        except GuardError as error:
-            return Outcome(call_id, skill, "refused", error=error)
+        except GuardError as refused:
+            return Outcome(call_id, skill, "refused", error=refused)
         with departure:
             call = Call(
                 id=call_id,
