@@ -16,22 +16,19 @@ from functools import partial
 from typing import Literal
 
 from retinue.core.errors import (
-    LookupFailedError,
     RetinueError,
     SkillNotOfferedError,
     StateError,
     UnknownAgentError,
-    UnknownSkillError,
-    VersionConflictError,
 )
 from retinue.core.record import Listing, ListingKey
+from retinue.mesh.access import AgentView, within
 from retinue.mesh.feed import Feed
 from retinue.mesh.listing_index import ListingIndex, Scopes, carry_over, is_older, says_the_same
 from retinue.mesh.listings import Listings
+from retinue.mesh.misses import explain_miss
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.sources import Reading, Source, SourceProblem
-from retinue.mesh.suggest import suggest
-from retinue.mesh.visibility import is_visible
 
 TTL_S = 300.0
 """How long a look-up trusts what a source said (P-30)."""
@@ -102,22 +99,19 @@ class Directory:
         """
         return self._index.list_offering(skill_id, scopes)
 
-    def find(self, name: str) -> Listing | None:
-        """The agent of a bare name or ``name@source``.
+    def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
+        """The agent of a bare name or ``name@source``, within what the caller sees.
 
         A bare name means enabled ▸ health ▸ source order ▸ version.
         """
-        named = self._index.list_named(name)
-        if not named:
-            parts = (name[:at] for at, character in enumerate(name) if character == "@")
-            named = [a for part in parts for a in self._index.list_named(part, source=name[len(part) + 1 :])]
-        return named[0] if named else None
+        found = self._index.find_named(name)
+        return found if found is None or view is None or view(found.record.name) else None
 
-    def get(self, name: str) -> Listing:
+    def get(self, name: str, *, view: AgentView | None = None) -> Listing:
         """As `find`; raises UnknownAgentError with near names."""
-        found = self.find(name)
+        found = self.find(name, view=view)
         if found is None:
-            raise UnknownAgentError(name, near=suggest(name, self._index.names()))
+            raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return found
 
     def find_listing(self, listing_id: ListingKey) -> Listing | None:
@@ -143,13 +137,18 @@ class Directory:
 
     def suggest_skills(self, skill_id: str, scopes: Scopes) -> tuple[str, ...]:
         """At most three visible skill ids near to ``skill_id``, nearest first."""
-        near = suggest(skill_id, self._index.skill_ids(), limit=30)
-        return tuple(i for i in near if self.find_by_skill(i, scopes))[:3]
+        return self._index.suggest_skills(skill_id, scopes, None)
 
     async def resolve_skill(
-        self, skill_id: str, scopes: Scopes, *, version_range: str | None = None, agent: str | None = None
+        self,
+        skill_id: str,
+        scopes: Scopes,
+        *,
+        version_range: str | None = None,
+        agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
-        """Who can take a call of this skill, best first; at least one.
+        """Who can take a call of this skill, best first; at least one, all within the caller's view.
 
         A miss re-reads the sources before it fails. Raises SkillNotOfferedError, UnknownSkillError
         (the agent named has it not), UnknownAgentError or VersionConflictError.
@@ -160,12 +159,21 @@ class Directory:
         if agent is not None or version_range is not None:
             narrow = partial(select_candidates, agent=agent, version_range=version_range)
         await self.ensure_fresh()
-        found = narrow(self.find_by_skill(skill_id, scopes))
+        found = narrow(within(view, self.find_by_skill(skill_id, scopes)))
         if not found and self._feeds:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._feeds.items()))
-            found = narrow(self.find_by_skill(skill_id, scopes))
+            found = narrow(within(view, self.find_by_skill(skill_id, scopes)))
         if not found:
-            raise self._explain_miss(skill_id, scopes, version_range, agent)
+            unasked = [name for name, feed in self._feeds.items() if feed.failure is not None]
+            raise explain_miss(
+                self._index,
+                skill_id,
+                scopes,
+                version_range=version_range,
+                agent=agent,
+                view=view,
+                unasked=unasked,
+            )
         return found
 
     async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
@@ -309,23 +317,6 @@ class Directory:
         for task in rereads:
             task.cancel()
         await asyncio.gather(*rereads, return_exceptions=True)
-
-    def _explain_miss(
-        self, skill_id: str, scopes: Scopes, version_range: str | None, agent: str | None
-    ) -> LookupFailedError:
-        unasked = [name for name, feed in self._feeds.items() if feed.failure is not None]
-        offering = select_candidates(self.find_by_skill(skill_id, scopes), agent=agent)
-        if offering:
-            versions = [a.record.version or "none" for a in offering]
-            return VersionConflictError(skill_id, version_range or "any", list(dict.fromkeys(versions)))
-        if agent is None:
-            near = self.suggest_skills(skill_id, scopes)
-            return SkillNotOfferedError(skill_id, near=near, unasked=unasked)
-        named = self.find(agent)
-        if named is None or not named.enabled:
-            return UnknownAgentError(agent, near=suggest(agent, self._index.names()))
-        own = (skill.id for skill in named.record.skills if is_visible(skill, scopes))
-        return UnknownSkillError(skill_id, near=suggest(skill_id, own), unasked=unasked)
 
     async def _take(self, source: str, reading: Reading) -> None:
         """Hold what the reading lists, drop what it neither lists nor has a problem with."""

@@ -31,6 +31,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
 from retinue.mesh.guards import Passage, TraceGuard
@@ -62,8 +63,9 @@ class Lookup(Board, Protocol):
         *,
         version_range: str | None = None,
         agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
-        """At least one listing; raises a LookupFailedError."""
+        """At least one listing; raises a LookupFailedError. Outside ``view`` there is nobody."""
 
     async def reread(self, listing: Listing) -> Listing | None:
         """Ask the source again after this listing failed; None when the agent is gone."""
@@ -108,6 +110,7 @@ class Dispatcher:
     events: EventBus = field(default_factory=EventBus)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
+    access: Access = field(default_factory=Access)
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call; every failure is data in the outcome, only cancellation raises."""
@@ -119,7 +122,11 @@ class Dispatcher:
                 passage = self.guard.enter(call, call.agent or self.agent)
                 call = _bounded(call, passage)
                 candidates = await self.lookup.resolve_skill(
-                    call.skill, call.principal.scopes, version_range=call.version_range, agent=call.agent
+                    call.skill,
+                    call.principal.scopes,
+                    version_range=call.version_range,
+                    agent=call.agent,
+                    view=self.access.view_of(call.principal),
                 )
                 course.listing = candidates[0]
                 answer = await self._run(candidates, call, passage, channel, course)

@@ -13,7 +13,9 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from retinue.core.record import Listing, ListingKey
+from retinue.mesh.access import AgentView, within
 from retinue.mesh.health import tier_of
+from retinue.mesh.suggest import suggest
 from retinue.mesh.versions import version_key
 from retinue.mesh.visibility import is_visible
 
@@ -107,6 +109,23 @@ class ListingIndex:
             for other in same_name
             if other.id == listing.id or (origin is not None and url_origin(other.record.url) == origin)
         ]
+
+    def find_named(self, name: str) -> Listing | None:
+        """The preferred listing of a bare name or ``name@source``."""
+        named = self.list_named(name)
+        if not named:
+            parts = (name[:at] for at, character in enumerate(name) if character == "@")
+            named = [one for part in parts for one in self.list_named(part, source=name[len(part) + 1 :])]
+        return named[0] if named else None
+
+    def suggest_names(self, name: str, view: AgentView | None) -> tuple[str, ...]:
+        """At most three names near to ``name``, of agents within the view."""
+        return suggest(name, [one for one in self.names() if view is None or view(one)])
+
+    def suggest_skills(self, skill_id: str, scopes: Scopes, view: AgentView | None) -> tuple[str, ...]:
+        """At most three ids near to ``skill_id``, of skills that such a caller can call."""
+        near = suggest(skill_id, self.skill_ids(), limit=30)
+        return tuple(i for i in near if within(view, self.list_offering(i, scopes)))[:3]
 
     def _list_offering(self, skill_id: str, scopes: Scopes) -> list[Listing]:
         found = []
