@@ -168,7 +168,7 @@ class System:
         mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
-        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown)
+        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http)
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)

@@ -36,8 +36,9 @@ DESIGN = {
     "Hop": "agent skill",
 }
 
-BESIDE_THE_DESIGN = {"TraceContext": {"depth_given"}}
-"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004)."""
+BESIDE_THE_DESIGN = {"TraceContext": {"depth_given"}, "Principal": {"agents"}}
+"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004);
+``agents``: a token may show a part of the mesh only (docs/decisions/0018)."""
 
 
 @pytest.mark.parametrize("name", DESIGN)

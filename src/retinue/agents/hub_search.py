@@ -12,6 +12,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView
+from retinue.mesh.access import within as visible_agents
 from retinue.mesh.directory import Directory
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.search.explaining import explain_place
@@ -25,8 +27,8 @@ Offer = tuple[Listing, Skill]
 _log = structlog.get_logger("retinue.search")
 
 
-def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
-    """Give the hub's agent its search."""
+def add_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+    """Give the hub's agent its search; ``access`` says which agents a caller sees."""
     finder = _Finder(directory, search)
 
     @agent.skill(expose=True, read_only=True)
@@ -45,27 +47,31 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
-        scopes = ctx.principal.scopes
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
         said: Json = {}
         if skill is not None:
-            listings = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
+            listings = await directory.resolve_skill(
+                skill, scopes, version_range=version, agent=agent, view=view
+            )
             offers = finder.list_offers(select_candidates(listings, labels=labels), scopes, skill)
         else:
             await directory.ensure_fresh()
             within = None
-            if agent is not None or version is not None or labels or not query.strip():
-                within = select_candidates(
-                    directory.list_all(), agent=agent, version_range=version, labels=labels
-                )
+            if view is not None or agent is not None or version is not None or labels or not query.strip():
+                seen = visible_agents(view, directory.list_all())
+                within = select_candidates(seen, agent=agent, version_range=version, labels=labels)
             if query.strip():
-                offers, said = finder.find(query, scopes, within, limit, why)
+                explained = None if why is None else directory.get(why, view=view)
+                offers, said = finder.find(query, scopes, within, limit, explained)
+                if view is not None:
+                    said.pop("did_you_mean", None)  # it may be a word of an agent that the caller sees not
             else:
                 offers = finder.list_offers(within or (), scopes)
         return {
             "skills": [render_skill_row(listing, offer) for listing, offer in offers[:limit]],
             "more": max(0, len(offers) - limit),
             **said,
-            "missing": list_missing(directory),
+            "missing": list_missing(directory, view),
         }
 
 
@@ -94,7 +100,7 @@ class _Finder:
         scopes: frozenset[str],
         within: tuple[Listing, ...] | None,
         limit: int,
-        why: str | None,
+        why: Listing | None,
     ) -> tuple[list[Offer], Json]:
         """The skills that fit some words, and what to say beside them."""
         keys: list[ListingKey] | None = None if within is None else [one.id for one in within]
@@ -108,10 +114,7 @@ class _Finder:
             return list(rank_skills(query, listings, scopes)), {"warning": error.message}
         said = _say_found(found)
         if why is not None:
-            named = self._directory.get(why)
-            said["why"] = asdict(
-                explain_place(query, named, scopes, self._search, within=keys, accept=stands)
-            )
+            said["why"] = asdict(explain_place(query, why, scopes, self._search, within=keys, accept=stands))
         return [(hit.listing, hit.skill) for hit in found.hits], said
 
 
@@ -126,11 +129,15 @@ def _say_found(found: Found) -> Json:
     return said
 
 
-def list_missing(directory: Directory) -> list[Json]:
-    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list)."""
+def list_missing(directory: Directory, view: AgentView | None) -> list[Json]:
+    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list).
+
+    Whoever does not see every agent is told of sources only: a key would name an agent.
+    """
     return [
         {"source": problem.source, "key": problem.key, "error": _say(problem.error)}
         for problem in directory.problems()
+        if view is None or problem.key is None
     ]
 
 

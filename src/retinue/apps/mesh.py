@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.access import hub_access
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
@@ -26,9 +27,11 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mesh_key import MeshBearer, mesh_key
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
+from retinue.mesh.access import Access
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
@@ -59,6 +62,7 @@ class Mesh:
     events: EventBus
     search: SkillSearch
     notifications: Notifications
+    access: Access
 
 
 @asynccontextmanager
@@ -75,7 +79,7 @@ async def open_mesh(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
-        registries = named_registries(settings, home, http)
+        registries = named_registries(settings, home, http, state)
         directory = Directory(
             listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
         )
@@ -88,7 +92,9 @@ async def open_mesh(
         directory.subscribe(lambda change: search.note(change.listing.id))
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
         events = EventBus()
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
+        access = hub_access(settings)
+        bearer = MeshBearer(mesh_key(state.keys)).make
+        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()}, bearer=bearer)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
@@ -107,6 +113,7 @@ async def open_mesh(
             events=events,
             timeouts=timeouts,
             strategy=strategy,
+            access=access,
         )
         caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
         runs = MemoryRuns(Interpreter(caller).run)
@@ -119,7 +126,8 @@ async def open_mesh(
             library,
             version=version("retinue"),
             stats_of=pulses.stats_of,
+            access=access,
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, access)

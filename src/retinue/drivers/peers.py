@@ -4,14 +4,15 @@ The body holds exactly the four keys of seed 001 (P-07); trace, idempotency key 
 headers. A reply's error comes back as the agent sent it: code, message and data.
 
 An agent's url comes from its card, and into a registry of others anybody may publish one: a token goes
-only to agents of the source that it was given for, and the state's own to no hub on another machine.
+only to agents of the source that it was given for, and the state's own to nobody on another machine.
+Beside the token stands for whom the call is made (``protocols.rights``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -32,6 +33,7 @@ from retinue.drivers.http import HttpClient, ResponseTooLargeError, TransportErr
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.protocols.jsonrpc import Fault, parse_response, render_request
+from retinue.protocols.rights import render_rights
 from retinue.protocols.trace import render_trace_headers
 
 _UNBOUNDED_S = 3600.0
@@ -44,15 +46,22 @@ _GATEWAY_FAILURES = frozenset({502, 503, 504})
 class PeerInvoker:
     """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards.
 
-    ``tokens`` are by source: one is sent to the agents of that source and to no others.
+    ``tokens`` are by source: one is sent to the agents of that source and to no others, nor beyond this
+    machine. There ``bearer`` makes one for the agent's url.
     """
 
     def __init__(
-        self, http: HttpClient, guard: TraceGuard, *, tokens: Mapping[str, str] | None = None
+        self,
+        http: HttpClient,
+        guard: TraceGuard,
+        *,
+        tokens: Mapping[str, str] | None = None,
+        bearer: Callable[[str], str] | None = None,
     ) -> None:
         self._http = http
         self._guard = guard
         self._tokens = dict(tokens or {})
+        self._bearer = bearer
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
@@ -62,21 +71,31 @@ class PeerInvoker:
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
         trace = self._guard.forward(passage.trace)
-        token = self._tokens.get(listing.source)
+        token = self.token_for(listing.source, url)
         value = await execute(self._http, name, url, skill.id, call, trace, token)
         return Answer(value=value)
+
+    def token_for(self, source: str, url: str) -> str | None:
+        """What to send to an agent of ``source`` at ``url``."""
+        token = self._tokens.get(source)
+        if token is None or is_loopback(url):
+            return token
+        return None if self._bearer is None else self._bearer(url)
 
 
 class HubCalls:
     """The mesh behind a hub: every call goes to its ``/execute``, which finds the agent.
 
-    ``token`` is that of this machine's state, which means nothing to a hub elsewhere.
+    ``token`` is that of this machine's state, which means nothing to a hub elsewhere; ``joined`` the one
+    that this very hub gave out for this machine.
     """
 
-    def __init__(self, http: HttpClient, url: str, *, token: str | None = None) -> None:
+    def __init__(
+        self, http: HttpClient, url: str, *, token: str | None = None, joined: str | None = None
+    ) -> None:
         self._http = http
         self._url = url
-        self._token = token if is_loopback(url) else None
+        self._token = joined or (token if is_loopback(url) else None)
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub tells it; ``agent`` stays None where only the hub knows it."""
@@ -119,9 +138,8 @@ async def execute(
         headers["x-retinue-version"] = call.version_range
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
-        if "runs_code" not in call.principal.scopes:
-            # the token is this process's own; its caller may have fewer rights
-            headers["x-retinue-rights"] = " ".join(sorted(call.principal.scopes))
+        # the token is this process's own; its caller is another, and may have fewer rights
+        headers |= render_rights(call.principal)
     target = f"{url.rstrip('/')}/execute"
     try:
         body = render_request(method, call.arguments)

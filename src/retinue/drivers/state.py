@@ -89,7 +89,7 @@ class State:
             with FileLock(self.keys / ".lock"):
                 if (token := self._read_token(path)) is not None:
                     return token
-                token = secrets.token_urlsafe(32)
+                token = f"rtn_local_{secrets.token_urlsafe(32)}"
                 replace_file(path, token.encode(), mode=0o600)
         return token
 

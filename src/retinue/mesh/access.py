@@ -49,6 +49,11 @@ class Access:
         return lambda agent: agent not in closed and (not globs or matches(agent, globs))
 
 
+def is_seen(view: AgentView | None, agent: str) -> bool:
+    """Whether a caller with this view sees the agent."""
+    return view is None or view(agent)
+
+
 def matches(name: str, globs: Sequence[str]) -> bool:
     """Whether any of these globs fits; case counts."""
     return any(fnmatchcase(name, glob) for glob in globs)
