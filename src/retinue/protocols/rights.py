@@ -20,6 +20,7 @@ CALLER_HEADER = "x-retinue-for"
 """The id of the principal for whom the request is made, percent-encoded."""
 
 MAX_CALLER_LENGTH = 600
+_EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
 _AGENT = "agent:"
 _PLAIN = ":@+*"
 
@@ -27,7 +28,7 @@ _PLAIN = ":@+*"
 def render_rights(principal: Principal) -> dict[str, str]:
     """The headers that go with this process's own token when it calls for ``principal``."""
     headers = {CALLER_HEADER: quote(principal.id, safe=_PLAIN)[:MAX_CALLER_LENGTH]}
-    if "runs_code" not in principal.scopes or principal.agents:
+    if principal.agents or not principal.scopes >= _EVERY_RIGHT:
         limits = (_AGENT + quote(glob, safe=_PLAIN + "[]?!") for glob in principal.agents)
         headers[RIGHTS_HEADER] = " ".join((*sorted(principal.scopes), *limits))
     return headers
