@@ -54,7 +54,7 @@ class JoinedMesh:
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
         bearer = MeshBearer(mesh_key(state.keys)).make
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()}, bearer=bearer)
+        peers = PeerInvoker(http, guard, mesh=HOME_SOURCE, bearer=bearer)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
         straight = Dispatcher(

@@ -94,7 +94,7 @@ async def open_mesh(
         events = EventBus()
         access = hub_access(settings)
         bearer = MeshBearer(mesh_key(state.keys)).make
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()}, bearer=bearer)
+        peers = PeerInvoker(http, guard, mesh=HOME_SOURCE, bearer=bearer)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)

@@ -81,6 +81,7 @@ class MeshBearer:
         self._kid = key_id(key)
         self._clock = clock
         self._made: dict[str, tuple[float, str]] = {}
+        self._known: dict[bytes, tuple[float, str]] = {}
 
     def make(self, url: str) -> str:
         """The token for the place at ``url``; one is used for half of its time."""
@@ -104,13 +105,7 @@ class MeshBearer:
         """
         if not token.startswith(BEARER_PREFIX.encode()):
             return None
-        try:
-            claims = jwt.decode(token[len(BEARER_PREFIX) :], self._key, algorithms=[_ALGORITHM]).claims
-            expires, audience = float(claims["exp"]), str(claims["aud"])
-        except (JoseError, ValueError, KeyError, TypeError):
-            raise NotAuthenticatedError(
-                "this token is of another mesh", remedy="join this one: retinue token new --join"
-            ) from None
+        expires, audience = self._known.get(token) or self._verify(token)
         if expires + CLOCK_SKEW_S <= self._clock() or expires > self._clock() + _LATEST_S:
             raise NotAuthenticatedError(
                 "this token of the mesh is out of date", remedy="do the clocks of both machines agree?"
@@ -118,6 +113,20 @@ class MeshBearer:
         if audience != host:
             raise NotAuthenticatedError("this token of the mesh is for another place")
         return MESH_MEMBER
+
+    def _verify(self, token: bytes) -> tuple[float, str]:
+        """Until when, and where it is good; kept, because one token comes with many calls."""
+        try:
+            claims = jwt.decode(token[len(BEARER_PREFIX) :], self._key, algorithms=[_ALGORITHM]).claims
+            facts = float(claims["exp"]), str(claims["aud"])
+        except (JoseError, ValueError, KeyError, TypeError):
+            raise NotAuthenticatedError(
+                "this token is of another mesh", remedy="join this one: retinue token new --join"
+            ) from None
+        if len(self._known) >= _MAX_PLACES:
+            self._known.clear()
+        self._known[token] = facts
+        return facts
 
 
 _MAX_PLACES = 1000

@@ -47,7 +47,7 @@ class PeerInvoker:
     """Runs skills of agents elsewhere; ``guard`` marks what this process only forwards.
 
     ``tokens`` are by source: one is sent to the agents of that source and to no others, nor beyond this
-    machine. There ``bearer`` makes one for the agent's url.
+    machine. To agents of the source ``mesh`` goes what ``bearer`` makes for their url, on any machine.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class PeerInvoker:
         guard: TraceGuard,
         *,
         tokens: Mapping[str, str] | None = None,
+        mesh: str | None = None,
         bearer: Callable[[str], str] | None = None,
     ) -> None:
         self._http = http
         self._guard = guard
         self._tokens = dict(tokens or {})
+        self._mesh = mesh
         self._bearer = bearer
 
     async def invoke(
@@ -77,10 +79,9 @@ class PeerInvoker:
 
     def token_for(self, source: str, url: str) -> str | None:
         """What to send to an agent of ``source`` at ``url``."""
-        token = self._tokens.get(source)
-        if token is None or is_loopback(url):
-            return token
-        return None if self._bearer is None else self._bearer(url)
+        if self._bearer is not None and source == self._mesh:
+            return self._bearer(url)
+        return self._tokens.get(source) if is_loopback(url) else None
 
 
 class HubCalls:
