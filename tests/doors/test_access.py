@@ -8,13 +8,17 @@ same, byte for byte.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -291,3 +295,31 @@ async def test_without_anonymous_callers_every_door_but_health_wants_a_token(
     assert (await wire.call(world.hub.url, SKILL, {}, **token)).result.startswith("told token:")
     asked = await wire.call(world.hub.url, "ask_around", {"skill": SKILL}, **token)
     assert asked.result == "told open-agent", "agents of the mesh know each other"
+
+
+@requirement("S-17")
+async def test_a_token_of_an_issuer_opens_the_doors_that_its_scopes_do(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    key = ECKey.generate_key("P-256", {"kid": "ec-1"})
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(orjson.dumps(KeySet([key]).as_dict(private=False)))
+    auth = {"anonymous": False, "jwks_file": keys, "issuer": "https://login", "audience": ["retinue"]}
+    world = await start(stack, tmp_path / "home", wire, True, auth=auth)
+
+    def make_token(**changes: Any) -> dict[str, str]:
+        claims = {"iss": "https://login", "aud": "retinue", "sub": "alice", "exp": time.time() + 60}
+        text = jwt.encode({"alg": "ES256", "kid": "ec-1"}, {**claims, **changes}, key, algorithms=["ES256"])
+        return {"authorization": f"Bearer {text}"}
+
+    for base in (world.hub.url, world.agents[SECRET].url):
+        told = await wire.call(base, SKILL, {}, **make_token(scope="exposed"))
+        assert told.result == "told jwt:alice"
+        expired = await wire.call(base, SKILL, {}, **make_token(scope="exposed", exp=time.time() - 60))
+        assert expired.status == 401
+        assert 'error="invalid_token"' in expired.headers["www-authenticate"]
+        poor = await wire.call(base, SKILL, {}, **make_token(scope="openid"))
+        assert poor.status == 403
+        assert 'error="insufficient_scope"' in poor.headers["www-authenticate"]
+        metadata = await wire.get(f"{base}/.well-known/oauth-protected-resource")
+        assert metadata.json["authorization_servers"] == ["https://login"]

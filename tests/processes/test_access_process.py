@@ -135,10 +135,8 @@ def test_an_agent_of_another_state_joins_by_a_token_and_is_called_through_the_hu
 
 def test_an_open_address_is_refused_unless_tokens_are_wanted(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
-    for arguments in (
-        ("hub", "--bare", "--host", "0.0.0.0", "--port", "0"),
-        ("serve", str(agent), "--host", "0.0.0.0"),
-    ):
+    hub = ("hub", "--bare", "--host", "0.0.0.0", "--port", "0")
+    for arguments in (hub, ("serve", str(agent), "--host", "0.0.0.0")):
         with program(*arguments, cwd=tmp_path) as refused:
             assert refused.wait() == 2
             assert "auth.anonymous" in refused.output
