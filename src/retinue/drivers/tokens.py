@@ -169,7 +169,7 @@ class KnownTokens:
         self._look_every_s = look_every_s
         self._looked_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
-        self._tokens: Mapping[str, IssuedToken] = {}
+        self._tokens: Mapping[str, tuple[IssuedToken, Principal]] = {}
         self._noted: dict[str, float] = {}
 
     async def read(self, token: bytes, host: str) -> Principal | None:
@@ -184,16 +184,15 @@ class KnownTokens:
         if token_id not in self._tokens or now - self._looked_at >= self._look_every_s:
             self._looked_at = now
             self._look()
-        issued = self._tokens.get(token_id)
-        digest = sha256(token).hexdigest()
-        if not hmac.compare_digest(digest, _NOBODY if issued is None else issued.digest) or issued is None:
+        issued, principal = self._tokens.get(token_id, _UNKNOWN)
+        if not hmac.compare_digest(sha256(token).hexdigest(), issued.digest):
             return None
         now = self._clock()
         if issued.is_expired(now):
             raise NotAuthenticatedError("this token has expired", remedy="ask for another: retinue token new")
         if now - self._noted.get(token_id, 0.0) >= NOTE_USE_EVERY_S:
             self._note_use(token_id, now)
-        return issued.principal
+        return principal
 
     def _look(self) -> None:
         try:
@@ -208,7 +207,7 @@ class KnownTokens:
         if seen == self._seen:
             return
         try:
-            self._tokens = {one.id: one for one in read_tokens(self._path)}
+            self._tokens = {one.id: (one, one.principal) for one in read_tokens(self._path)}
             self._seen = seen
         except StateError as error:
             self._forget(error.message)
@@ -231,7 +230,10 @@ class KnownTokens:
             _log.debug("use of a token not noted", token=token_id, problem=error.strerror)
 
 
-_NOBODY = "0" * 64
+_DIGEST_LENGTH = 64
+_NOBODY = IssuedToken("", "0" * _DIGEST_LENGTH, None, "token", (), (), 0.0)
+_UNKNOWN = (_NOBODY, _NOBODY.principal)
+"""What an unknown token is compared with, so that it takes as long as a known one."""
 
 
 def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
@@ -252,7 +254,7 @@ def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
 def _parse(row: Mapping[str, Any]) -> IssuedToken:
     expires, name = row["expires"], row["name"]
     digest, kind = str(row["sha256"]), row["kind"]
-    if len(digest) != len(_NOBODY) or kind not in ("token", "join"):
+    if len(digest) != _DIGEST_LENGTH or kind not in ("token", "join"):
         raise ValueError("no token")
     return IssuedToken(
         id=str(row["id"]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from retinue.core.call import Principal
@@ -21,11 +22,13 @@ CALLER_HEADER = "x-retinue-for"
 
 MAX_CALLER_LENGTH = 600
 _EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
+_REMEMBERED = 1024
 _AGENT = "agent:"
 _PLAIN = ":@+*"
 
 
-def render_rights(principal: Principal) -> dict[str, str]:
+@lru_cache(maxsize=_REMEMBERED)
+def render_rights(principal: Principal) -> Mapping[str, str]:
     """The headers that go with this process's own token when it calls for ``principal``."""
     headers = {CALLER_HEADER: quote(principal.id, safe=_PLAIN)[:MAX_CALLER_LENGTH]}
     if principal.agents or not principal.scopes >= _EVERY_RIGHT:
@@ -37,6 +40,14 @@ def render_rights(principal: Principal) -> dict[str, str]:
 def apply_rights(sender: Principal, headers: Mapping[bytes, bytes]) -> Principal:
     """Whom the request counts as: ``sender``, or the one for whom it speaks, with no more rights."""
     rights, caller = headers.get(_RIGHTS), headers.get(_CALLER)
+    if rights is None and caller is None:
+        return sender
+    return _apply(sender, rights, caller)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _apply(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:
+    # remembered: a process speaks for the same few callers again and again
     if rights is not None:
         words = rights.decode("latin-1").split()
         scopes = sender.scopes & frozenset(words)
