@@ -208,6 +208,6 @@ REQUIREMENTS: dict[str, Requirement] = {
     "S-13": Requirement("every request carries X-OpenStarry-Trace-ID, as header or metadata", rest=MCP),
     "S-14": Requirement("the depth of a chain is counted; beyond 5 it is refused", rest=MCP),
     "S-15": Requirement("A to B to C to A is bounded and named", rest=MCP),
-    "S-16": Requirement("MCP is adopted and extended: standard clients work", MCP),
-    "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists", MCP),
+    "S-16": Requirement("MCP is adopted and extended: standard clients work", rest=MCP),
+    "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists", rest=MCP),
 }

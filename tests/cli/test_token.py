@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from retinue.drivers.joins import parse_join
-from retinue.drivers.mesh_key import mesh_key
+from retinue.drivers.mesh_bearer import mesh_key
 from retinue.drivers.state import State
 from retinue.drivers.tokens import TokenFile
 from tests.cli.conftest import Retinue

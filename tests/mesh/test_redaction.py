@@ -19,7 +19,7 @@ TOKENS = [
     f"rtn_local_{secrets.token_urlsafe(32)}",
     f"rtnm_{JWT}",
     JWT,
-    render_join(Join("rtn_0_x", bytes(32))),
+    render_join(Join("rtn_0_x", b"0" * 64)),
 ]
 
 

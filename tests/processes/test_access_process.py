@@ -14,7 +14,7 @@ import urllib3
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from retinue.drivers.mesh_key import MeshBearer, mesh_key
+from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
 from retinue.drivers.state import State
 from tests.processes.running import execute, program, wait_until, write_agent
 from tests.requirements import requirement

@@ -10,7 +10,7 @@ from retinue.protocols.rights import MAX_CALLER_LENGTH, apply_rights, render_rig
 
 MEMBER = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 STRANGER = Principal("token:ci", "token", frozenset({"exposed", "mesh"}), ("plan-*",))
-TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=40)
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 
 def carry(principal: Principal) -> dict[bytes, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.core.errors import InvalidSettingError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.jwt_tokens import JwtReader, JwtSettings
-from retinue.drivers.mesh_key import MeshBearer, mesh_key
+from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
 from retinue.drivers.state import State
 from retinue.drivers.tokens import SCOPES, KnownTokens
 from retinue.mesh.access import Access, AccessRule

@@ -13,7 +13,7 @@ from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.joins import joined_token
-from retinue.drivers.mesh_key import MeshBearer, mesh_key
+from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
 from retinue.drivers.peers import HubCalls, PeerInvoker
 from retinue.drivers.state import State, find_hub_url
 from retinue.mesh.channel import Channel, NullChannel

@@ -27,7 +27,7 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.mesh_key import MeshBearer, mesh_key
+from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State

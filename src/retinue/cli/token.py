@@ -57,7 +57,7 @@ def new(
     RETINUE_JOIN on the other machine, for "retinue serve TARGET --join HUB".
     """
     from retinue.drivers.joins import Join, render_join
-    from retinue.drivers.mesh_key import mesh_key
+    from retinue.drivers.mesh_bearer import mesh_key
     from retinue.drivers.tokens import SCOPES
 
     if join and (scopes or agents):

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError
 from retinue.drivers.files import replace_file, storage_errors
-from retinue.drivers.mesh_key import KEY_BYTES, adopt_mesh_key, key_id
+from retinue.drivers.mesh_bearer import MIN_KEY_LENGTH, adopt_mesh_key, key_id
 
 JOIN_VARIABLE = "RETINUE_JOIN"
 JOIN_PREFIX = "rtnj_"
@@ -37,7 +37,7 @@ class Join:
 
 def render_join(join: Join) -> str:
     """The text to carry over; whoever has it is of the mesh."""
-    facts = {"v": 1, "token": join.token, "kid": key_id(join.key), "key": join.key.hex()}
+    facts = {"v": 1, "token": join.token, "kid": key_id(join.key), "key": join.key.decode()}
     return JOIN_PREFIX + base64.urlsafe_b64encode(orjson.dumps(facts)).decode().rstrip("=")
 
 
@@ -46,8 +46,8 @@ def parse_join(text: str) -> Join:
     packed = text.strip().removeprefix(JOIN_PREFIX)
     try:
         facts = orjson.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
-        join = Join(str(facts["token"]), bytes.fromhex(facts["key"]))
-        if len(join.key) != KEY_BYTES or key_id(join.key) != facts["kid"] or facts["v"] != 1:
+        join = Join(str(facts["token"]), str(facts["key"]).encode("ascii"))
+        if len(join.key) < MIN_KEY_LENGTH or key_id(join.key) != facts["kid"] or facts["v"] != 1:
             raise ValueError("cut off")
     except (ValueError, KeyError, TypeError):
         raise InvalidSettingError(

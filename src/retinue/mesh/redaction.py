@@ -10,7 +10,7 @@ MIN_TOKEN_LENGTH = 20
 
 _TOKENS = re.compile(
     r"""
-      rtn[jm]?_[\w.~+/=-]{16,}                           # ours (drivers.tokens, mesh_key, joins, state)
+      rtn[jm]?_[\w.~+/=-]{16,}                           # ours (drivers.tokens, mesh_bearer, joins, state)
     | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                   # a JSON Web Token
     | (?<=bearer[ ])[\w.~+/=-]{16,}                      # anybody's, as it stands in a header
     | (?<=basic[ ])[A-Za-z0-9+/=]{16,}

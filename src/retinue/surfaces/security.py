@@ -82,7 +82,7 @@ class DoorSettings:
 
 
 class TokenReader(Protocol):
-    """Knows the tokens of one kind (``drivers.tokens``, ``drivers.jwt_tokens``, ``drivers.mesh_key``)."""
+    """Knows the tokens of one kind (``drivers.tokens``, ``drivers.jwt_tokens``, ``drivers.mesh_bearer``)."""
 
     async def read(self, token: bytes, host: str) -> Principal | None:
         """Who sends this token to ``host`` (the Host header, lower case); None where it is of another kind.

@@ -1,8 +1,8 @@
 """The key that all processes of one mesh share, and what its holders send each other as a token.
 
-``keys/mesh.key`` (0600) is 32 random bytes in hex. The token is ``rtnm_`` and a JWT under HS256, good
-for a minute and for the one place (host and port) that it is sent to, so that whoever takes it down on
-the way, or gets it by a card of theirs, has a key to nothing else.
+``keys/mesh.key`` (0600) holds 32 random bytes in hex; the text is the key. The token is ``rtnm_`` and a
+JWT under HS256, good for a minute and for the one place (host and port) that it is sent to, so that
+whoever takes it down on the way, or gets it by a card of theirs, has a key to nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from retinue.core.errors import InvalidSettingError, NotAuthenticatedError, Stat
 from retinue.drivers.files import replace_file, storage_errors
 
 KEY_BYTES = 32
+MIN_KEY_LENGTH = 32
+"""Characters; a text of another spelling is a key as well."""
+
 BEARER_PREFIX = "rtnm_"
 BEARER_LIFETIME_S = 60
 CLOCK_SKEW_S = 30
@@ -45,8 +48,8 @@ def mesh_key(keys: Path) -> bytes:
         with FileLock(keys / ".lock"):
             if (key := _read(path)) is not None:
                 return key
-            key = secrets.token_bytes(KEY_BYTES)
-            replace_file(path, key.hex().encode(), mode=0o600)
+            key = secrets.token_hex(KEY_BYTES).encode()
+            replace_file(path, key, mode=0o600)
     return key
 
 
@@ -65,7 +68,7 @@ def adopt_mesh_key(keys: Path, key: bytes) -> None:
                     "this state belongs to another mesh",
                     remedy=f"use a state folder of its own (RETINUE_HOME), or remove {path}",
                 )
-            replace_file(path, key.hex().encode(), mode=0o600)
+            replace_file(path, key, mode=0o600)
 
 
 def key_id(key: bytes) -> str:
@@ -135,13 +138,13 @@ _LATEST_S = BEARER_LIFETIME_S + CLOCK_SKEW_S
 
 def _read(path: Path) -> bytes | None:
     try:
-        key = bytes.fromhex(path.read_text("ascii"))
+        key = path.read_text("ascii").strip().encode()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise StateDamagedError(
             str(path), f"no key in it ({type(error).__name__})", remedy="remove it; a new one is made"
         ) from error
-    if len(key) != KEY_BYTES:
+    if len(key) < MIN_KEY_LENGTH:
         raise StateDamagedError(str(path), "it holds no key", remedy="remove it; a new one is made")
     return key
