@@ -170,7 +170,9 @@ class System:
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
         mcp = agent_mcp(agent, dispatcher, self.settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, mcp=mcp)
+        app = agent_app(
+            agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http, mcp=mcp
+        )
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)

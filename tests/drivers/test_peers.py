@@ -342,3 +342,38 @@ async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_
     assert peer.headers["x-retinue-rights"] == "exposed mesh"
     await invoke(http, url, make_call(trace=TraceContext("t", depth=1), principal=LOCAL), token="s3cret")
     assert "x-retinue-rights" not in peer.headers
+
+
+@pytest.mark.parametrize(
+    ("source", "at", "sent"),
+    [
+        ("home", "http://10.0.0.1:8001", "for http://10.0.0.1:8001"),
+        ("home", "http://127.0.0.1:8001", "for http://127.0.0.1:8001"),
+        ("other", "http://127.0.0.1:8001", "s3cret"),
+        ("other", "http://10.0.0.1:8001", None),
+        ("third", "http://127.0.0.1:8001", None),
+    ],
+)
+def test_agents_of_the_mesh_get_a_token_for_their_url_and_no_other_machine_one_of_this_state(
+    http: HttpClient, source: str, at: str, sent: str | None
+) -> None:
+    peers = PeerInvoker(
+        http, TraceGuard(), tokens={"other": "s3cret"}, mesh="home", bearer=lambda url: f"for {url}"
+    )
+    assert peers.token_for(source, at) == sent
+
+
+async def test_the_caller_is_named_beside_the_token_only(peer: Peer, url: str, http: HttpClient) -> None:
+    stranger = make_call(trace=TraceContext("t", depth=1), principal=ANONYMOUS)
+    await invoke(http, url, stranger, token="s3cret")
+    assert peer.headers["x-retinue-for"] == "anonymous"
+    await invoke(http, url, stranger)
+    assert "x-retinue-for" not in peer.headers
+
+
+@pytest.mark.parametrize("joined", [None, "rtn_join"])
+async def test_a_hub_that_was_joined_gets_the_token_that_it_gave_out(
+    peer: Peer, url: str, http: HttpClient, joined: str | None
+) -> None:
+    await HubCalls(http, url, token="s3cret", joined=joined).dispatch(make_call(principal=LOCAL))
+    assert peer.headers["authorization"] == f"Bearer {joined or 's3cret'}"

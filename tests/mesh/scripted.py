@@ -10,6 +10,7 @@ from typing import Any
 from retinue.core.call import ANONYMOUS, Answer, Call, Principal, TraceContext
 from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, Skill, Visibility
+from retinue.mesh.access import AgentView
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Candidate
@@ -114,6 +115,7 @@ class ScriptedLookup:
         *,
         version_range: str | None = None,
         agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
         self.told.append(f"resolve {skill_id}")
         found = tuple(
@@ -122,6 +124,7 @@ class ScriptedLookup:
             if (agent is None or listing.record.name == agent)
             and (skill := listing.record.find_skill(skill_id)) is not None
             and is_visible(skill, scopes)
+            and (view is None or view(listing.record.name))
         )
         if not found:
             raise UnknownSkillError(skill_id)

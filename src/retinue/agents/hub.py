@@ -15,6 +15,7 @@ from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.record import Listing, Stats
+from retinue.mesh.access import Access, is_seen
 from retinue.mesh.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.protocols.agent_row import render_agent_row
@@ -26,6 +27,8 @@ HUB_NAME = "retinue"
 
 Json = dict[str, Any]
 
+_EVERYBODY = Access()
+
 
 def hub_agent(
     directory: Directory,
@@ -35,8 +38,12 @@ def hub_agent(
     *,
     version: str,
     stats_of: Callable[[Listing], Stats] = lambda listing: listing.stats,
+    access: Access = _EVERYBODY,
 ) -> Agent:
-    """The agent ``retinue`` over a directory and an orchestrator; ``stats_of`` tells what was measured."""
+    """The agent ``retinue`` over a directory and an orchestrator.
+
+    ``stats_of`` tells what was measured, ``access`` which agents a caller sees.
+    """
     agent = Agent(
         HUB_NAME,
         version=version,
@@ -60,7 +67,7 @@ def hub_agent(
     async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, and what is known of it here."""
         await directory.ensure_fresh()
-        listing = await directory.open_named(name)
+        listing = await directory.open_named(name, view=access.view_of(ctx.principal))
         scopes = ctx.principal.scopes
         return {
             "card": render_card(listing.record, scopes=scopes),
@@ -68,12 +75,14 @@ def hub_agent(
         }
 
     @agent.skill(idempotent=True)
-    async def refresh_agents() -> Json:
+    async def refresh_agents(ctx: Context) -> Json:
         """Reads the registries again, now."""
         await directory.refresh()
-        return {"agents": len(directory.list_entries()), "missing": list_missing(directory)}
+        view = access.view_of(ctx.principal)
+        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        return {"agents": len(seen), "missing": list_missing(directory, view)}
 
-    hub_listing.add_skills(agent, directory, search)
-    hub_search.add_skills(agent, directory, search)
+    hub_listing.add_skills(agent, directory, search, access)
+    hub_search.add_skills(agent, directory, search, access)
     hub_workflows.add_skills(agent, orchestrator, library)
     return agent

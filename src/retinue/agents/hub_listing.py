@@ -13,6 +13,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import ListingKey
+from retinue.mesh.access import Access, is_seen
 from retinue.mesh.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.search.agent_ranking import AgentSearch
@@ -28,8 +29,8 @@ _OPENED = 200
 """Listings that are read whole while others wait: some 20 ms."""
 
 
-def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
-    """Give the hub's agent its list."""
+def add_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+    """Give the hub's agent its list; ``access`` says which agents a caller sees."""
     agents = AgentSearch(search)
 
     @agent.skill(expose=True, read_only=True)
@@ -44,33 +45,43 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
     ) -> Json:
         """Lists the agents of the mesh: what they offer, whether they answer, and what is missing."""
         await directory.ensure_fresh()
-        scopes = ctx.principal.scopes
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
 
         def accept(entry: Entry) -> bool:
-            return (role is None or entry.has_role(role, scopes)) and directory.stands(entry)
+            return (
+                is_seen(view, entry.name)
+                and (role is None or entry.has_role(role, scopes))
+                and directory.stands(entry)
+            )
 
         following = None
         if query.strip():
-            hits = agents.find_agents(query, scopes, limit=limit, accept=accept)
+            # or those that the caller sees not would take the places of those that it sees
+            within = None if view is None else [one.id for one in await _list_page(directory, accept)]
+            hits = agents.find_agents(query, scopes, limit=limit, within=within, accept=accept)
             entries = [hit.entry for hit in hits]
         else:
-            entries = await _list_page(directory, accept, limit + 1, _parse_place(after))
+            entries = await _list_page(directory, accept, _parse_place(after), limit + 1)
             if len(entries) > limit:
                 entries = entries[:limit]
                 following = _render_place(entries[-1].id)
         reply: Json = {"agents": await _render_rows(directory, entries, scopes)}
         if following is not None:
             reply["next"] = following
-        return {**reply, "missing": list_missing(directory)}
+        return {**reply, "missing": list_missing(directory, view)}
 
 
 async def _list_page(
-    directory: Directory, accept: Callable[[Entry], bool], limit: int, after: ListingKey | None
+    directory: Directory,
+    accept: Callable[[Entry], bool],
+    after: ListingKey | None = None,
+    limit: int | None = None,
 ) -> list[Entry]:
+    """Those that are accepted behind ``after``, at most ``limit``."""
     found: list[Entry] = []
     async for page in directory.iterate_pages(after):
         found += filter(accept, page)
-        if len(found) >= limit:
+        if limit is not None and len(found) >= limit:
             break
     return found[:limit]
 

@@ -14,6 +14,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView, is_seen
 from retinue.mesh.directory import Directory
 from retinue.mesh.entry import Candidate, Entry
 from retinue.mesh.routing import select_candidates
@@ -34,8 +35,8 @@ _READ_WHOLE = 500
 _log = structlog.get_logger("retinue.search")
 
 
-def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
-    """Give the hub's agent its search."""
+def add_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+    """Give the hub's agent its search; ``access`` says which agents a caller sees."""
     finder = _Finder(directory, search)
 
     @agent.skill(expose=True, read_only=True)
@@ -54,19 +55,21 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
-        scopes = ctx.principal.scopes
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
         said: Json = {}
         if skill is not None:
-            offering = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
+            offering = await directory.resolve_skill(
+                skill, scopes, version_range=version, agent=agent, view=view
+            )
             chosen = select_candidates(offering, labels=labels)
             offers, more = finder.open_offers([(one, skill) for one in chosen[:limit]]), len(chosen) - limit
         else:
             await directory.ensure_fresh()
             within = None
-            if agent is not None or version is not None or labels or not query.strip():
-                within = await finder.narrow(agent, version, labels)
+            if view is not None or agent is not None or version is not None or labels or not query.strip():
+                within = await finder.narrow(agent, version, labels, view)
             if query.strip():
-                offers, said = await finder.find(query, scopes, within, limit, why)
+                offers, said = await finder.find(query, scopes, within, limit, why, view)
                 more = len(offers) - limit
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
@@ -74,7 +77,7 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
             "skills": [render_skill_row(one, offer) for one, offer in offers[:limit]],
             "more": max(0, more),
             **said,
-            "missing": list_missing(directory),
+            "missing": list_missing(directory, view),
         }
 
 
@@ -86,12 +89,17 @@ class _Finder:
         self._search = search
 
     async def narrow(
-        self, agent: str | None, version: str | None, labels: Mapping[str, str] | None
+        self,
+        agent: str | None = None,
+        version: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        view: AgentView | None = None,
     ) -> list[Entry]:
-        """The enabled agents of this name, version and labels."""
+        """The enabled agents of this name, version and labels, within what the caller sees."""
         found: list[Entry] = []
         async for page in self._directory.iterate_pages():
-            found += select_candidates(page, agent=agent, version_range=version, labels=labels)
+            seen = [one for one in page if is_seen(view, one.name)]
+            found += select_candidates(seen, agent=agent, version_range=version, labels=labels)
         return found
 
     async def list_offers(
@@ -121,6 +129,7 @@ class _Finder:
         within: Sequence[Entry] | None,
         limit: int,
         why: str | None,
+        view: AgentView | None,
     ) -> tuple[list[Offer], Json]:
         """The skills that fit some words, and what to say beside them."""
         keys: list[ListingKey] | None = None if within is None else [one.id for one in within]
@@ -134,15 +143,17 @@ class _Finder:
             return [*rank_skills(query, listings, scopes)], {"warning": error.message}
         said = _say_found(found)
         if why is not None:
-            named = self._directory.get(why)
+            named = self._directory.get(why, view=view)
             said["why"] = asdict(
                 explain_place(query, named, scopes, self._search, within=keys, accept=stands)
             )
+        if view is not None:
+            said.pop("did_you_mean", None)  # it may be a word of an agent that the caller does not see
         return [(hit.entry, hit.skill) for hit in found.hits], said
 
     async def _list_likely(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
         """Listings to read for words without an index: all of few, else those whose names have a word."""
-        entries = within if within is not None else await self.narrow(None, None, None)
+        entries = within if within is not None else await self.narrow()
         if len(entries) > _READ_WHOLE:
             stems = [stem for stem, _ in stem_words(query)]
             entries = [
@@ -166,11 +177,15 @@ def _say_found(found: Found) -> Json:
     return said
 
 
-def list_missing(directory: Directory) -> list[Json]:
-    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list)."""
+def list_missing(directory: Directory, view: AgentView | None) -> list[Json]:
+    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list).
+
+    Whoever does not see every agent is told of sources only: a key would name an agent.
+    """
     return [
         {"source": problem.source, "key": problem.key, "error": _say(problem.error)}
         for problem in directory.problems()
+        if view is None or problem.key is None
     ]
 
 

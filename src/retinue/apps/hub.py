@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from retinue.apps.access import check_address, protected_resource
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.mesh import Mesh, open_mesh
@@ -28,6 +29,7 @@ from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.drivers.text_index import SqliteTextIndex
+from retinue.mesh.access import is_seen
 from retinue.mesh.audit import record_calls
 from retinue.mesh.directory import Directory
 from retinue.mesh.events import log_line
@@ -39,7 +41,8 @@ from retinue.surfaces.execute import execute_route
 from retinue.surfaces.faults import rest_fault
 from retinue.surfaces.health import health_route
 from retinue.surfaces.hooks import HOOK_TOKEN, hook_route
-from retinue.surfaces.security import check_bind, visitor_of
+from retinue.surfaces.protected_resource import metadata_routes
+from retinue.surfaces.security import visitor_of
 
 _log = structlog.get_logger("retinue.hub")
 
@@ -68,7 +71,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
     An agent that does not start is said so and tried again, it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
     """
-    check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
+    check_address(options.host, settings, insecure_ok=options.insecure_bind)
     async with AsyncExitStack() as stack:
         stack.enter_context(state.own())
         listener = bind(options.host, options.port, search=options.port_may_move)
@@ -142,12 +145,13 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         return encode_card(render_card(record, scopes=scopes))
 
     async def agent_card(request: Request) -> Response:
-        name, scopes = request.path_params["agent"], visitor_of(request.scope).principal.scopes
-        if name == mesh.agent.name:
+        name, caller = request.path_params["agent"], visitor_of(request.scope).principal
+        scopes, view = caller.scopes, mesh.access.view_of(caller)
+        if name == mesh.agent.name and is_seen(view, name):
             return Response(own_card(scopes), media_type="application/json")
         await mesh.directory.ensure_fresh()
         try:
-            listing = await mesh.directory.open_named(name)
+            listing = await mesh.directory.open_named(name, view=view)
         except RetinueError as error:
             # who asks for a card learns no near names: they may be hidden from it
             fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
@@ -160,14 +164,15 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
-            card_route(own_card),
+            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
             hook_route(mesh.notifications.take),
+            *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]
     )
-    return guarded(app, settings, state, host, hook_tokens(settings))
+    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:

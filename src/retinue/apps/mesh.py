@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.access import hub_access
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
@@ -26,11 +27,13 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
 from retinue.drivers.telemetry import open_spans
+from retinue.mesh.access import Access
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
@@ -61,6 +64,7 @@ class Mesh:
     events: EventBus
     search: SkillSearch
     notifications: Notifications
+    access: Access
 
 
 @asynccontextmanager
@@ -77,7 +81,7 @@ async def open_mesh(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
-        registries = named_registries(settings, home, http)
+        registries = named_registries(settings, home, http, state)
         directory = Directory(
             listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
         )
@@ -97,7 +101,9 @@ async def open_mesh(
         signer = MeshSigner.of(state)
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
         events = EventBus()
-        peers = PeerInvoker(http, signer=signer, tokens={HOME_SOURCE: state.local_token()})
+        access = hub_access(settings)
+        bearer = MeshBearer(state.mesh_key()).make
+        peers = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
@@ -117,6 +123,7 @@ async def open_mesh(
             timeouts=timeouts,
             strategy=strategy,
             spans=open_spans(HUB_NAME, environment()),
+            access=access,
         )
         caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
         runs = MemoryRuns(Interpreter(caller).run)
@@ -129,7 +136,8 @@ async def open_mesh(
             library,
             version=version("retinue"),
             stats_of=pulses.stats_of,
+            access=access,
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, access)

@@ -46,6 +46,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run:run", "Run a workflow and watch its steps."),
         "workflows": ("workflows:workflows", "List the workflows."),
     },
+    "Access": {
+        "token": ("token:token", "Give out tokens, list them, take them back."),
+    },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),
     },

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from retinue.core.errors import HubRunningError, StateDamagedError, StateError
 from retinue.drivers.files import replace_file, storage_errors
+from retinue.drivers.mesh_bearer import mesh_key
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
@@ -80,37 +81,35 @@ class State:
 
     def local_token(self) -> str:
         """The token of this state, made at the first call; readable by its owner only (DESIGN 7)."""
-        return self._secret("local.token", "token")
-
-    def mesh_key(self) -> bytes:
-        """The key with which the processes of this state sign their traces, made at the first call."""
-        return self._secret("mesh.key", "key").encode()
-
-    def _secret(self, name: str, what: str) -> str:
         self.prepare()
-        path = self.keys / name
-        if (secret := self._read_secret(path, what)) is not None:
-            return secret
+        path = self.keys / "local.token"
+        if (token := self._read_token(path)) is not None:
+            return token
         with storage_errors(path):
             self.keys.mkdir(mode=0o700, exist_ok=True)
             with FileLock(self.keys / ".lock"):
-                if (secret := self._read_secret(path, what)) is not None:
-                    return secret
-                secret = secrets.token_urlsafe(32)
-                replace_file(path, secret.encode(), mode=0o600)
-        return secret
+                if (token := self._read_token(path)) is not None:
+                    return token
+                token = f"rtn_local_{secrets.token_urlsafe(32)}"
+                replace_file(path, token.encode(), mode=0o600)
+        return token
+
+    def mesh_key(self) -> bytes:
+        """The key with which the processes of this state sign their traces, made at the first call."""
+        self.prepare()
+        return mesh_key(self.keys)
 
     @staticmethod
-    def _read_secret(path: Path, what: str) -> str | None:
+    def _read_token(path: Path) -> str | None:
         try:
-            secret = path.read_text("ascii").strip()
+            token = path.read_text("ascii").strip()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise StateDamagedError(str(path), str(error), remedy="remove it; a new one is made") from error
-        if len(secret) < 32:
-            raise StateDamagedError(str(path), f"it holds no {what}", remedy="remove it; a new one is made")
-        return secret
+        if len(token) < 32:
+            raise StateDamagedError(str(path), "it holds no token", remedy="remove it; a new one is made")
+        return token
 
     def read_hub(self) -> HubAddress | None:
         """The running hub, or None; a file left by a killed hub counts as none."""

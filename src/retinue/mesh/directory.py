@@ -16,24 +16,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from retinue.core.errors import (
-    LookupFailedError,
-    RetinueError,
-    SkillNotOfferedError,
-    StateError,
-    UnknownAgentError,
-    UnknownSkillError,
-    VersionConflictError,
-)
+from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import AgentView, is_seen, within
 from retinue.mesh.entry import Candidate, Entry, Scopes
 from retinue.mesh.feed import Feed
 from retinue.mesh.holdings import Change, Holdings
 from retinue.mesh.intake import GLANCED, Intake
 from retinue.mesh.listings import Listings
+from retinue.mesh.misses import explain_miss
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.sources import GradualSource, RememberingSource, Source, SourceProblem
-from retinue.mesh.suggest import suggest
 
 TTL_S = 300.0
 """How long a look-up trusts what a source said (P-30)."""
@@ -110,35 +103,33 @@ class Directory:
         """
         return self._index.list_offering(skill_id, scopes)
 
-    def find_named(self, name: str) -> Entry | None:
-        """The agent of a bare name or ``name@source``.
+    def find_named(self, name: str, *, view: AgentView | None = None) -> Entry | None:
+        """The agent of a bare name or ``name@source``, within what the caller sees.
 
         A bare name means enabled ▸ health ▸ source order ▸ version.
         """
-        named = self._index.list_named(name)
-        if not named:
-            parts = (name[:at] for at, character in enumerate(name) if character == "@")
-            named = [a for part in parts for a in self._index.list_named(part, source=name[len(part) + 1 :])]
-        return named[0] if named else None
+        found = self._index.find_named(name)
+        return found if found is not None and is_seen(view, found.name) else None
 
-    def find(self, name: str) -> Listing | None:
+    def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
         """As `find_named`, whole; raises StateError where the store cannot be read."""
-        entry = self.find_named(name)
+        entry = self.find_named(name, view=view)
         return self._held.open(entry.id) if entry is not None else None
 
-    def get(self, name: str) -> Listing:
+    def get(self, name: str, *, view: AgentView | None = None) -> Listing:
         """As `find`; raises UnknownAgentError with near names."""
-        found = self.find(name)
+        found = self.find(name, view=view)
         if found is None:
-            raise self._explain_name(name)
+            raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return found
 
-    async def open_named(self, name: str) -> Listing:
+    async def open_named(self, name: str, *, view: AgentView | None = None) -> Listing:
         """As `get`, and as `open`: one that the store has lost is read from its source."""
-        entry = self.find_named(name)
+        entry = self.find_named(name, view=view)
         listing = await self.open(entry) if entry is not None else None
-        if listing is None:
-            raise self._explain_name(name)
+        # read anew, it may have another name than the one that was looked up
+        if listing is None or not is_seen(view, listing.name):
+            raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return listing
 
     def find_entry(self, listing_id: ListingKey) -> Entry | None:
@@ -187,13 +178,18 @@ class Directory:
 
     def suggest_skills(self, skill_id: str, scopes: Scopes) -> tuple[str, ...]:
         """At most three visible skill ids near to ``skill_id``, nearest first."""
-        near = suggest(skill_id, self._index.skill_ids(), limit=30)
-        return tuple(i for i in near if self._index.is_offered(i, scopes))[:3]
+        return self._index.suggest_skills(skill_id, scopes)
 
     async def resolve_skill(
-        self, skill_id: str, scopes: Scopes, *, version_range: str | None = None, agent: str | None = None
+        self,
+        skill_id: str,
+        scopes: Scopes,
+        *,
+        version_range: str | None = None,
+        agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Entry, ...]:
-        """Who can take a call of this skill, best first; at least one.
+        """Who can take a call of this skill, best first; at least one, all within the caller's view.
 
         A miss re-reads the sources before it fails. Raises SkillNotOfferedError, UnknownSkillError
         (the agent named has it not), UnknownAgentError or VersionConflictError.
@@ -204,12 +200,21 @@ class Directory:
         if agent is not None or version_range is not None:
             narrow = partial(select_candidates, agent=agent, version_range=version_range)
         await self.ensure_fresh()
-        found = narrow(self.find_by_skill(skill_id, scopes))
+        found = narrow(within(view, self.find_by_skill(skill_id, scopes)))
         if not found and self._feeds:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._feeds.items()))
-            found = narrow(self.find_by_skill(skill_id, scopes))
+            found = narrow(within(view, self.find_by_skill(skill_id, scopes)))
         if not found:
-            raise self._explain_miss(skill_id, scopes, version_range, agent)
+            unasked = [name for name, feed in self._feeds.items() if feed.failure is not None]
+            raise explain_miss(
+                self._index,
+                skill_id,
+                scopes,
+                version_range=version_range,
+                agent=agent,
+                view=view,
+                unasked=unasked,
+            )
         return found
 
     async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
@@ -325,29 +330,9 @@ class Directory:
             task.cancel()
         await asyncio.gather(*rereads, return_exceptions=True)
 
-    def _explain_miss(
-        self, skill_id: str, scopes: Scopes, version_range: str | None, agent: str | None
-    ) -> LookupFailedError:
-        unasked = [name for name, feed in self._feeds.items() if feed.failure is not None]
-        offering = select_candidates(self.find_by_skill(skill_id, scopes), agent=agent)
-        if offering:
-            versions = [a.version or "none" for a in offering]
-            return VersionConflictError(skill_id, version_range or "any", list(dict.fromkeys(versions)))
-        if agent is None:
-            near = self.suggest_skills(skill_id, scopes)
-            return SkillNotOfferedError(skill_id, near=near, unasked=unasked)
-        named = self.find_named(agent)
-        if named is None or not named.enabled:
-            return self._explain_name(agent)
-        near = suggest(skill_id, named.list_skills(scopes))
-        return UnknownSkillError(skill_id, near=near, unasked=unasked)
-
     def _mark(self, listing: Candidate, mark: Callable[[Entry], Entry]) -> None:
         twins = self._index.list_at_same_url(listing)
         self._held.note([marked for twin in twins if (marked := mark(twin)) is not twin])
-
-    def _explain_name(self, name: str) -> UnknownAgentError:
-        return UnknownAgentError(name, near=suggest(name, self._index.names()))
 
     def _follow(self, source: Source) -> None:
         async def reread(key: str) -> None:

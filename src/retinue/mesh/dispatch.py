@@ -32,6 +32,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView, is_seen
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.entry import Candidate
 from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
@@ -65,8 +66,9 @@ class Lookup(Board, Protocol):
         *,
         version_range: str | None = None,
         agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Candidate, ...]:
-        """At least one; raises a LookupFailedError."""
+        """At least one; raises a LookupFailedError. Outside ``view`` there is nobody."""
 
     async def open(self, candidate: Candidate) -> Listing | None:
         """The whole listing of a candidate; None when it is gone since. Raises StateError."""
@@ -94,9 +96,10 @@ class TimeoutSettings:
 
 @dataclass(slots=True)
 class _Course:
-    """How far a call has come: who was asked last, and every try."""
+    """How far a call has come: whom its caller sees, who was asked last, and every try."""
 
     started: float
+    view: AgentView | None
     listing: Candidate | None = None
     attempts: list[Attempt] = field(default_factory=list)
     passage: Passage | None = None
@@ -120,10 +123,11 @@ class Dispatcher:
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
     spans: Spans | None = None
+    access: Access = field(default_factory=Access)
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call; every failure is data in the outcome, only cancellation raises."""
-        course = _Course(time.perf_counter())
+        course = _Course(time.perf_counter(), self.access.view_of(call.principal))
         span = None if self.spans is None else self.spans.open(call)
         passage: Passage | None = None
         try:
@@ -134,7 +138,11 @@ class Dispatcher:
                     passage.trace = span.carry(passage.trace)
                 call = _bounded(call, passage)
                 candidates = await self.lookup.resolve_skill(
-                    call.skill, call.principal.scopes, version_range=call.version_range, agent=call.agent
+                    call.skill,
+                    call.principal.scopes,
+                    version_range=call.version_range,
+                    agent=call.agent,
+                    view=course.view,
                 )
                 course.listing = candidates[0]
                 answer = await self._run(candidates, call, passage, channel, course)
@@ -175,7 +183,7 @@ class Dispatcher:
         while queue or (queue := await self._list_moved(lost, reread)):
             listing = await self.lookup.open(queue.popleft())
             skill = listing.record.find_skill(call.skill) if listing is not None else None
-            if listing is None or skill is None:
+            if listing is None or skill is None or not is_seen(course.view, listing.name):
                 continue
             course.listing = listing
             if skill is not checked:

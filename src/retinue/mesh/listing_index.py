@@ -14,9 +14,11 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from retinue.core.record import ListingKey
+from retinue.mesh.access import AgentView, is_seen
 from retinue.mesh.entry import Candidate, Entry, Scopes
 from retinue.mesh.health import tier_of
 from retinue.mesh.postings import Postings
+from retinue.mesh.suggest import suggest
 from retinue.mesh.versions import version_key
 
 READY_SKILLS = 2_048
@@ -113,6 +115,14 @@ class ListingIndex:
         entries.sort(key=lambda a: (not a.enabled, tier_of(a), self._rank(a.source)))
         return merge_same_agents(entries)
 
+    def find_named(self, name: str) -> Entry | None:
+        """The preferred agent of a bare name or ``name@source``."""
+        named = self.list_named(name)
+        if not named:
+            parts = (name[:at] for at, character in enumerate(name) if character == "@")
+            named = [one for part in parts for one in self.list_named(part, source=name[len(part) + 1 :])]
+        return named[0] if named else None
+
     def stands(self, entry: Candidate) -> bool:
         """Whether this is the one that stands for its agent, as in `list_agents`."""
         if len(self._by_name.list_of(entry.name)) == 1:
@@ -135,9 +145,12 @@ class ListingIndex:
             found = ready.found[scopes] = tuple(self._list_offering(skill_id, scopes))
         return found
 
-    def is_offered(self, skill_id: str, scopes: Scopes) -> bool:
-        """Whether anybody is in `list_offering`, at less cost."""
-        return any(self._offers(i, skill_id, scopes) for i in self._by_skill.list_of(skill_id))
+    def is_offered(self, skill_id: str, scopes: Scopes, view: AgentView | None = None) -> bool:
+        """Whether anybody within the view is in `list_offering`, at less cost."""
+        return any(
+            self._offers(i, skill_id, scopes) and is_seen(view, self._entries[i].name)
+            for i in self._by_skill.list_of(skill_id)
+        )
 
     def skill_ids(self) -> Iterable[str]:
         """Every skill id, visible or not."""
@@ -145,6 +158,15 @@ class ListingIndex:
 
     def names(self) -> Iterable[str]:
         return self._by_name
+
+    def suggest_names(self, name: str, view: AgentView | None = None) -> tuple[str, ...]:
+        """At most three names near to ``name``, of agents within the view, nearest first."""
+        return suggest(name, self._by_name if view is None else filter(view, self._by_name))
+
+    def suggest_skills(self, skill_id: str, scopes: Scopes, view: AgentView | None = None) -> tuple[str, ...]:
+        """At most three ids near to ``skill_id``, of skills that such a caller can call, nearest first."""
+        near = suggest(skill_id, self._by_skill, limit=30)
+        return tuple(i for i in near if self.is_offered(i, scopes, view))[:3]
 
     def list_at_same_url(self, listing: Candidate) -> list[Entry]:
         """The held entries of this name at the same origin: where one is dead, all are.

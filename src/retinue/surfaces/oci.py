@@ -32,6 +32,7 @@ from retinue.protocols.oci.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.surfaces.oci_answers import (
     API_VERSION,
     JSON_TYPE,
+    Handler,
     Refusal,
     answering,
     check_digest,
@@ -39,7 +40,7 @@ from retinue.surfaces.oci_answers import (
     read_repository,
     read_target,
 )
-from retinue.surfaces.oci_writing import RegistryStore, WritingDoor, for_known, is_known
+from retinue.surfaces.oci_writing import RegistryStore, WritingDoor, for_known, for_readers, is_known
 from retinue.surfaces.security import REGISTRY_CHALLENGE
 
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
@@ -64,22 +65,27 @@ class RegistryContents(Protocol):
 
 
 def routes(registry: RegistryContents, store: RegistryStore | None = None) -> list[BaseRoute]:
-    """The routes of the door, paths from ``/v2/`` on; with ``store`` whoever has a token may write.
+    """The routes of the door, paths from ``/v2/`` on; with ``store`` whoever is of the mesh may write.
 
-    Then a ``Doorkeeper`` must stand before them.
+    Then a ``Doorkeeper`` must stand before them, and a token that shows only a part of the mesh opens
+    nothing here.
     """
     door = _Door(registry, writable=store is not None)
+
+    def reading(handler: Handler) -> Handler:
+        return answering(handler if store is None else for_readers(handler))
+
     every_method = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     return [
-        Route("/v2/_catalog", answering(door.catalog), methods=["GET"]),
-        Route(BULK_PATH, answering(door.manifests), methods=["POST"]),
+        Route("/v2/_catalog", reading(door.catalog), methods=["GET"]),
+        Route(BULK_PATH, reading(door.manifests), methods=["POST"]),
         *(_writing_routes(WritingDoor(store)) if store is not None else ()),
-        Route("/v2/{name:path}/tags/list", answering(door.tags), methods=["GET"]),
-        Route("/v2/{name:path}/manifests/{target}", answering(door.manifest), methods=["GET"]),
-        Route("/v2/{name:path}/blobs/{digest}", answering(door.blob), methods=["GET"]),
-        Route("/v2", answering(door.root), methods=["GET"]),
-        Route("/v2/", answering(door.root), methods=["GET"]),
-        Route("/v2/{rest:path}", answering(door.refuse), methods=every_method),
+        Route("/v2/{name:path}/tags/list", reading(door.tags), methods=["GET"]),
+        Route("/v2/{name:path}/manifests/{target}", reading(door.manifest), methods=["GET"]),
+        Route("/v2/{name:path}/blobs/{digest}", reading(door.blob), methods=["GET"]),
+        Route("/v2", reading(door.root), methods=["GET"]),
+        Route("/v2/", reading(door.root), methods=["GET"]),
+        Route("/v2/{rest:path}", reading(door.refuse), methods=every_method),
     ]
 
 

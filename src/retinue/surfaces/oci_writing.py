@@ -65,9 +65,25 @@ class RegistryStore(Protocol):
 
 
 def is_known(request: Request) -> bool:
-    """Whether whoever asks sent a token that may write here."""
+    """Whether whoever asks sent a token that may write here: one of the mesh itself.
+
+    What is published in a state's registry is called with a token of the mesh; whoever was only given a
+    token must not get at that by publishing a card.
+    """
     principal = visitor_of(request.scope).principal
-    return principal.kind != "anonymous" and "mesh" in principal.scopes
+    return principal.kind == "mesh" and "mesh" in principal.scopes
+
+
+def for_readers(handler: Handler) -> Handler:
+    """Let nobody through to ``handler`` whose token shows only a part of the mesh: cards show all of it."""
+
+    async def check(request: Request) -> Response:
+        principal = visitor_of(request.scope).principal
+        if principal.agents or "mesh" not in principal.scopes:
+            raise Refusal("DENIED", "this token is not good for the registry")
+        return await handler(request)
+
+    return check
 
 
 def for_known(handler: Handler) -> Handler:

@@ -7,7 +7,7 @@ together, and what it says of itself. An agent's own description alone was far b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from retinue.core.record import ListingKey
@@ -39,13 +39,22 @@ class AgentSearch:
         self._search = search
 
     def find_agents(
-        self, text: str, scopes: Scopes, *, limit: int = 20, accept: Accept | None = None
+        self,
+        text: str,
+        scopes: Scopes,
+        *,
+        limit: int = 20,
+        within: Collection[ListingKey] | None = None,
+        accept: Accept | None = None,
     ) -> tuple[AgentHit, ...]:
-        """The agents with visible skills that answer ``text``, best first."""
+        """The agents with visible skills that answer ``text``, best first.
+
+        ``within`` narrows to some listings, ``accept`` to those of the found that it likes.
+        """
         self._search.catch_up()
         query = read_query(text, self._search.index)
         best: dict[ListingKey, float] = {}
-        for skill in self._search.list_candidates(query, scopes) if query.asked else ():
+        for skill in self._search.list_candidates(query, scopes, within) if query.asked else ():
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
         chosen = heapq.nlargest(CANDIDATES, best, key=best.__getitem__)
         texts: dict[ListingKey, list[SkillText]] = {}
