@@ -20,7 +20,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from retinue.apps.parts import configured_registry
-from retinue.apps.serving import bind
+from retinue.apps.serving import bind, check_loopback
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
@@ -73,7 +73,7 @@ async def examine(
         checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
         checks.append(hub_check)
-        checks += [_check_hub_port(hub_url), _check_agent_port()]
+        checks += [_check_own_network(), _check_hub_port(hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
 
@@ -210,6 +210,14 @@ async def _check_hub(
         return Check("hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not given else "")), url
     remedy = f"start it, or unset {HUB_VARIABLE}" if given else "stop it and start it again: retinue hub"
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
+
+
+def _check_own_network() -> Check:
+    try:
+        check_loopback()
+    except RetinueError as error:
+        return _failed("loopback", error)
+    return Check("loopback", "ok", f"processes reach each other at {LOCAL_HOST}")
 
 
 def _check_hub_port(hub_url: str | None) -> Check:
