@@ -153,6 +153,27 @@ def test_what_a_killed_hub_left_counts_as_none(state: State) -> None:
     assert state.read_hub() is None
 
 
+def test_a_process_that_took_over_the_number_of_a_killed_hub_is_no_hub(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform != "linux":
+        monkeypatch.setattr("retinue.drivers.state._birth_of", lambda pid: pid * 7)
+    state.prepare()
+    state.write_hub("http://127.0.0.1:9000")
+    address = orjson.loads(state.hub_file.read_bytes())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        state.hub_file.write_bytes(orjson.dumps({**address, "pid": other.pid}))
+        assert state.read_hub() is None
+        state.hub_file.write_bytes(orjson.dumps({"url": "http://x", "pid": other.pid}))
+        assert state.read_hub() is not None
+        other.kill()
+
+
+def test_a_file_in_the_place_of_the_folder_holds_no_hub(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine")
+    assert State(tmp_path / "f").read_hub() is None
+
+
 @pytest.mark.parametrize(
     "content",
     [
