@@ -32,10 +32,14 @@ from retinue.drivers.http import HttpClient, ResponseTooLargeError, TransportErr
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.protocols.jsonrpc import Fault, parse_response, render_request
+from retinue.protocols.pallet_card import parse_card
 from retinue.protocols.trace import render_trace_headers
 
 _UNBOUNDED_S = 3600.0
 """For calls without a deadline, whose time the dispatcher bounds."""
+
+_NO_SUCH_METHOD = -32601
+_CARD_TIMEOUT_S = 2.0
 
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 """A balancer or proxy that has lost the agent behind it; the call may have been there."""
@@ -63,8 +67,24 @@ class PeerInvoker:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
         trace = self._guard.forward(passage.trace)
         token = self._tokens.get(listing.source)
-        value = await execute(self._http, name, url, skill.id, call, trace, token)
+        try:
+            value = await execute(self._http, name, url, skill.id, call, trace, token)
+        except RemoteFaultError as error:
+            if error.code == _NO_SUCH_METHOD and (other := await _find_other(self._http, name, url)):
+                cause = f"another agent answers there: {other}"
+                raise AgentUnreachableError(name, url, cause) from error
+            raise
         return Answer(value=value)
+
+
+async def _find_other(http: HttpClient, name: str, url: str) -> str | None:
+    """Whose card is shown at the url, when it is not that of ``name``: its port may have a new owner."""
+    try:
+        reply = await http.request("GET", f"{url.rstrip('/')}/agent-card", timeout_s=_CARD_TIMEOUT_S)
+        shown = parse_card(reply.body, reference=url).name if reply.status == 200 else name
+    except (TransportError, RetinueError):
+        return None
+    return shown if shown != name else None
 
 
 class HubCalls:
