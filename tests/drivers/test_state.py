@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -236,3 +237,25 @@ def test_another_process_is_kept_out_too(state: State) -> None:
             [sys.executable, "-c", program, str(state.root)], capture_output=True, text=True, check=True
         )
     assert found.stdout == "out\n"
+
+
+def test_the_address_of_another_hub_is_not_taken_back(state: State) -> None:
+    state.prepare()
+    theirs = orjson.dumps({"url": "http://x", "pid": os.getpid() + 1})
+    state.hub_file.write_bytes(theirs)
+    state.forget_hub()
+    assert state.hub_file.read_bytes() == theirs
+    state.hub_file.write_bytes(b"{")
+    state.forget_hub()
+    assert not state.hub_file.exists()
+
+
+def test_a_folder_made_anew_is_another_one(state: State) -> None:
+    assert state.identity() is None
+    with state.own():
+        before = state.identity()
+        assert before == State(state.root).identity() is not None
+        shutil.rmtree(state.root)
+        assert state.identity() is None
+        with State(state.root).own():
+            assert state.identity() not in (None, before)

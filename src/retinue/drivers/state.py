@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from retinue.drivers.files import replace_file, storage_errors
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
+_LOCK = "hub.lock"
 
 _PIDS = 2**31
 """No process has this number or one above; 0 and below would mean groups of processes."""
@@ -135,14 +136,29 @@ class State:
             replace_file(self.hub_file, orjson.dumps(address), mode=0o600)
 
     def forget_hub(self) -> None:
-        """Take that back."""
-        self.hub_file.unlink(missing_ok=True)
+        """Take that back, unless another process has written its own by now."""
+        with suppress(OSError, ValueError, AttributeError):
+            if orjson.loads(self.hub_file.read_bytes()).get("pid") != os.getpid():
+                return
+        with suppress(NotADirectoryError):
+            self.hub_file.unlink(missing_ok=True)
+
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the folder from one made anew in its place, as long as somebody owns it; None if gone.
+
+        The open lock keeps its number; that of a folder may be given to the next one.
+        """
+        try:
+            found = (self.root / _LOCK).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def own(self) -> Iterator[None]:
         """Be the one writer of this state while inside; raises HubRunningError when another is."""
         self.prepare()
-        lock = FileLock(self.root / "hub.lock")
+        lock = FileLock(self.root / _LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout:
