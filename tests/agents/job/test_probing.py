@@ -163,7 +163,7 @@ async def test_a_default_that_a_stub_does_not_tell_is_left_alone() -> None:
     subject = await inspect_names(["math"])
     log = next(target for target in subject.targets if target.name == "log")
     assert [(p.name, p.default) for p in log.parameters] == [("x", None), ("base", "...")]
-    subject = replace(subject, targets=[log])
+    subject = replace(subject, targets=(log,))
     draft = draft_tests(subject, await probe_subject(subject), {}, 1)
     assert "math.log(x)" in draft.code
     assert "llipsis" not in draft.code
