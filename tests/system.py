@@ -13,11 +13,12 @@ import aiohttp
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher, agent_mcp
+from retinue.apps.agent import agent_app, agent_dispatcher, agent_mcp
 from retinue.apps.hub import hub_app
 from retinue.apps.joined import JoinedMesh
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.parts import named_registries, registry_sources
+from retinue.apps.publishable import PUBLISHED_SCOPES
 from retinue.authoring.agent import Agent
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry

@@ -86,7 +86,8 @@ async def test_whom_the_caller_does_not_see_takes_nobody_s_place_in_a_search(
 
 async def test_a_search_by_skill_by_nothing_and_by_words_stays_within_the_view() -> None:
     hub = Hub("open-a", "secret-a")
-    for asked in ({"skill": "plan"}, {}, {"query": "plans a journey"}):
+    searches: list[dict[str, Any]] = [{"skill": "plan"}, {}, {"query": "plans a journey"}]
+    for asked in searches:
         assert await hub.found(**asked) == {"open-a"}
         assert await hub.found(WHOLE, **asked) == {"open-a", "secret-a"}
 

@@ -41,6 +41,7 @@ class Peer:
     def __init__(self) -> None:
         self.status = 200
         self.body: bytes | None = None
+        self.card: bytes | None = None
         self.answers = asyncio.Event()
         self.answers.set()
         self.paths: list[str] = []
@@ -56,6 +57,10 @@ class Peer:
             for _ in range(2):
                 kind = (await receive())["type"]
                 await send({"type": f"{kind}.complete"})
+            return
+        if scope["path"] == "/agent-card":
+            await send({"type": "http.response.start", "status": 200 if self.card else 404, "headers": []})
+            await send({"type": "http.response.body", "body": self.card or b""})
             return
         self.paths.append(scope["path"])
         self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -357,9 +362,7 @@ async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_
 def test_agents_of_the_mesh_get_a_token_for_their_url_and_no_other_machine_one_of_this_state(
     http: HttpClient, source: str, at: str, sent: str | None
 ) -> None:
-    peers = PeerInvoker(
-        http, TraceGuard(), tokens={"other": "s3cret"}, mesh="home", bearer=lambda url: f"for {url}"
-    )
+    peers = PeerInvoker(http, tokens={"other": "s3cret"}, mesh="home", bearer=lambda url: f"for {url}")
     assert peers.token_for(source, at) == sent
 
 
@@ -377,3 +380,33 @@ async def test_a_hub_that_was_joined_gets_the_token_that_it_gave_out(
 ) -> None:
     await HubCalls(http, url, token="s3cret", joined=joined).dispatch(make_call(principal=LOCAL))
     assert peer.headers["authorization"] == f"Bearer {joined or 's3cret'}"
+
+
+# a port with a new owner
+
+
+def _card(name: str) -> bytes:
+    return orjson.dumps({"name": name, "url": "http://127.0.0.1:1", "version": "1", "skills": []})
+
+
+async def test_an_agent_whose_port_another_one_took_is_unreachable(
+    http: HttpClient, peer: Peer, url: str
+) -> None:
+    peer.fail_with(-32601, "Unknown skill: create_plan", {"type": "unknown_skill"})
+    peer.card = _card("other-agent")
+    with pytest.raises(AgentUnreachableError) as caught:
+        await invoke(http, url)
+    assert caught.value.message == (
+        f"agent plan-agent at {url} is unreachable: another agent answers there: other-agent"
+    )
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("card", [_card("plan-agent"), None, b"no card"])
+async def test_an_agent_that_lost_a_skill_says_so_itself(
+    card: bytes | None, http: HttpClient, peer: Peer, url: str
+) -> None:
+    peer.fail_with(-32601, "Unknown skill: create_plan", {"type": "unknown_skill"})
+    peer.card = card
+    with pytest.raises(RemoteFaultError, match="Unknown skill"):
+        await invoke(http, url)

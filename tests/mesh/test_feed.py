@@ -77,7 +77,7 @@ async def test_a_miss_does_not_wait_for_a_source_that_hangs_and_names_it(
     assert type(problem.error) is RegistryUnreachableError
     # Whom it named before is called all the same.
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.name == "plan-agent"
+    assert found.name == "plan-agent"
 
 
 async def test_the_reading_goes_on_and_what_it_finds_is_known(
@@ -94,7 +94,7 @@ async def test_the_reading_goes_on_and_what_it_finds_is_known(
         await known.wait()
         (found,) = await directory.resolve_skill("deploy", MESH)
         await directory.refresh()  # which joins the reading on its way to its end
-    assert found.record.name == "deploy-agent"
+    assert found.name == "deploy-agent"
     assert directory.problems() == ()
 
 
@@ -124,7 +124,7 @@ async def test_a_source_that_never_was_quick_is_waited_for(
     stoppable.going.set()
     async with asyncio.timeout(WITHIN_S):
         (found,) = await looking
-    assert found.record.name == "deploy-agent"
+    assert found.name == "deploy-agent"
 
 
 async def test_a_reading_that_hangs_makes_nobody_else_wait_for_a_fresh_one(

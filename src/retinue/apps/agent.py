@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import structlog
 from starlette.applications import Starlette
@@ -23,17 +23,15 @@ from retinue.apps.parts import (
     registry_sources,
     timeout_settings,
 )
-from retinue.apps.serving import Stop, bind, serving, url_of
+from retinue.apps.serving import Stop, bind, end_task, serving, url_of
+from retinue.apps.standing import Standing
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Principal
-from retinue.core.errors import ReferenceNotFoundError, RetinueError
-from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
 from retinue.drivers.joins import joined_token
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Published, Registry, publish_card, withdraw
 from retinue.drivers.state import State
 from retinue.drivers.telemetry import open_spans
 from retinue.mesh.access import Access, AccessRule, is_seen
@@ -55,8 +53,8 @@ from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, Tokens
 _log = structlog.get_logger("retinue.agent")
 
 FIRST_PORT = 8001
-PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
-"""A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""
+_LOOK_S = {True: 2.0, False: 15.0}
+"""How often an agent looks whether its card still stands: in a folder, and in a registry elsewhere."""
 
 Say = Callable[[str], None]
 
@@ -111,11 +109,22 @@ async def serve_agent(
         _say_doors(agent, say)
         if options.publish:
             registry = configured_registry(_place_of_card(options, state), settings, http, state)
-            published = await _publish(registry, agent.record(url), options)
-            stack.push_async_callback(_withdraw, registry, published, say)
-            stack.push_async_callback(tell_hub, http, state, options.hub_url)
-            say(f"published {published} in {published.registry}")
-            await tell_hub(http, state, options.hub_url)
+            standing = Standing(
+                registry,
+                agent.record(url),
+                options.tag,
+                http,
+                say,
+                probe_timeout_s=settings.timeouts.probe_s,
+            )
+            await standing.publish()
+            tell = partial(tell_hub, http, state, options.hub_url)
+            # in the end the card is withdrawn first, then the hub reads that
+            stack.push_async_callback(tell)
+            stack.push_async_callback(standing.withdraw)
+            keeping = asyncio.create_task(standing.keep(_LOOK_S[isinstance(registry, LayoutRegistry)], tell))
+            stack.push_async_callback(end_task, keeping)
+            await tell()
         say_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         say(f"stopping: {stop.reason}")
@@ -196,29 +205,6 @@ def _place_of_card(options: ServeOptions, state: State) -> str:
     if options.registry is None and options.hub_url is not None and joined_token(state.keys, options.hub_url):
         return options.hub_url
     return options.registry or str(state.registry)
-
-
-async def _publish(registry: Registry, record: AgentRecord, options: ServeOptions) -> Published:
-    card = render_card(record, scopes=PUBLISHED_SCOPES)
-    return await publish_card(
-        registry,
-        record.name,
-        encode_card(card),
-        version=record.version,
-        skills=[skill["id"] for skill in card["skills"]],
-        created=datetime.now(UTC),
-        tag=options.tag,
-    )
-
-
-async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
-    """Forget the card on a clean exit; by digest, so that a successor's card is not taken away."""
-    try:
-        await withdraw(registry, published)
-    except ReferenceNotFoundError:
-        _log.debug("already forgotten", reference=str(published))
-    except RetinueError as error:
-        say(f"{published} stays in {published.registry}: {error.message}")
 
 
 def _say_doors(agent: Agent, say: Say) -> None:

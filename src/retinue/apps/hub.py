@@ -21,7 +21,7 @@ from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
-from retinue.apps.upkeep import Upkeep
+from retinue.apps.upkeep import Upkeep, watch_folder
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.drivers.http import HttpClient
@@ -108,6 +108,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             ).run()
         )
         stack.push_async_callback(end_task, upkeep)
+        lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
+        watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
+        stack.push_async_callback(end_task, watching)
         say(f"hub at {url} (state {state.root})")
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
         stack.push_async_callback(children.stop)
@@ -132,7 +135,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         say(f"stopping: {stop.reason}")
-    return 0
+    return 1 if stop.reason == lost else 0
 
 
 def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str) -> ASGIApp:

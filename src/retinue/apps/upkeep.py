@@ -9,6 +9,7 @@ import structlog
 
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import probe
+from retinue.drivers.state import State
 from retinue.mesh.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.pulse import Pulses
@@ -17,6 +18,17 @@ _log = structlog.get_logger("retinue.upkeep")
 
 _RETRY_S = 5.0
 """How often an agent that does not answer well is asked again; the others are asked at each refresh."""
+
+
+async def watch_folder(state: State, on_loss: Callable[[], None], *, every_s: float = 2.0) -> None:
+    """Call ``on_loss`` once when the state folder is no longer the one that stands there now.
+
+    Its database stays open and would go on taking what nobody can ever read again.
+    """
+    folder = state.identity()
+    while state.identity() == folder:
+        await asyncio.sleep(every_s)
+    on_loss()
 
 
 class Upkeep:

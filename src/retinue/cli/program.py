@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("find:find", "Find skills by words or by id."),
         "call": ("call:call", "Call a skill, whoever offers it."),
+        "connect": ("connect:connect", "Connect an MCP client to the hub."),
     },
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),

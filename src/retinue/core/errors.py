@@ -597,7 +597,8 @@ class RemoteFaultError(ExecutionError):
     type = "remote_error"
 
     def __init__(self, agent: str, code: int, message: str, fault_data: Any = None) -> None:
-        super().__init__(message)
+        remedy = fault_data.get("remedy") if isinstance(fault_data, Mapping) else None
+        super().__init__(message, remedy=remedy if isinstance(remedy, str) else "")
         self.agent = agent
         self.code = code
         self.fault_data = fault_data

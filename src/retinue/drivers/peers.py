@@ -34,11 +34,15 @@ from retinue.drivers.http import HttpClient, HttpResponse, ResponseTooLargeError
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Departure, Passage, Signer
 from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response, render_request
+from retinue.protocols.pallet_card import parse_card
 from retinue.protocols.rights import render_rights
 from retinue.protocols.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
 
 _UNBOUNDED_S = 3600.0
 """For calls without a deadline, whose time the dispatcher bounds."""
+
+_NO_SUCH_METHOD = -32601
+_CARD_TIMEOUT_S = 2.0
 
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 """A balancer or proxy that has lost the agent behind it; the call may have been there."""
@@ -75,13 +79,29 @@ class PeerInvoker:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
         target = Target(name, url, name, skill.id, self.token_for(listing.source, url))
         with passage.forward() as departure:
-            return Answer(value=await execute(self._http, target, call, departure, self._signer))
+            try:
+                return Answer(value=await execute(self._http, target, call, departure, self._signer))
+            except RemoteFaultError as error:
+                if error.code == _NO_SUCH_METHOD and (other := await _find_other(self._http, name, url)):
+                    cause = f"another agent answers there: {other}"
+                    raise AgentUnreachableError(name, url, cause) from error
+                raise
 
     def token_for(self, source: str, url: str) -> str | None:
         """What to send to an agent of ``source`` at ``url``."""
         if self._bearer is not None and source == self._mesh:
             return self._bearer(url)
         return self._tokens.get(source) if is_loopback(url) else None
+
+
+async def _find_other(http: HttpClient, name: str, url: str) -> str | None:
+    """Whose card is shown at the url, when it is not that of ``name``: its port may have a new owner."""
+    try:
+        reply = await http.request("GET", f"{url.rstrip('/')}/agent-card", timeout_s=_CARD_TIMEOUT_S)
+        shown = parse_card(reply.body, reference=url).name if reply.status == 200 else name
+    except (TransportError, RetinueError):
+        return None
+    return shown if shown != name else None
 
 
 class HubCalls:

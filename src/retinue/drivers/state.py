@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from retinue.drivers.mesh_bearer import mesh_key
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
+_LOCK = "hub.lock"
 
 _PIDS = 2**31
 """No process has this number or one above; 0 and below would mean groups of processes."""
@@ -112,36 +113,58 @@ class State:
         return token
 
     def read_hub(self) -> HubAddress | None:
-        """The running hub, or None; a file left by a killed hub counts as none."""
+        """The running hub, or None; a file left by a killed hub counts as none.
+
+        Also when another process has its number by now, as far as the system tells births of processes.
+        """
         try:
             found = orjson.loads(self.hub_file.read_bytes())
+            birth = found.get("birth")
             hub = HubAddress(str(found["url"]), int(found["pid"]), str(found.get("started_at", "")))
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        except (OSError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateDamagedError(
                 str(self.hub_file), f"no hub address in it ({error})", remedy="remove it, then: retinue hub"
             ) from error
-        return hub if _is_alive(hub.pid) else None
+        same = birth is None or _birth_of(hub.pid) in (None, birth)
+        return hub if same and _is_alive(hub.pid) else None
 
     def write_hub(self, url: str) -> None:
         """Say where this process answers as the hub."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        address = {"url": url, "pid": os.getpid(), "started_at": started_at}
+        address: dict[str, object] = {"url": url, "pid": os.getpid(), "started_at": started_at}
+        if (birth := _birth_of(os.getpid())) is not None:
+            address["birth"] = birth
         with storage_errors(self.hub_file):
             replace_file(self.hub_file, orjson.dumps(address), mode=0o600)
 
     def forget_hub(self) -> None:
-        """Take that back."""
-        self.hub_file.unlink(missing_ok=True)
+        """Take that back, unless another process has written its own by now."""
+        with suppress(OSError, ValueError, AttributeError):
+            if orjson.loads(self.hub_file.read_bytes()).get("pid") != os.getpid():
+                return
+        with suppress(NotADirectoryError):
+            self.hub_file.unlink(missing_ok=True)
+
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the folder from one made anew in its place, as long as somebody owns it; None if gone.
+
+        The open lock keeps its number; that of a folder may be given to the next one.
+        """
+        try:
+            found = (self.root / _LOCK).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     @contextmanager
     def own(self) -> Iterator[None]:
         """Be the one writer of this state while inside; raises HubRunningError when another is."""
         self.prepare()
-        lock = FileLock(self.root / "hub.lock")
+        lock = FileLock(self.root / _LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -161,6 +184,15 @@ def find_hub_url(state: State) -> str | None:
         return given
     hub = state.read_hub()
     return None if hub is None else hub.url
+
+
+def _birth_of(pid: int) -> int | None:
+    """When a process began, in the clock ticks of Linux since the machine did; None where nobody tells."""
+    try:
+        # the name in brackets may hold spaces and brackets itself
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _is_alive(pid: int) -> bool:
