@@ -108,7 +108,9 @@ async def open_mesh(
             timeouts=timeouts,
             strategy=strategy,
         )
-        caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
+        caller = DispatchCaller(
+            dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy, agents=directory
+        )
         runs = MemoryRuns(Interpreter(caller).run)
         stack.push_async_callback(runs.aclose)
         library = Library([RegistryShelf(registry) for registry in registries.values()])

@@ -11,7 +11,9 @@ from retinue.core.errors import UnknownWorkflowError
 from retinue.workflows.checks import check_document, suggest
 from retinue.workflows.definition import Definition
 from retinue.workflows.documents import Document, document_of, read_text
+from retinue.workflows.naming import name_steps
 from retinue.workflows.spellings import is_seed_001, read_seed_001
+from retinue.workflows.spelling_002 import is_seed_002, read_seed_002
 
 INLINE = "definition"
 
@@ -45,4 +47,6 @@ def list_builtins() -> tuple[str, ...]:
 
 
 def _to_canonical(document: Document) -> Document:
-    return read_seed_001(document) if is_seed_001(document.value) else document
+    if is_seed_001(document.value):
+        return read_seed_001(document)
+    return name_steps(read_seed_002(document) if is_seed_002(document.value) else document)
