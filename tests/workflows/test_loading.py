@@ -387,7 +387,7 @@ def test_a_rendered_duration_is_read_back(seconds: float) -> None:
 def test_the_built_in_workflows_load_by_name() -> None:
     assert "plan-build-test" in list_builtins()
     for name in list_builtins():
-        assert load_builtin(name).name == name
+        assert load_builtin(name).definition.name == name
 
 
 def test_an_unknown_built_in_suggests_the_near_one() -> None:

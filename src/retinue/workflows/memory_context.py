@@ -117,8 +117,8 @@ class MemoryContext:
         self, kind: str, path: str, effect: Effect, timeout_s: float, given: Mapping[str, Any] | None
     ) -> StepOutcome:
         """Run an effect, record its outcome, and tell both in the events."""
-        facts = dict(given or {})
-        self._emit("step_started", path, facts)
+        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        self._emit("step_started", path, dict(facts))
         began = time.perf_counter()
         outcome = await self._run_effect(path, effect, timeout_s)
         self._record(kind, path, outcome.to_json())

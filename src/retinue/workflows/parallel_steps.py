@@ -170,7 +170,7 @@ def _name_apart(names: Sequence[str]) -> list[str]:
     """Names for paths, each another: the second ``claude`` is ``claude-2``."""
     found: list[str] = []
     for name in names:
-        plain = "".join("~" if mark in "/@#" else mark for mark in name)
+        plain = "".join("~" if mark in "/@#." else mark for mark in name)
         number, unique = 1, plain
         while unique in found:
             number += 1

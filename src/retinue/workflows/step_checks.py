@@ -102,6 +102,12 @@ class StepChecks:
             if isinstance(items, str) and "${{" not in items:
                 raise self._document.fault((*here, "foreach"), "no list", "write a list or ${{ … }}")
             check.check_templates(items, (*here, "foreach"), view)
+        if step.workflow is not None and "${{" in step.workflow:
+            raise self._document.fault(
+                (*here, "workflow"),
+                "a workflow's name cannot be computed: it is read before the run begins",
+                "name each in a switch",
+            )
         if step.wait_for is not None:
             self._check_schema(step.wait_for.schema_, (*here, "wait_for", "schema"))
             check.check_templates(step.wait_for.message, (*here, "wait_for", "message"), view)
