@@ -20,6 +20,10 @@ MAX_CHARACTERS = 60_000
 _NAMED = re.compile(r"\b(?:candidate|result|answer|choice|winner|best)\W{0,12}([A-Z])\b", re.IGNORECASE)
 
 
+_ALONE = re.compile(r"\b([A-Z])\b(?! [a-z])|\b([A-Z])\b(?= (?:or|and|is|wins|has|because)\b)")
+"""A letter that stands alone and begins no sentence, as the article "A" does."""
+
+
 def order_candidates(ballots: Sequence[Ballot]) -> tuple[Ballot, ...]:
     """The results as they are shown: by their text."""
     return tuple(sorted(ballots, key=lambda one: (normalise(one.output), one.voter)))[:MAX_CANDIDATES]
@@ -55,7 +59,7 @@ def read_choice(answer: object, candidates: Sequence[Ballot]) -> Ballot | None:
         return candidates[letters.index(alone)]
     named = {found.upper() for found in _NAMED.findall(text)} & set(letters)
     if not named:
-        named = set(re.findall(r"\b([B-Z])\b", text)) & set(letters)
+        named = {first or second for first, second in _ALONE.findall(text)} & set(letters)
     return candidates[letters.index(named.pop())] if len(named) == 1 else None
 
 
