@@ -133,7 +133,7 @@ class Settings(Part):
 
 
 def _check_on_error(value: Any) -> Any:
-    if value in ("stop", "continue"):
+    if value is None or value in ("stop", "continue"):
         return value
     if isinstance(value, Mapping) and set(value) == {"goto"} and isinstance(value["goto"], str):
         return dict(value)
@@ -145,7 +145,7 @@ OnError = Annotated[Any, BeforeValidator(_check_on_error)]
 
 
 def _check_cache(value: Any) -> Any:
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Mapping) and set(value) == {"ttl"}:
         ttl = value["ttl"]
