@@ -104,6 +104,13 @@ class RoutingTable(_Table):
     strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
 
 
+class WorkflowTable(_Table):
+    """``[workflows]``: where custom ones are read from, and how many ended runs stay readable."""
+
+    directory: Path | None = None
+    keep_runs: int = Field(1000, ge=1)
+
+
 class RegistryTable(_Table):
     """``[registry.NAME]``: how the registry at ``url`` is asked, wherever that url is named."""
 
@@ -140,6 +147,7 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}
 
     @classmethod

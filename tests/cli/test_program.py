@@ -17,7 +17,7 @@ from retinue.core.errors import HubRunningError
 from tests.cli.conftest import Retinue
 
 SLOW = ("pydantic", "aiohttp", "rich", "structlog", "starlette", "orjson", "asyncio")
-LATER = ("connect", "import", "koi", "orchestrate", "signal", "token", "worker", "mcp")
+LATER = ("connect", "import", "koi", "orchestrate", "token", "worker", "mcp")
 
 
 def _load(name: str) -> click.Command:

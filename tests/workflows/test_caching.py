@@ -29,7 +29,10 @@ async def test_an_equal_call_of_the_step_is_not_made_again(bench: Bench, rule: s
     assert (await tell(bench, text.replace("name: w", "name: other"))).get() == {"n": 1, "calls": 3}
 
 
-@pytest.mark.parametrize(("settings", "rule", "calls"), [("step", "null", 1), ("step", "false", 2), ("none", "true", 1), ("none", "null", 2)])
+@pytest.mark.parametrize(
+    ("settings", "rule", "calls"),
+    [("step", "null", 1), ("step", "false", 2), ("none", "true", 1), ("none", "null", 2)],
+)
 async def test_the_settings_say_it_for_all_steps(bench: Bench, settings: str, rule: str, calls: int) -> None:
     bench.offer("tell", lambda given: given)
     text = STEP.replace("CACHE", rule).replace("name: w", f"name: w\nsettings: {{cache: {settings}}}")

@@ -34,7 +34,9 @@ LONG = "word " * 501
         ("Implement fizzbuzz", None, "direct", "one simple task"),
     ],
 )
-def test_the_first_rule_that_fits_decides(prompt: str, parallel: bool | None, workflow: str, because: str) -> None:
+def test_the_first_rule_that_fits_decides(
+    prompt: str, parallel: bool | None, workflow: str, because: str
+) -> None:
     chosen = choose_workflow(prompt, parallel=parallel)
     assert chosen.workflow == workflow
     assert because in chosen.because
@@ -46,7 +48,14 @@ def test_every_rule_leads_to_a_built_in_workflow() -> None:
 
 @pytest.mark.parametrize(
     ("words", "lines", "complexity"),
-    [(100, 10, "low"), (101, 1, "medium"), (1, 11, "medium"), (500, 50, "medium"), (501, 1, "high"), (1, 51, "high")],
+    [
+        (100, 10, "low"),
+        (101, 1, "medium"),
+        (1, 11, "medium"),
+        (500, 50, "medium"),
+        (501, 1, "high"),
+        (1, 51, "high"),
+    ],
 )
 def test_complexity_is_measured_by_words_and_lines(words: int, lines: int, complexity: str) -> None:
     assert measure_complexity(words, lines) == complexity

@@ -69,7 +69,8 @@ async def test_the_time_is_what_was_recorded_and_not_what_it_is_after_a_stop(ben
     bench.offer("once", wait_once)
     runs = MemoryRuns(Interpreter(Tools(bench.caller, clock=lambda: now)).run)
     definition = load_definition(
-        "name: w\nsettings: {max_duration: 10s}\nsteps: [{id: a, skill: tell}, {id: b, skill: once}, {id: c, skill: tell}]"
+        "name: w\nsettings: {max_duration: 10s}\n"
+        "steps: [{id: a, skill: tell}, {id: b, skill: once}, {id: c, skill: tell}]"
     )
     await Orchestrator(runs).start(definition, {}, run_id="r")
     async with asyncio.timeout(5):
@@ -87,8 +88,8 @@ async def test_the_time_is_what_was_recorded_and_not_what_it_is_after_a_stop(ben
 
 async def test_waiting_between_attempts_does_not_outlast_the_limit(bench: Bench) -> None:
     bench.offer("busy", failing(*[BusyError("full", 0)] * 9))
-    text = "name: w\nsettings: {max_duration: 5s}\nsteps: [{id: a, skill: busy, retry: {attempts: 2, delay: 1h}}]"
-    await bench.run(text)
+    step = "{id: a, skill: busy, retry: {attempts: 2, delay: 1h}}"
+    await bench.run(f"name: w\nsettings: {{max_duration: 5s}}\nsteps: [{step}]")
     assert bench.slept
     assert max(bench.slept) <= 5
 
@@ -117,7 +118,9 @@ async def start_waiting(bench: Bench, run_id: str = "r", text: str = APPROVAL) -
 
 
 @pytest.mark.parametrize(("ok", "given"), [(True, {"n": 1}), (False, {"ok": False})])
-async def test_a_run_waits_for_a_person_and_goes_on_with_the_answer(bench: Bench, ok: bool, given: Any) -> None:
+async def test_a_run_waits_for_a_person_and_goes_on_with_the_answer(
+    bench: Bench, ok: bool, given: Any
+) -> None:
     facts = await start_waiting(bench)
     assert (facts["topic"], facts["message"]) == ("approve", "Deploy it?")
     assert facts["schema"]["required"] == ["ok"]

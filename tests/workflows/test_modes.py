@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import NotAllowedError, StepFailedError
+from retinue.workflows.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench, failing
 
@@ -93,8 +94,14 @@ async def test_a_race_of_branches_keeps_what_the_winner_did(bench: Bench) -> Non
             parallel: {mode: race}
             branches:
               x: [{id: a, skill: tell, with: {n: 1}}, {id: b, skill: slow, with: {}}]
-              y: [{id: c, skill: tell, with: {n: 2}}, {id: d, skill: tell, with: {n: "${{ steps.c.output.n + 1 }}"}}]
-        output: {won: "${{ steps.r.output }}", by: "${{ steps.r.agent }}", c: "${{ steps.c.output.n }}", a: "${{ has(steps.a.output) }}"}
+              y:
+                - {id: c, skill: tell, with: {n: 2}}
+                - {id: d, skill: tell, with: {n: "${{ steps.c.output.n + 1 }}"}}
+        output:
+          won: "${{ steps.r.output }}"
+          by: "${{ steps.r.agent }}"
+          c: "${{ steps.c.output.n }}"
+          a: "${{ has(steps.a.output) }}"
         """
     )
     assert record.get() == {"won": {"n": 3}, "by": "y", "c": 2, "a": False}
@@ -151,7 +158,12 @@ async def test_a_failed_voter_is_a_failed_ballot(bench: Bench) -> None:
 
 async def test_a_merge_is_written_by_a_reviewer(bench: Bench) -> None:
     offer_agents(bench, says("one part"), says("the other"))
-    bench.offer("look", lambda given: "merged of " + str(given["prompt"].count("--- Result")), roles=["review"], agent="judge")
+    bench.offer(
+        "look",
+        lambda given: "merged of " + str(given["prompt"].count("--- Result")),
+        roles=["review"],
+        agent="judge",
+    )
     got = (await bench.run(workflow("mode: merge", EVERYTHING), {"q": "it"})).get()
     assert (got["output"], got["agent"]) == ("merged of 2", "judge")
     assert len(got["rows"]) == 2
@@ -197,7 +209,9 @@ async def test_no_agents_named_means_every_available_one(bench: Bench) -> None:
 async def test_one_agent_can_be_asked_several_times(bench: Bench) -> None:
     answers = ["1", "2", "2"]
     offer_agents(bench, lambda given: answers.pop(0))
-    record = await bench.run(workflow("mode: vote, agents: [a, a, a], concurrency: 1", EVERYTHING), {"q": "it"}, run_id="r")
+    record = await bench.run(
+        workflow("mode: vote, agents: [a, a, a], concurrency: 1", EVERYTHING), {"q": "it"}, run_id="r"
+    )
     assert record.get()["output"] == "2"
     children = [r.id for r in await bench.runs.list_all(children=True) if r.parent_id == "r"]
     assert sorted(children) == ["r/d.a", "r/d.a-2", "r/d.a-3"]
@@ -218,8 +232,6 @@ async def test_a_race_that_was_stopped_goes_on_and_ends(bench: Bench) -> None:
         return "late"
 
     offer_agents(bench, slow, hang)
-    from retinue.workflows.loading import load_definition
-
     await bench.orchestrator.start(load_definition(workflow("mode: race")), {"q": "it"}, run_id="r")
     async with asyncio.timeout(5):
         await reached.wait()

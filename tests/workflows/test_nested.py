@@ -87,7 +87,9 @@ steps:
 async def test_what_a_done_one_did_is_undone_when_a_later_step_fails(bench: Bench) -> None:
     bench.offer("tell", lambda given: given)
     bench.offer("break", failing(NotAllowedError("no")))
-    inner = "name: inner\nsteps: [{id: a, skill: tell, with: {n: 1}, compensate: {skill: tell, with: {undo: a}}}]"
+    inner = (
+        "name: inner\nsteps: [{id: a, skill: tell, with: {n: 1}, compensate: {skill: tell, with: {undo: a}}}]"
+    )
     outer = "name: outer\nsteps: [{id: sub, workflow: inner}, {id: b, skill: break}]"
     await run(bench, library(inner=inner), outer)
     assert bench.arguments[-1] == {"undo": "a"}
@@ -99,7 +101,12 @@ async def test_a_tag_or_a_digest_names_one_version(bench: Bench) -> None:
         inner="name: inner\nsteps: [{id: a, skill: tell, with: {v: newest}}]",
         inner__v1="name: inner\nsteps: [{id: a, skill: tell, with: {v: one}}]",
     )
-    record = await run(bench, shelf, "name: w\nsteps: [{id: a, workflow: inner@v1}, {id: b, workflow: inner}]\noutput: ['${{ steps.a.output.v }}', '${{ steps.b.output.v }}']")
+    record = await run(
+        bench,
+        shelf,
+        "name: w\nsteps: [{id: a, workflow: inner@v1}, {id: b, workflow: inner}]\n"
+        "output: ['${{ steps.a.output.v }}', '${{ steps.b.output.v }}']",
+    )
     assert record.get() == ["one", "newest"]
     nested = record.request.definition["nested"]
     assert nested["inner@v1"]["digest"] == "sha256:inner@v1"
@@ -119,7 +126,7 @@ async def test_workflows_in_a_circle_are_refused_with_the_line_that_closes_it() 
 
 async def test_a_workflow_that_runs_itself_is_refused() -> None:
     text = "name: me\nsteps:\n  - {id: x, workflow: me}\n"
-    with pytest.raises(DefinitionError, match="me.yaml:3: .*circle: me → me"):
+    with pytest.raises(DefinitionError, match=r"me.yaml:3: .*circle: me → me"):
         await bundle(library(me=text), load(text, source="me.yaml"))
 
 
@@ -150,9 +157,13 @@ async def test_a_diamond_is_no_circle_and_is_read_once() -> None:
         ({"iner": INNER}, r"flow\.yaml:3: steps\[0\]\.workflow: Unknown workflow: inner"),
     ],
 )
-async def test_a_nested_workflow_that_cannot_be_read_is_a_fault_with_its_line(texts: Any, problem: str) -> None:
+async def test_a_nested_workflow_that_cannot_be_read_is_a_fault_with_its_line(
+    texts: Any, problem: str
+) -> None:
     with pytest.raises(DefinitionError, match=problem) as caught:
-        await bundle(library(**texts), load("name: w\nsteps:\n  - {id: s, workflow: inner}\n", source="flow.yaml"))
+        await bundle(
+            library(**texts), load("name: w\nsteps:\n  - {id: s, workflow: inner}\n", source="flow.yaml")
+        )
     assert caught.value.remedy
 
 

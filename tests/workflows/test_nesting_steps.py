@@ -24,7 +24,9 @@ steps:
 
 
 @requirement("P-31")
-async def test_each_item_runs_the_nested_steps_and_the_outputs_keep_the_order_of_the_items(bench: Bench) -> None:
+async def test_each_item_runs_the_nested_steps_and_the_outputs_keep_the_order_of_the_items(
+    bench: Bench,
+) -> None:
     bench.offer("tell", lambda given: given)
 
     async def work(given: Any) -> Any:
@@ -141,11 +143,17 @@ async def test_a_switch_runs_the_branch_that_is_called_as_the_value_is(
     events = await bench.events(record.id)
     started = [e.step for e in events if e.kind == "step_started" and e.facts["kind"] == "call"]
     assert started == paths
-    assert [e.facts["branch"] for e in events if e.facts.get("kind") == "switch"][0] in (str(kind), "true", "default")
+    assert next(e.facts["branch"] for e in events if e.facts.get("kind") == "switch") in (
+        str(kind),
+        "true",
+        "default",
+    )
 
 
 async def test_a_switch_without_a_branch_for_the_value_does_nothing(bench: Bench) -> None:
     bench.offer("tell", lambda given: given)
-    steps = "[{id: s, switch: input.k, branches: {a: [{id: x, skill: tell}]}}, {id: y, skill: tell, with: {n: 1}}]"
-    record = await bench.run(f"name: w\nsteps: {steps}", {"k": "b"})
+    switch = "{id: s, switch: input.k, branches: {a: [{id: x, skill: tell}]}}"
+    record = await bench.run(
+        f"name: w\nsteps: [{switch}, {{id: y, skill: tell, with: {{n: 1}}}}]", {"k": "b"}
+    )
     assert record.get() == {"n": 1}

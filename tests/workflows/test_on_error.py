@@ -117,7 +117,9 @@ async def test_a_failure_inside_a_loop_is_the_loops_own_unless_it_is_taken_there
             steps: [{id: a, skill: break}]
           - id: m
             loop: {max: 2}
-            steps: [{id: b, skill: break, on_error: continue}, {id: c, skill: tell, with: {n: "${{ loop.index }}"}}]
+            steps:
+              - {id: b, skill: break, on_error: continue}
+              - {id: c, skill: tell, with: {n: "${{ loop.index }}"}}
         output: {l: "${{ steps.l.error.step }}", m: "${{ steps.m.output.n }}"}
         """
     )
@@ -176,10 +178,8 @@ async def test_an_answer_that_breaks_its_validation_is_asked_for_again(bench: Be
 
 async def test_an_answer_that_stays_invalid_fails_the_step(bench: Bench) -> None:
     bench.offer("tell", {"n": 1})
-    record = await bench.run(
-        "name: w\nsteps: [{id: a, skill: tell, validate: steps.a.output.n > 3}]"
-    )
-    with pytest.raises(StepFailedError, match="does not fulfil steps.a.output.n > 3") as caught:
+    record = await bench.run("name: w\nsteps: [{id: a, skill: tell, validate: steps.a.output.n > 3}]")
+    with pytest.raises(StepFailedError, match=r"does not fulfil steps.a.output.n > 3") as caught:
         record.get()
     assert caught.value.cause["type"] == "output_validation_error"
 
@@ -188,7 +188,8 @@ async def test_the_output_of_a_whole_loop_can_be_validated_and_transformed(bench
     bench.offer("tell", lambda given: given)
     steps = 'loop: {max: 2}, steps: [{id: a, skill: tell, with: {n: "${{ loop.index }}"}}]'
     good = await bench.run(
-        f'name: w\nsteps: [{{id: l, {steps}, validate: steps.l.output.n == 2, transform: "${{{{ steps.l.output.n }}}}"}}]'
+        f"name: w\nsteps: [{{id: l, {steps}, validate: steps.l.output.n == 2,"
+        " transform: '${{ steps.l.output.n }}'}]"
     )
     assert good.get() == 2
     bad = await bench.run(f"name: w\nsteps: [{{id: l, {steps}, validate: steps.l.output.n == 1}}]")
@@ -205,5 +206,5 @@ async def test_an_output_that_breaks_the_workflows_schema_fails_the_run(bench: B
         output_schema: {type: object, required: [total]}
         """
     )
-    with pytest.raises(StepFailedError, match="step output failed: .*missing required field 'total'"):
+    with pytest.raises(StepFailedError, match=r"step output failed: .*missing required field 'total'"):
         record.get()

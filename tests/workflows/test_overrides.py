@@ -31,7 +31,9 @@ def test_unnamed_steps_are_called_by_their_role() -> None:
 
 
 def test_a_taken_id_is_left_to_whoever_wrote_it() -> None:
-    found = load_definition("name: w\nsteps: [{prompt: x}, {id: execute, skill: s}, {role: planning, prompt: x}]")
+    found = load_definition(
+        "name: w\nsteps: [{prompt: x}, {id: execute, skill: s}, {role: planning, prompt: x}]"
+    )
     assert [step.id for step in found.steps] == ["execute-2", "execute", "plan"]
 
 

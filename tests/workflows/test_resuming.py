@@ -52,7 +52,11 @@ SHAPES = {
 - {id: never, skill: add}
 - id: s
   switch: steps.a.output.n
-  branches: {"1": [{id: b, skill: flaky, on_error: {goto: d}}, {id: c, skill: add}, {id: d, skill: add, with: {n: 5}}]}
+  branches:
+    "1":
+      - {id: b, skill: flaky, on_error: {goto: d}}
+      - {id: c, skill: add}
+      - {id: d, skill: add, with: {n: 5}}
 - {id: e, skill: add}
 """,
     "vote": """

@@ -14,7 +14,7 @@ TEXT = {"type": "string"}
 
 
 def takes(*required: str, **properties: Any) -> dict[str, Any]:
-    known = {name: TEXT for name in required} | properties
+    known = dict.fromkeys(required, TEXT) | properties
     return {"type": "object", "properties": known, "required": list(required)}
 
 
@@ -99,7 +99,7 @@ async def test_a_named_agent_that_does_not_answer_is_not_replaced(bench: Bench) 
     bench.offer("do", echo, agent="mute", roles=["execute"], score=0.1)
     bench.offer("do", echo, agent="other", roles=["execute"], score=0.9)
     bench.caller.break_connection("mute")
-    with pytest.raises(StepFailedError, match="agent mute .* is unreachable"):
+    with pytest.raises(StepFailedError, match=r"agent mute .* is unreachable"):
         (await bench.run("name: w\nsteps: [{agent: mute, prompt: x}]")).get()
 
 
@@ -126,7 +126,9 @@ async def test_an_answer_can_be_read_as_text_whatever_its_form(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("nothing", [None, "", " \n", {}, [], {"text": ""}, {"a": [None, ""]}])
-async def test_an_agent_that_returns_nothing_to_a_prompt_has_not_succeeded(bench: Bench, nothing: Any) -> None:
+async def test_an_agent_that_returns_nothing_to_a_prompt_has_not_succeeded(
+    bench: Bench, nothing: Any
+) -> None:
     bench.offer("do", lambda given: nothing, roles=["execute"])
     record = await bench.run("name: w\nsteps: [{prompt: x, retry: {attempts: 2, delay: 1s}}]")
     with pytest.raises(StepFailedError, match="do gave nothing") as caught:
@@ -139,7 +141,9 @@ async def test_an_agent_that_returns_nothing_to_a_prompt_has_not_succeeded(bench
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "string"}, {"type": "object"}])
 @pytest.mark.parametrize("nothing", [None, " "])
-async def test_a_skill_that_returns_nothing_has_not_succeeded(bench: Bench, nothing: Any, schema: Any) -> None:
+async def test_a_skill_that_returns_nothing_has_not_succeeded(
+    bench: Bench, nothing: Any, schema: Any
+) -> None:
     bench.offer("do", lambda given: nothing, output_schema=schema)
     with pytest.raises(StepFailedError, match="do gave nothing"):
         (await bench.run("name: w\nsteps: [{id: a, skill: do}]")).get()
@@ -147,7 +151,12 @@ async def test_a_skill_that_returns_nothing_has_not_succeeded(bench: Bench, noth
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "null"}, {"type": ["string", "null"]}, {"anyOf": [{"type": "object"}, {"type": "null"}]}, {"const": None}],
+    [
+        {"type": "null"},
+        {"type": ["string", "null"]},
+        {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        {"const": None},
+    ],
 )
 async def test_a_skill_whose_schema_says_so_may_return_null(bench: Bench, schema: Any) -> None:
     bench.offer("do", lambda given: None, output_schema=schema)

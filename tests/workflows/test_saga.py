@@ -8,14 +8,21 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BusyError, NotAllowedError, StepFailedError
+from retinue.workflows.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench, failing
 
 TRIP = """
 name: trip
 steps:
-  - {id: flight, skill: book_flight, with: {to: Rome}, compensate: {skill: cancel, with: {ref: "${{ steps.flight.output.ref }}"}}}
-  - {id: hotel, skill: book_hotel, with: {to: Rome}, compensate: {skill: cancel, with: {ref: "${{ steps.hotel.output.ref }}"}}}
+  - id: flight
+    skill: book_flight
+    with: {to: Rome}
+    compensate: {skill: cancel, with: {ref: "${{ steps.flight.output.ref }}"}}
+  - id: hotel
+    skill: book_hotel
+    with: {to: Rome}
+    compensate: {skill: cancel, with: {ref: "${{ steps.hotel.output.ref }}"}}
   - {id: pay, skill: pay, with: {n: 1}, compensate: {skill: cancel, with: {ref: never}}}
 """
 
@@ -39,7 +46,7 @@ async def test_done_steps_are_undone_in_reverse_and_the_outcome_is_told(bench: B
     undone = offer_trip(bench, failing(NotAllowedError("no money")))
     record = await bench.run(TRIP, run_id="r")
     assert undone == ["H1", "F1"]
-    with pytest.raises(StepFailedError, match="step pay .*no money") as caught:
+    with pytest.raises(StepFailedError, match=r"step pay .*no money") as caught:
         record.get()
     assert [(one["step"], one["skill"], one["ok"]) for one in caught.value.compensated] == [
         ("hotel", "cancel", True),
@@ -60,7 +67,12 @@ async def test_a_compensation_that_fails_is_tried_again_told_and_keeps_no_other_
 ) -> None:
     undone = offer_trip(bench, failing(NotAllowedError("no money")))
     bench.offer("cancel_hotel", failing(*[BusyError("full", 0)] * 9))
-    record = await bench.run(TRIP.replace('{skill: cancel, with: {ref: "${{ steps.hotel', '{skill: cancel_hotel, with: {ref: "${{ steps.hotel'))
+    record = await bench.run(
+        TRIP.replace(
+            '{skill: cancel, with: {ref: "${{ steps.hotel',
+            '{skill: cancel_hotel, with: {ref: "${{ steps.hotel',
+        )
+    )
     with pytest.raises(StepFailedError) as caught:
         record.get()
     first, second = caught.value.compensated
@@ -81,7 +93,10 @@ async def test_a_failure_that_is_taken_inside_undoes_what_was_done_in_it_and_no_
             loop: {max: 2}
             on_error: continue
             steps:
-              - {id: hotel, skill: book_hotel, with: {}, compensate: {skill: cancel, with: {ref: "hotel ${{ loop.index }}"}}}
+              - id: hotel
+                skill: book_hotel
+                with: {}
+                compensate: {skill: cancel, with: {ref: "hotel ${{ loop.index }}"}}
               - {id: pay, skill: pay, with: {}, when: loop.index == 2}
         output: "${{ steps.l.error.compensated }}"
         """
@@ -103,14 +118,23 @@ async def test_done_branches_items_and_nested_runs_are_undone_with_the_rest(benc
               b: [{id: y, skill: book_hotel, with: {}, compensate: {skill: cancel, with: {ref: b}}}]
           - id: each
             foreach: {in: [1, 2]}
-            steps: [{id: z, skill: book_hotel, with: {}, compensate: {skill: cancel, with: {ref: "z${{ loop.item }}"}}}]
+            steps:
+              - id: z
+                skill: book_hotel
+                with: {}
+                compensate: {skill: cancel, with: {ref: "z${{ loop.item }}"}}
           - {id: pay, skill: pay, with: {}}
         """
     )
     assert record.status == "failed"
     assert undone == ["z2", "z1", "b", "a"]
     assert record.fault is not None
-    assert [one["step"] for one in record.fault.data["compensated"]] == ["each#2/z", "each#1/z", "p.b/y", "p.a/x"]
+    assert [one["step"] for one in record.fault.data["compensated"]] == [
+        "each#2/z",
+        "each#1/z",
+        "p.b/y",
+        "p.a/x",
+    ]
 
 
 async def test_a_branch_that_fails_undoes_its_own_and_its_siblings_are_undone_after_it(bench: Bench) -> None:
@@ -123,7 +147,9 @@ async def test_a_branch_that_fails_undoes_its_own_and_its_siblings_are_undone_af
             parallel: {mode: all}
             branches:
               a: [{id: x, skill: book_flight, with: {}, compensate: {skill: cancel, with: {ref: a}}}]
-              b: [{id: y, skill: book_hotel, with: {}, compensate: {skill: cancel, with: {ref: b}}}, {id: pay, skill: pay, with: {}}]
+              b:
+                - {id: y, skill: book_hotel, with: {}, compensate: {skill: cancel, with: {ref: b}}}
+                - {id: pay, skill: pay, with: {}}
         """
     )
     assert undone == ["b", "a"]
@@ -141,7 +167,8 @@ async def test_without_with_a_compensation_is_sent_what_its_schema_asks_for_by_t
     bench.offer("book", {"ref": "B7"}, agent="second")
     bench.offer("pay", failing(NotAllowedError("no")))
     await bench.run(
-        "name: w\nsteps: [{id: b, skill: book, with: {to: Rome}, compensate: {skill: cancel}}, {id: p, skill: pay}]"
+        "name: w\nsteps: [{id: b, skill: book, with: {to: Rome}, compensate: {skill: cancel}},"
+        " {id: p, skill: pay}]"
     )
     assert sent == [{"ref": "B7", "to": "Rome"}]
     assert [call.agent for call in bench.caller.calls if call.skill == "cancel"] == ["second"]
@@ -153,7 +180,10 @@ async def test_a_compensation_whose_arguments_cannot_be_told_is_told_as_failed(b
         """
         name: w
         steps:
-          - {id: f, skill: book_flight, with: {}, compensate: {skill: cancel, with: {ref: "${{ input.absent }}"}}}
+          - id: f
+            skill: book_flight
+            with: {}
+            compensate: {skill: cancel, with: {ref: "${{ input.absent }}"}}
           - {id: p, skill: pay, with: {}}
         """
     )
@@ -170,8 +200,6 @@ async def test_a_cancelled_run_undoes_nothing_since_it_may_be_resumed(bench: Ben
         await asyncio.Event().wait()
 
     undone = offer_trip(bench, hang)
-    from retinue.workflows.loading import load_definition
-
     await bench.orchestrator.start(load_definition(TRIP), {}, run_id="r")
     async with asyncio.timeout(5):
         await reached.wait()

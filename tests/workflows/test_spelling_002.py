@@ -20,7 +20,12 @@ EVERYTHING = """
 name: refine-it
 description: one of each
 version: 1.0.0
-settings: {maxDuration: 600000, errorHandling: continue, cacheStrategy: step, maxIterations: 3, metricsLevel: debug}
+settings:
+  maxDuration: 600000
+  errorHandling: continue
+  cacheStrategy: step
+  maxIterations: 3
+  metricsLevel: debug
 steps:
   - name: Make a plan
     agent: claude
@@ -55,28 +60,55 @@ steps:
 def test_each_key_has_its_canonical_place() -> None:
     definition = load_definition(EVERYTHING)
     settings = definition.settings
-    assert (settings.max_duration, settings.on_error, settings.cache, settings.max_iterations) == ("600s", "continue", "step", 3)
+    assert (settings.max_duration, settings.on_error, settings.cache, settings.max_iterations) == (
+        "600s",
+        "continue",
+        "step",
+        3,
+    )
     plan, never, build, everybody, single, tidy = definition.steps
-    assert [step.id for step in definition.steps] == ["make-a-plan", "never", "build-it", "everybody", "single", "tidy-up"]
+    assert [step.id for step in definition.steps] == [
+        "make-a-plan",
+        "never",
+        "build-it",
+        "everybody",
+        "single",
+        "tidy-up",
+    ]
     assert (plan.agent, plan.role, plan.timeout_s, plan.then) == ("claude", "planning", 30, "build-it")
     assert plan.retry is not None
     assert (plan.retry.attempts, plan.retry.delay, plan.retry.backoff) == (3, "0.5s", 2.0)
     assert (never.kind, never.agent) == ("role", None)
     assert build.parallel is not None
-    assert (build.parallel.mode, build.parallel.agents, build.parallel.role) == ("vote", ["claude", "gemini"], "execute")
+    assert (build.parallel.mode, build.parallel.agents, build.parallel.role) == (
+        "vote",
+        ["claude", "gemini"],
+        "execute",
+    )
     assert (build.when, build.on_error) == ('has(steps["make-a-plan"].output)', {"goto": "tidy-up"})
     assert everybody.parallel is not None
     assert (everybody.parallel.mode, everybody.parallel.agents) == ("all", None)
     assert (single.validate_, single.on_error) == ('size(steps["single"].output) > 0', "stop")
-    assert single.transform == '${{ {\'said\': steps["single"].output} }}'
+    assert single.transform == "${{ {'said': steps[\"single\"].output} }}"
     assert tidy.retry is not None
     assert tidy.retry.attempts == 3
 
 
 @requirement("L-10")
 def test_the_inline_definition_of_the_seed_is_read() -> None:
-    definition = load_definition({"name": "custom", "steps": [{"agent": "gemini", "role": "plan"}, {"agent": "claude", "role": "execute", "timeout": 1500}]})
-    assert [(step.id, step.agent, step.role) for step in definition.steps] == [("plan", "gemini", "plan"), ("execute", "claude", "execute")]
+    definition = load_definition(
+        {
+            "name": "custom",
+            "steps": [
+                {"agent": "gemini", "role": "plan"},
+                {"agent": "claude", "role": "execute", "timeout": 1500},
+            ],
+        }
+    )
+    assert [(step.id, step.agent, step.role) for step in definition.steps] == [
+        ("plan", "gemini", "plan"),
+        ("execute", "claude", "execute"),
+    ]
     assert definition.steps[1].timeout_s == 1.5
 
 
@@ -102,7 +134,11 @@ async def test_it_runs(bench: Bench) -> None:
     ("old", "new", "problem"),
     [
         ("validate: size(output) > 0", "validate: (r) => r.length > 0", "a JavaScript function"),
-        ("transform: \"{'said': result}\"", "transform: 'function (r) { return r }'", "a JavaScript function"),
+        (
+            "transform: \"{'said': result}\"",
+            "transform: 'function (r) { return r }'",
+            "a JavaScript function",
+        ),
         ("validate: size(output) > 0", "validate: size(output", "Syntax error"),
         ("condition: has(", "condition: haz(", "undeclared"),
         ("onFailure: Tidy up", "onFailure: Tidy upp", "'Tidy upp'"),
@@ -127,8 +163,43 @@ def test_a_fault_has_the_line_of_the_text_as_written(old: str, new: str, problem
     assert caught.value.remedy
 
 
-KEYS = ["name", "id", "agent", "role", "condition", "transform", "validate", "retry", "timeout", "parallel", "mode", "onSuccess", "onFailure", "stopOnError", "prompt", "skill"]
-VALUES = st.sampled_from([True, False, None, 3, 1500, "auto", "all", "stop", "x", "a", "output", "size(output)", ["x"], {"attempts": 2}, {}])
+KEYS = [
+    "name",
+    "id",
+    "agent",
+    "role",
+    "condition",
+    "transform",
+    "validate",
+    "retry",
+    "timeout",
+    "parallel",
+    "mode",
+    "onSuccess",
+    "onFailure",
+    "stopOnError",
+    "prompt",
+    "skill",
+]
+VALUES = st.sampled_from(
+    [
+        True,
+        False,
+        None,
+        3,
+        1500,
+        "auto",
+        "all",
+        "stop",
+        "x",
+        "a",
+        "output",
+        "size(output)",
+        ["x"],
+        {"attempts": 2},
+        {},
+    ]
+)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5), max_size=4))

@@ -19,7 +19,11 @@ from retinue.workflows.reviewing import (
 from retinue.workflows.voting import Ballot, count_votes, normalise
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
@@ -47,7 +51,15 @@ def test_what_says_the_same_is_one_answer(left: Any, right: Any) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [("Paris", "Rome"), (1, True), (1, 2), ({"a": 1}, {"b": 1}), ({"code": "x"}, "x"), ("", None), ("1.2.3", "1.2")],
+    [
+        ("Paris", "Rome"),
+        (1, True),
+        (1, 2),
+        ({"a": 1}, {"b": 1}),
+        ({"code": "x"}, "x"),
+        ("", None),
+        ("1.2.3", "1.2"),
+    ],
 )
 def test_what_says_something_else_is_another_answer(left: Any, right: Any) -> None:
     assert normalise(left) != normalise(right)
@@ -61,7 +73,9 @@ def test_normalising_never_fails_and_twice_is_once(value: Any) -> None:
 
 
 BALLOTS = st.lists(
-    st.tuples(st.sampled_from(["x", "X.", "y", "z", 3, "3"]), st.sampled_from([None, 0.5, 0.9])), min_size=1, max_size=7
+    st.tuples(st.sampled_from(["x", "X.", "y", "z", 3, "3"]), st.sampled_from([None, 0.5, 0.9])),
+    min_size=1,
+    max_size=7,
 )
 
 

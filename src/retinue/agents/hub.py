@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_search, hub_workflows
+from retinue.agents import hub_runs, hub_search, hub_workflows
 from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory import Directory
+from retinue.mesh.roles import find_role_skill
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.protocols.agent_row import render_agent_row
 from retinue.protocols.pallet_card import render_card
@@ -52,7 +53,11 @@ def hub_agent(
         """Lists the agents of the mesh: what they offer, whether they answer, and what is missing."""
         await directory.ensure_fresh()
         scopes = ctx.principal.scopes
-        listings = [one for one in directory.list_all() if role is None or _has_role(one, role, scopes)]
+        listings = [
+            one
+            for one in directory.list_all()
+            if role is None or find_role_skill(one.record, role, scopes) is not None
+        ]
         return {
             "agents": [render_agent_row(one, scopes=scopes) for one in listings],
             "missing": list_missing(directory),
@@ -89,11 +94,5 @@ def hub_agent(
 
     hub_search.add_skills(agent, directory, search)
     hub_workflows.add_skills(agent, orchestrator, library)
+    hub_runs.add_skills(agent, orchestrator.runs)
     return agent
-
-
-def _has_role(listing: Listing, role: str, scopes: frozenset[str]) -> bool:
-    return any(
-        (skill.id == role or role in skill.roles) and skill.visibility in scopes
-        for skill in listing.record.skills
-    )

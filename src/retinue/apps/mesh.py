@@ -21,13 +21,13 @@ from retinue.apps.parts import (
     registry_sources,
     timeout_settings,
 )
+from retinue.apps.shelves import open_shelves
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.peers import PeerInvoker
-from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
@@ -111,9 +111,9 @@ async def open_mesh(
         caller = DispatchCaller(
             dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy, agents=directory
         )
-        runs = MemoryRuns(Interpreter(caller).run)
+        runs = MemoryRuns(Interpreter(caller).run, kept=settings.workflows.keep_runs)
         stack.push_async_callback(runs.aclose)
-        library = Library([RegistryShelf(registry) for registry in registries.values()])
+        library = Library(open_shelves(settings, state, registries))
         agent = hub_agent(
             directory,
             search,

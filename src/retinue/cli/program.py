@@ -45,6 +45,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),
         "workflows": ("workflows:workflows", "List the workflows."),
+        "runs": ("runs:runs", "List the runs, or show one."),
+        "resume": ("runs:resume", "Go on with a cancelled run."),
+        "cancel": ("runs:cancel", "Stop a run."),
+        "rerun": ("runs:rerun", "Run again from a step on."),
+        "signal": ("runs:signal", "Answer a step that waits."),
     },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),

@@ -327,9 +327,7 @@ class RoleNotOfferedError(LookupFailedError):
 
     def __init__(self, role: str, agent: str | None = None) -> None:
         who = "No available agent" if agent is None else f"Agent {agent} is not one that"
-        super().__init__(
-            f"{who} has the role {role}", remedy=f"see who has: retinue agents --role {role}"
-        )
+        super().__init__(f"{who} has the role {role}", remedy=f"see who has: retinue agents --role {role}")
         self.role = role
         self.agent = agent
 
@@ -506,9 +504,7 @@ class EmptyOutputError(ExecutionError):
     type = "empty_output"
 
     def __init__(self, skill: str) -> None:
-        super().__init__(
-            f"{skill} gave nothing", remedy="ask for more, or say allow_empty: true on the step"
-        )
+        super().__init__(f"{skill} gave nothing", remedy="ask for more, or say allow_empty: true on the step")
 
 
 class CallTimedOutError(ExecutionError):

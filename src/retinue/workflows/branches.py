@@ -68,9 +68,7 @@ async def run_branches(
 
 def fault_of(outcome: ChildOutcome) -> Fault:
     """Why a branch is not done."""
-    return outcome.fault or Fault(
-        type="cancelled", message="the branch was cancelled", on_error="cancelled"
-    )
+    return outcome.fault or Fault(type="cancelled", message="the branch was cancelled", on_error="cancelled")
 
 
 def branch_failure(outcome: ChildOutcome) -> StepFailedError:

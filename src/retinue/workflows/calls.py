@@ -161,9 +161,7 @@ class _Attempt:
         try:
             arguments = ask.arguments_for(choice)
         except (InvalidParametersError, ExpressionError) as error:
-            raise await fail(
-                context, path, error, step=self._path, skill=skill, agent=choice.agent
-            ) from None
+            raise await fail(context, path, error, step=self._path, skill=skill, agent=choice.agent) from None
         self.sent = arguments
 
         async def effect() -> Any:

@@ -55,9 +55,7 @@ def resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else schema
 
 
-def _take_nearest(
-    declared: Mapping[str, Any], required: list[str], scope: Scope, prompt: str | None
-) -> Any:
+def _take_nearest(declared: Mapping[str, Any], required: list[str], scope: Scope, prompt: str | None) -> Any:
     properties = declared.get("properties")
     nearest = scope.find_nearest() if scope.outputs else scope.input
     takes_all = not properties or declared.get("additionalProperties") not in (None, False)
@@ -71,10 +69,10 @@ def _take_nearest(
         arguments = dict(nearest)
     else:
         arguments = {name: value for name, value in nearest.items() if name in (properties or {})}
-    if prompt is not None and (not properties or "prompt" in properties):
-        # the workflow's own prompt says less than this one, which quotes the step before
-        if not scope.outputs or "prompt" not in arguments:
-            arguments["prompt"] = prompt
+    takes_prompt = not properties or "prompt" in properties
+    # the workflow's own prompt says less than this one, which quotes the step before
+    if prompt is not None and takes_prompt and not (scope.outputs and "prompt" in arguments):
+        arguments["prompt"] = prompt
     return arguments
 
 

@@ -40,7 +40,8 @@ RULES: tuple[Rule, ...] = (
         "it asks for a review of code",
         _words(
             r"code[ -]?review",
-            r"(?:review|audit|check) (?:this|the|my|our|following) (?:code|function|class|module|script|diff|patch)",
+            r"(?:review|audit|check) (?:this|the|my|our|following)"
+            r" (?:code|function|class|module|script|diff|patch)",
             r"security (?:review|audit)",
             r"(?:find|look for) (?:bugs|vulnerabilities)",
         ),
@@ -48,7 +49,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "competitive",
         "it asks for several answers to compare",
-        _words(r"compar(?:e|ing) (?:several|different|approaches|solutions)", "alternatives", "best of", "compete"),
+        _words(
+            r"compar(?:e|ing) (?:several|different|approaches|solutions)",
+            "alternatives",
+            "best of",
+            "compete",
+        ),
     ),
     Rule("competitive", "parallel work was asked for", competitive_only=True),
     Rule(

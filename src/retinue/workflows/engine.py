@@ -193,9 +193,9 @@ class _Walk:
         """Record what a step gave, transformed where it says so."""
         frame = self.frame
         frame.scope.record(step.id, result.output, **result.facts)
-        if step.validate_ is not None and step.kind not in _CALLS:
-            if not await frame.holds(step.validate_, f"{path}/validate"):
-                raise await fail(frame.context, f"{path}/validate", _unfit(step), step=path)
+        checked = None if step.kind in _CALLS else step.validate_
+        if checked is not None and not await frame.holds(checked, f"{path}/validate"):
+            raise await fail(frame.context, f"{path}/validate", _unfit(step), step=path)
         if step.transform is None:
             return result
         output = await frame.render(step.transform, f"{path}/transform", step=path)

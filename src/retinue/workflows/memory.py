@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -62,14 +63,22 @@ class MemoryRuns:
         return self._find(run_id).record
 
     async def list_all(
-        self, *, status: RunStatus | None = None, children: bool = False
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        records = [run.record for run in reversed(self._runs.values())]
-        return tuple(
+        records = (run.record for run in reversed(self._runs.values()))
+        found = (
             record
             for record in records
-            if (status is None or record.status == status) and (children or record.parent_id is None)
+            if (status is None or record.status == status)
+            and (name is None or record.request.name == name)
+            and (children or record.parent_id is None)
         )
+        return tuple(islice(found, limit))
 
     async def finish(self, run_id: str) -> RunRecord:
         run = self._find(run_id)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.errors import StepFailedError
+from retinue.workflows.caller import Choice
 from retinue.workflows.calls import Ask, CallSteps
 from retinue.workflows.chaining import chain_arguments
-from retinue.workflows.caller import Choice
 from retinue.workflows.definition import Step
 from retinue.workflows.frame import Frame, Result
 from retinue.workflows.prompting import address_prompt
@@ -55,9 +55,7 @@ async def settle(
     return await _merge(frame, step, path, voters, ballots)
 
 
-async def _vote(
-    frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
-) -> Result:
+async def _vote(frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]) -> Result:
     tally = count_votes(ballots)
     leaders = tally.leaders
     if len(leaders) == 1:
@@ -94,9 +92,7 @@ def _give(output: Any, ballots: Sequence[Ballot], *, agent: str | None) -> Resul
     return Result(output, {"agent": agent, "text": text_of(output), "ballots": rows})
 
 
-async def _review(
-    frame: Frame, step: Step, path: str, prompt: str, roles: Sequence[str]
-) -> Result | None:
+async def _review(frame: Frame, step: Step, path: str, prompt: str, roles: Sequence[str]) -> Result | None:
     """A reviewer's answer; None when there is nobody, or nobody answers well: a fallback decides then."""
     assert step.parallel is not None
     for role in roles:
@@ -119,9 +115,7 @@ async def _review(
 def _with_prompt(frame: Frame, step: Step, prompt: str) -> Callable[[Choice], Any]:
     def arguments_for(choice: Choice) -> Any:
         place = address_prompt(choice.input_schema) or "prompt"
-        return chain_arguments(
-            step.id, choice.skill, choice.input_schema, frame.scope, taken={place: prompt}
-        )
+        return chain_arguments(step.id, choice.skill, choice.input_schema, frame.scope, taken={place: prompt})
 
     return arguments_for
 

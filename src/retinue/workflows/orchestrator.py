@@ -36,8 +36,8 @@ class Orchestrator:
 
         ``run_id`` is an idempotency key, made up when absent; ``trace`` is handed to the Caller as
         it is. ``nested`` are the workflows that the definition runs (``bundling``), ``digest`` is
-        that of the artifact it came in. Raises InvalidParametersError where the input breaks the definition's schema,
-        RunConflictError for a used id with another definition or input.
+        that of the artifact it came in. Raises InvalidParametersError where the input breaks the
+        definition's schema, RunConflictError for a used id with another definition or input.
         """
         if definition.input is not None:
             problems = compile_schema(definition.input, f"the input of {definition.name}").problems(

@@ -125,9 +125,7 @@ async def _run(
         is_decided = is_won
     elif parallel.mode == "vote" and parallel.k is not None:
         is_decided = is_ahead
-    return await run_branches(
-        frame, path, branches, concurrency=parallel.concurrency, is_decided=is_decided
-    )
+    return await run_branches(frame, path, branches, concurrency=parallel.concurrency, is_decided=is_decided)
 
 
 def _list_ballots(ended: Ended, voters: Electorate) -> list[Ballot]:
@@ -182,4 +180,3 @@ def _name_apart(names: Sequence[str]) -> list[str]:
 def _keep_entries(frame: Frame, entries: Sequence[tuple[str, Entry]]) -> None:
     for step_id, entry in entries:
         frame.scope.keep(step_id, entry)
-

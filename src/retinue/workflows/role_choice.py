@@ -41,9 +41,7 @@ class RoleChoice:
         self._agents = agents
         self._strategy = strategy
 
-    async def list_role(
-        self, role: str, agents: Sequence[str], scopes: frozenset[str]
-    ) -> Sequence[Choice]:
+    async def list_role(self, role: str, agents: Sequence[str], scopes: frozenset[str]) -> Sequence[Choice]:
         """As ``Caller.list_role``."""
         role = parse_role(role)
         await self._agents.ensure_fresh()
@@ -58,9 +56,7 @@ class RoleChoice:
         return [_choose(offer, names) for offer in available]
 
 
-def _find(
-    agent: str, role: str, offers: Iterable[RoleOffer], listings: Iterable[Listing]
-) -> RoleOffer:
+def _find(agent: str, role: str, offers: Iterable[RoleOffer], listings: Iterable[Listing]) -> RoleOffer:
     found = next((offer for offer in offers if is_called(offer.listing, agent)), None)
     if found is not None:
         return found

@@ -259,9 +259,14 @@ class Runs(Protocol):
         """Raises UnknownRunError."""
 
     async def list_all(
-        self, *, status: RunStatus | None = None, children: bool = False
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        """The runs, newest first; those of a status; with children only when asked."""
+        """The runs, newest first; those of a status, of a workflow; with children only when asked."""
 
     async def finish(self, run_id: str) -> RunRecord:
         """Wait until a run has ended; raises UnknownRunError."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.checks import unknown_key
-from retinue.workflows.durations import render_duration
 from retinue.workflows.documents import Document, Path
+from retinue.workflows.durations import render_duration
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
 _METADATA_KEYS = ("id", "name", "version", "description", "tags", "author", "created", "updated")

@@ -180,9 +180,7 @@ class StepChecks:
                 here, f"step {step.id!r} has {said}", f"give it exactly one of {wanted}"
             )
         for key, remedy in misplaced_keys(step):
-            raise self._document.fault(
-                (*here, key), f"{key!r} does not belong to a {kinds[0]} step", remedy
-            )
+            raise self._document.fault((*here, key), f"{key!r} does not belong to a {kinds[0]} step", remedy)
         nested = [steps for steps in (step.steps, *(step.branches or {}).values()) if steps is not None]
         wanted = {"loop": "steps", "foreach": "steps", "switch": "branches"}.get(kinds[0], "")
         if step.parallel is not None and (nested or not _asks(step)):

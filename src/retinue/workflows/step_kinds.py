@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from retinue.workflows.definition import Step, StepKind
 
 KEYS_OF: Mapping[StepKind, frozenset[str]] = {
-    "skill": frozenset(
-        {"skill", "with", "agent", "version", "retry", "cache", "allow_empty", "compensate"}
-    ),
+    "skill": frozenset({"skill", "with", "agent", "version", "retry", "cache", "allow_empty", "compensate"}),
     "role": frozenset({"role", "prompt", "agent", "with", "retry", "cache", "allow_empty", "compensate"}),
     "parallel": frozenset({"parallel", "steps", "branches", "retry", "cache", "allow_empty"}),
     "loop": frozenset({"loop", "steps"}),

@@ -173,7 +173,11 @@ class _Tree:
         """Add what a step gave."""
         value = record.outcome.value
         serving = _SERVING.search(record.step)
-        if serving is not None and not serving.group().endswith(("again", "@")) and "@" not in serving.group():
+        if (
+            serving is not None
+            and not serving.group().endswith(("again", "@"))
+            and "@" not in serving.group()
+        ):
             return
         if record.step.startswith("cache/") or record.outcome.fault is not None:
             return

@@ -33,5 +33,3 @@ async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
         refused = InvalidParametersError(problems)
         await note(frame.context, f"{here}/refused", {"kind": "refused_signal"}, refused)
     raise StepFailedError(path, None, {"type": "validation_error", "message": "no signal fits the schema"})
-
-
