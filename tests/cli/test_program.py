@@ -103,7 +103,7 @@ def test_version(retinue: Retinue) -> None:
 def test_a_misspelt_command_is_answered_with_the_likely_one(retinue: Retinue) -> None:
     refused = retinue("cal", "greet")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: no such command cal — did you mean call?\n"
+    assert refused.stderr == "error: no such command cal — did you mean call or cancel?\n"
     assert refused.stdout == ""
 
 
