@@ -162,7 +162,9 @@ def test_no_workflows_is_said(retinue: Retinue) -> None:
     assert all(row["origin"] == "built-in" for row in listed["workflows"])
 
 
-@pytest.mark.parametrize("command", [("runs",), ("runs", "x"), ("resume", "x"), ("cancel", "x"), ("signal", "x", "t")])
+@pytest.mark.parametrize(
+    "command", [("runs",), ("runs", "x"), ("resume", "x"), ("cancel", "x"), ("signal", "x", "t")]
+)
 def test_without_a_hub_there_are_no_runs_to_ask_about(retinue: Retinue, command: tuple[str, ...]) -> None:
     refused = retinue(*command)
     assert refused.exit_code != 0

@@ -241,7 +241,9 @@ def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes
         assert '"ok": true' in running.output
 
 
-def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(live: Live, retinue: Retinue) -> None:
+def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(
+    live: Live, retinue: Retinue
+) -> None:
     Path("flow.yaml").write_text(FLOW)
     asked = ("run", "flow.yaml", '{"who": "Ada"}')
     assert retinue(*asked, "--agent", "one=live-agent", "--timeout", "2=5m").exit_code == 0

@@ -26,7 +26,10 @@ FLOW = {
 }
 THEN_WAITS = {
     "name": "then-waits",
-    "steps": [{"id": "plan", "skill": "create_plan", "with": {"requirements": "x"}}, {"id": "long", "skill": "wait"}],
+    "steps": [
+        {"id": "plan", "skill": "create_plan", "with": {"requirements": "x"}},
+        {"id": "long", "skill": "wait"},
+    ],
 }
 
 
@@ -76,9 +79,16 @@ async def test_the_tree_of_equal_runs_has_equal_paths(office: Office) -> None:
 async def test_runs_are_listed_newest_first_and_filtered(office: Office) -> None:
     await run_flow(office, "old")
     await run_flow(office, "new")
-    await office.ask("orchestrate_workflow", {"workflow": {"name": "bad", "steps": [{"id": "a", "skill": "fail"}]}, "input": {}, "run": "bad"})
+    await office.ask(
+        "orchestrate_workflow",
+        {"workflow": {"name": "bad", "steps": [{"id": "a", "skill": "fail"}]}, "input": {}, "run": "bad"},
+    )
     listed = (await office.get("list_runs"))["runs"]
-    assert [(row["run"], row["status"]) for row in listed] == [("bad", "failed"), ("new", "done"), ("old", "done")]
+    assert [(row["run"], row["status"]) for row in listed] == [
+        ("bad", "failed"),
+        ("new", "done"),
+        ("old", "done"),
+    ]
     assert all(row["duration_ms"] > 0 for row in listed)
     for filters, runs in (
         ({"status": "done"}, ["new", "old"]),
@@ -98,7 +108,10 @@ async def test_a_cancelled_run_says_what_had_happened_and_goes_on_where_it_stopp
     assert [one["step"] for one in told["effects"]["done"]] == ["plan"]
     assert [one["step"] for one in told["effects"]["unknown"]] == ["long"]
     shown = await office.get("show_run", {"run": run})
-    assert [(node["step"], node["status"]) for node in shown["steps"]] == [("plan", "done"), ("long", "cancelled")]
+    assert [(node["step"], node["status"]) for node in shown["steps"]] == [
+        ("plan", "done"),
+        ("long", "cancelled"),
+    ]
     office.bench.waiting.clear()
     assert await office.get("resume_run", {"run": run}) == {"run": run, "status": "running"}
     async with asyncio.timeout(WAIT_S):

@@ -214,7 +214,10 @@ async def test_a_run_that_waits_for_a_person_is_answered_by_a_signal(crew: Crew)
     (side,) = (await crew.get("show_run", {"run": "r"}))["steps"]
     assert side["status"] == "waiting"
     assert crew.hub is not None
-    for value, topic, words in (("yes", "go", "Invalid parameters"), ({"ok": True}, "gone", "waits for 'gone'")):
+    for value, topic, words in (
+        ("yes", "go", "Invalid parameters"),
+        ({"ok": True}, "gone", "waits for 'gone'"),
+    ):
         refused = await crew.wire.call(
             crew.hub.url, "signal_run", {"run": "r", "topic": topic, "value": value}
         )
