@@ -239,3 +239,11 @@ async def test_a_race_that_was_stopped_goes_on_and_ends(bench: Bench) -> None:
         let_go.set()
         await bench.runs.resume("r")
         assert (await bench.runs.finish("r")).get() == "late"
+
+
+async def test_a_named_reviewer_that_there_is_not_is_refused_before_anybody_works(bench: Bench) -> None:
+    offer_agents(bench, says("x"), says("x"))
+    for name, problem in (("nobody", "Unknown agent: nobody"), ("a", "Agent a is not one that has the role")):
+        with pytest.raises(StepFailedError, match=problem):
+            (await bench.run(workflow(f"mode: vote, reviewer: {name}"), {"q": "it"})).get()
+    assert bench.called == []

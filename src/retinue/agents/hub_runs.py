@@ -59,7 +59,8 @@ def add_skills(agent: Agent, runs: Runs) -> None:
         record = await runs.get(run)
         # the end is told only together with the last event, so that nothing is missed in between
         last = events[-1] if events else None
-        done = record.status != "running" and (last is None or last.kind == "run_finished")
+        told = last is None or (last.kind == "run_finished" and last.run_id == run)
+        done = record.status != "running" and told
         reply: Json = {
             "events": [_render_event(event) for event in events],
             "next": last.seq if last else after,

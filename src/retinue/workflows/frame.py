@@ -11,6 +11,7 @@ from retinue.core.errors import CallTimedOutError, ExpressionError, StepFailedEr
 from retinue.workflows.caching import Cache, MemoryCache
 from retinue.workflows.caller import Caller
 from retinue.workflows.definition import Step, step_to_json
+from retinue.workflows.needs import find_needs
 from retinue.workflows.notes import fail
 from retinue.workflows.runs import Fault, RunContext, RunRequest
 from retinue.workflows.scope import Scope
@@ -130,18 +131,19 @@ class Frame:
     def branch_request(
         self, path: str, steps: tuple[Step, ...], *, loop: Mapping[str, Any] | None = None
     ) -> RunRequest:
-        """The request of a child run that walks nested steps, and knows what this body knows."""
+        """The request of a child run that walks nested steps, and knows what they can read."""
+        needs = find_needs(steps)
         return RunRequest(
             name=f"{self.request.name}/{path}",
             definition={
                 "branch": [step_to_json(step) for step in steps],
-                "known": self.scope.known,
+                "known": needs.pick_known(self.scope.known),
                 "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
-                "nested": self.nested,
+                "nested": self.nested if needs.workflows else {},
             },
             input={
-                "input": self.scope.input,
-                "entries": [list(pair) for pair in self.scope.entries],
+                "input": needs.pick_input(self.scope.input),
+                "entries": needs.pick_entries(self.scope.entries),
                 "loop": self.scope.loop if loop is None else loop,
             },
             ambient=self.child_ambient(),

@@ -7,6 +7,7 @@ survives the process; for that there is the durable driver.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -255,4 +256,4 @@ def _is_within(path: str, step: str) -> bool:
 
 
 def _list_steps(run: Run) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(entry.path.split("/")[0].split("@")[0] for entry in run.journal))
+    return tuple(dict.fromkeys(re.split(r"[/@.#]", entry.path)[0] for entry in run.journal))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retinue.core.errors import ExpressionError, StepFailedError
+from retinue.core.errors import ExpressionError, RoleNotOfferedError, StepFailedError
 from retinue.workflows.branches import (
     Branch,
     Ended,
@@ -20,7 +20,7 @@ from retinue.workflows.call_steps import AUTO, read_role
 from retinue.workflows.caller import Choice
 from retinue.workflows.definition import Step
 from retinue.workflows.frame import Frame, Result
-from retinue.workflows.modes import Electorate, settle
+from retinue.workflows.modes import MERGE_ROLES, Electorate, settle
 from retinue.workflows.notes import fail
 from retinue.workflows.scope import Entry
 from retinue.workflows.voting import Ballot, count_votes
@@ -31,6 +31,7 @@ LIST_TIMEOUT_S = 60.0
 async def run_parallel(frame: Frame, step: Step, path: str) -> Result:
     """Run a parallel step in its mode."""
     assert step.parallel is not None
+    await _check_reviewer(frame, step, path)
     if step.asks_agents:
         return await _ask_agents(frame, step, path)
     named = step.list_branches()
@@ -83,6 +84,29 @@ async def _ask_agents(frame: Frame, step: Step, path: str) -> Result:
     voters = Electorate(agents, tuple(choice.score for choice in choices), str(task or ""))
     ended = await _run(frame, step, path, branches, voters)
     return await settle(frame, step, path, voters, _list_ballots(ended, voters))
+
+
+async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
+    """Refuse a named reviewer that there is not, before anybody works: a tie may come or not."""
+    reviewer = None if step.parallel is None else step.parallel.reviewer
+    if reviewer is None:
+        return
+
+    async def effect() -> None:
+        missing: RoleNotOfferedError | None = None
+        for role in MERGE_ROLES:
+            try:
+                await frame.tools.caller.list_role(role, [reviewer], frame.scopes)
+                return
+            except RoleNotOfferedError as error:
+                missing = missing or error
+        if missing is not None:
+            raise missing
+
+    facts = {"kind": "choose", "role": "review", "skill": "review"}
+    outcome = await frame.context.step(f"{path}/reviewer", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
+    if outcome.fault is not None:
+        raise StepFailedError(path, reviewer, outcome.fault.to_json())
 
 
 async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[Choice]:

@@ -15,7 +15,7 @@ from retinue.workflows.runs import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
 _SERVING = re.compile(
-    r"(?:/(?:choose|again|clock|limit|agents|task|values|validate|transform|handled|refused|until)|@\d+)+$"
+    r"(?:/(?:choose|again|clock|limit|agents|reviewer|task|values|validate|transform|handled|refused|until)|@\d+)+$"
 )
 _LEVEL = re.compile(r"(?=[./#])")
 _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
