@@ -113,7 +113,10 @@ async def test_a_cancelled_run_says_what_had_happened_and_goes_on_where_it_stopp
         ("long", "cancelled"),
     ]
     office.bench.waiting.clear()
-    assert await office.get("resume_run", {"run": run}) == {"run": run, "status": "running"}
+    resumed = await office.get("resume_run", {"run": run})
+    assert (resumed["run"], resumed["status"]) == (run, "running")
+    news = await office.get("follow_run", {"run": run, "after": resumed["after"]})
+    assert news["events"][0]["event"] == "run_resumed"
     async with asyncio.timeout(WAIT_S):
         await office.bench.waiting.wait()
         await office.get("cancel_run", {"run": run})

@@ -247,3 +247,13 @@ async def test_a_named_reviewer_that_there_is_not_is_refused_before_anybody_work
         with pytest.raises(StepFailedError, match=problem):
             (await bench.run(workflow(f"mode: vote, reviewer: {name}"), {"q": "it"})).get()
     assert bench.called == []
+
+
+async def test_an_agent_that_is_too_slow_is_a_failed_ballot(bench: Bench) -> None:
+    offer_agents(bench, says("x"), hang)
+    text = workflow("mode: all").replace("  - id: d\n", "  - id: d\n    timeout: 50ms\n")
+    rows = (await bench.run(text, {"q": "it"})).get()
+    assert [(row["ok"], row.get("error", {}).get("type")) for row in rows] == [
+        (True, None),
+        (False, "timeout"),
+    ]

@@ -24,7 +24,8 @@ def steps_of(text: str) -> tuple[Step, ...]:
         ('- {id: x, skill: s, with: {v: "${{ steps }}"}}', set(), None),
         ("- {id: x, skill: s, with: {}, validate: 'steps.x.output == input.w'}", {"w"}, {"x"}),
         (
-            '- {id: x, switch: input.k, branches: {y: [{id: z, skill: s, with: {v: "${{ steps.a.output }}"}}]}}',
+            "- {id: x, switch: input.k, branches: "
+            '{y: [{id: z, skill: s, with: {v: "${{ steps.a.output }}"}}]}}',
             {"k"},
             {"x", "z", "a"},
         ),

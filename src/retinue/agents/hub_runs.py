@@ -85,8 +85,9 @@ def add_skills(agent: Agent, runs: Runs) -> None:
     @agent.skill
     async def resume_run(run: str) -> Json:
         """Goes on with a cancelled run where it stopped; what is recorded does not run again."""
+        seen = await runs.list_events(run)
         record = await runs.resume(run)
-        return {"run": record.id, "status": record.status}
+        return {"run": record.id, "status": record.status, "after": seen[-1].seq if seen else 0}
 
     @agent.skill
     async def rerun_run(

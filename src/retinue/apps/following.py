@@ -66,7 +66,7 @@ class Follower:
             began = await beginning
             if choice := began.get("choice"):
                 self._say(f"  chosen: {choice['workflow']}, since {choice['because']}")
-            return await self.follow(run)
+            return await self.follow(run, began.get("after", 0))
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(run))
             raise

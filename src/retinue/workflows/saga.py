@@ -37,11 +37,10 @@ def note_done(frame: Frame, step: Step, path: str, result: Result) -> None:
         "step_id": step.id,
         "agent": result.facts.get("agent"),
         "call": compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True),
-        "input": frame.scope.input,
-        "sent": result.arguments,
-        "output": result.output,
     }
-    if compensation.with_ is not None:
+    if compensation.with_ is None:
+        entry |= {"input": frame.scope.input, "sent": result.arguments, "output": result.output}
+    else:
         try:
             entry["arguments"] = dict(render_with(compensation.with_, frame.scope.variables))
         except ExpressionError as error:
