@@ -257,3 +257,20 @@ async def test_an_agent_that_is_too_slow_is_a_failed_ballot(bench: Bench) -> Non
         (True, None),
         (False, "timeout"),
     ]
+
+
+async def test_a_branch_that_gives_nothing_wins_no_race(bench: Bench) -> None:
+    bench.offer("tell", lambda given: given)
+    record = await bench.run(
+        """
+        name: w
+        steps:
+          - id: r
+            parallel: {mode: race, concurrency: 1}
+            steps:
+              - {id: a, skill: tell, when: "false", with: {n: 1}}
+              - {id: b, skill: tell, with: {n: 2}}
+        output: {won: "${{ steps.r.output }}", ok: "${{ steps.r.ballots.map(b, b.ok) }}"}
+        """
+    )
+    assert record.get() == {"won": {"n": 2}, "ok": [False, True]}

@@ -132,3 +132,24 @@ def test_what_a_fork_kept_is_told_as_kept() -> None:
     outcome = StepOutcome({"value": {"n": 1}, "agent": "a", "warnings": []})
     (node,) = draw_tree([], [StepRecord("r", "plan", outcome)], ended="done")
     assert (node["step"], node["status"], node["output"]) == ("plan", "kept", {"n": 1})
+
+
+async def test_steps_may_be_called_as_what_serves_a_step_is(bench: Bench) -> None:
+    bench.offer("tell", lambda given: given)
+    names = ("choose", "validate", "clock", "again", "agents", "limit", "cache", "settings", "undo")
+    inner = "".join(f"      - {{id: {name}, skill: tell, with: {{n: 1}}}}\n" for name in names)
+    settings = "settings: {max_duration: 1h, cache: workflow}"
+    parallel = f"steps:\n  - id: p\n    parallel: {{}}\n    steps:\n{inner}"
+    tree = await draw(bench, f"name: w\n{settings}\n{parallel}")
+    assert paths(tree) == ["p", *(path for name in names for path in (f"p.{name}", f"p.{name}/{name}"))]
+    assert all(node["steps"][0]["output"] == {"n": 1} for node in tree[0]["steps"])
+    outer = "".join(f"  - {{id: {name}, skill: tell, with: {{n: 1}}}}\n" for name in names)
+    record = await bench.run(f"name: w\nsettings: {{max_duration: 1h}}\nsteps:\n{outer}", run_id="outer")
+    tree = draw_tree(await bench.events("outer"), await bench.runs.list_steps("outer"), ended=record.status)
+    assert paths(tree) == list(names)
+
+
+async def test_a_refused_answer_is_the_failure_of_its_step(bench: Bench) -> None:
+    bench.offer("tell", {"n": 1})
+    (node,) = await draw(bench, "name: w\nsteps: [{id: a, skill: tell, validate: steps.a.output.n > 3}]")
+    assert (node["status"], node["error"]["type"]) == ("failed", "output_validation_error")

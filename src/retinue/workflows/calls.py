@@ -26,7 +26,7 @@ from retinue.core.errors import (
 from retinue.workflows.caching import cache_key
 from retinue.workflows.caller import Choice
 from retinue.workflows.frame import Frame, Result, overdue
-from retinue.workflows.notes import fail, note
+from retinue.workflows.notes import below, fail, note
 from retinue.workflows.runs import Fault, StepOutcome
 from retinue.workflows.step_parts import Retry
 from retinue.workflows.texts import is_no_answer, is_nothing
@@ -75,12 +75,12 @@ class CallSteps:
         for attempt in range(1, attempts + 1):
             here = path if attempt == 1 else f"{path}@{attempt}"
             if attempt > 1 and ask.retry:
-                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(attempt))
+                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(attempt), step=path)
             trial = _Attempt(self._frame, ask, path, here, attempt)
             choice, outcome = await trial.run(choice)
             fault = outcome.fault
-            if fault is None and (problem := await self._refuse(ask, here, outcome.value["value"])):
-                fault = problem
+            if fault is None:
+                fault = await self._refuse(ask, path, here, outcome.value["value"])
             if fault is None:
                 given = outcome.value
                 facts = {"agent": given["agent"]} | ({"cached": True} if given.get("cached") else {})
@@ -91,7 +91,7 @@ class CallSteps:
                 choice = None
         raise AssertionError("a retry has at least one attempt")
 
-    async def _refuse(self, ask: Ask, here: str, value: Any) -> Fault | None:
+    async def _refuse(self, ask: Ask, path: str, here: str, value: Any) -> Fault | None:
         """Why a value will not do; another attempt may give a better one."""
         error: RetinueError
         try:
@@ -103,7 +103,8 @@ class CallSteps:
             fault = Fault(fault.type, fault.message, fault.remedy, True, "failed", fault.data)
         except ExpressionError as broken:
             error, fault = broken, Fault.from_error(broken)
-        await note(self._frame.context, f"{here}/validate", {"kind": "fail"}, error)
+        place = f"{here}/validate"
+        await note(self._frame.context, place, {"kind": "fail", "below": below(place, path)}, error)
         return fault
 
 
@@ -119,7 +120,7 @@ class _Attempt:
         self.sent: Any = None
 
     async def run(self, choice: Choice | None) -> tuple[Choice | None, StepOutcome]:
-        timeout_s, limit = await self._frame.bound(self._here, self._ask.timeout_s)
+        timeout_s, limit = await self._frame.bound(self._here, self._ask.timeout_s, step=self._path)
         if choice is None:
             outcome = await self._choose(f"{self._here}/choose")
             if outcome.fault is not None:
@@ -153,6 +154,7 @@ class _Attempt:
             return (await find(ask.agent)).to_json()
 
         facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
+        facts |= {"below": below(path, self._path)}
         return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
 
     async def _call(self, path: str, choice: Choice, timeout_s: float) -> StepOutcome:
@@ -169,6 +171,7 @@ class _Attempt:
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
         facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
+        facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
         return await context.step(path, effect, timeout_s=timeout_s, facts=facts)

@@ -12,7 +12,7 @@ from retinue.workflows.caching import Cache, MemoryCache
 from retinue.workflows.caller import Caller
 from retinue.workflows.definition import Step, step_to_json
 from retinue.workflows.needs import find_needs
-from retinue.workflows.notes import fail
+from retinue.workflows.notes import below, fail
 from retinue.workflows.runs import Fault, RunContext, RunRequest
 from retinue.workflows.scope import Scope
 from retinue.workflows.step_parts import Settings
@@ -100,27 +100,30 @@ class Frame:
     async def add_limit(self, path: str, seconds: float, setting: str) -> None:
         """From now on everything ends within ``seconds``, of what the owner at ``path`` does."""
         if not path:
-            now, owner = await self._read_clock("clock"), self.context.run_id
+            now, owner = await self._read_clock(path, "settings/max_duration"), self.context.run_id
         else:
-            now, owner = await self._read_clock(f"{path}/limit"), self.name(path)
+            now, owner = await self._read_clock(path, f"{path}/limit"), self.name(path)
         self.limits = (*self.limits, Limit(owner, now + seconds, seconds, setting))
 
-    async def bound(self, path: str, timeout_s: float) -> tuple[float, Limit | None]:
+    async def bound(
+        self, path: str, timeout_s: float, *, step: str | None = None
+    ) -> tuple[float, Limit | None]:
         """The seconds that a durable call may take, and the limit that made them fewer.
 
-        Raises StepFailedError when the time is over already.
+        ``step`` is the path of the step that it serves, ``path`` itself if absent. Raises
+        StepFailedError when the time is over already.
         """
         if not self.limits:
             return timeout_s, None
         nearest = min(self.limits, key=lambda limit: limit.at)
-        left_s = nearest.at - await self._read_clock(f"{path}/clock")
+        left_s = nearest.at - await self._read_clock(step or path, f"{path}/clock")
         if left_s <= 0:
-            raise StepFailedError(path, None, overdue(path, nearest))
+            raise StepFailedError(step or path, None, overdue(step or path, nearest))
         return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)
 
-    async def sleep(self, path: str, seconds: float) -> None:
-        """Wait, not past the time that is left."""
-        bounded_s, _ = await self.bound(path, seconds)
+    async def sleep(self, path: str, seconds: float, *, step: str) -> None:
+        """Wait, not past the time that is left, for a step."""
+        bounded_s, _ = await self.bound(path, seconds, step=step)
         await self.context.sleep(path, bounded_s)
 
     def is_overdue(self, error: StepFailedError) -> bool:
@@ -153,11 +156,12 @@ class Frame:
         """What child runs are started with: the same rights and trace, and the time that is left."""
         return {**self.request.ambient, "limits": [asdict(limit) for limit in self.limits]}
 
-    async def _read_clock(self, path: str) -> float:
+    async def _read_clock(self, step: str, path: str) -> float:
         async def effect() -> float:
             return self.tools.clock()
 
-        outcome = await self.context.step(path, effect, timeout_s=CLOCK_TIMEOUT_S, facts={"kind": "clock"})
+        facts = {"kind": "clock", "below": below(path, step)}
+        outcome = await self.context.step(path, effect, timeout_s=CLOCK_TIMEOUT_S, facts=facts)
         return float(outcome.value)
 
 

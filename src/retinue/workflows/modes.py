@@ -34,6 +34,7 @@ class Electorate:
     names: tuple[str, ...]
     scores: tuple[float | None, ...]
     task: str
+    allow_empty: bool = False
 
 
 async def settle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retinue.core.errors import ExpressionError, RoleNotOfferedError, StepFailedError
+from retinue.core.errors import EmptyOutputError, ExpressionError, RoleNotOfferedError, StepFailedError
 from retinue.workflows.branches import (
     Branch,
     Ended,
@@ -22,7 +22,9 @@ from retinue.workflows.definition import Step
 from retinue.workflows.frame import Frame, Result
 from retinue.workflows.modes import MERGE_ROLES, Electorate, settle
 from retinue.workflows.notes import fail
+from retinue.workflows.runs import Fault
 from retinue.workflows.scope import Entry
+from retinue.workflows.texts import is_nothing
 from retinue.workflows.voting import Ballot, count_votes
 
 LIST_TIMEOUT_S = 60.0
@@ -81,7 +83,8 @@ async def _ask_agents(frame: Frame, step: Step, path: str) -> Result:
     task = frame.scope.input if prompt is None else await frame.render(prompt, f"{path}/task", step=path)
     task = task.get("prompt", "") if isinstance(task, Mapping) else task
     agents = tuple(choice.agent for choice in choices)
-    voters = Electorate(agents, tuple(choice.score for choice in choices), str(task or ""))
+    scores = tuple(choice.score for choice in choices)
+    voters = Electorate(agents, scores, str(task or ""), allow_empty=step.allow_empty)
     ended = await _run(frame, step, path, branches, voters)
     return await settle(frame, step, path, voters, _list_ballots(ended, voters))
 
@@ -103,7 +106,7 @@ async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
         if missing is not None:
             raise missing
 
-    facts = {"kind": "choose", "role": "review", "skill": "review"}
+    facts = {"kind": "choose", "role": "review", "skill": "review", "below": "/reviewer"}
     outcome = await frame.context.step(f"{path}/reviewer", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
     if outcome.fault is not None:
         raise StepFailedError(path, reviewer, outcome.fault.to_json())
@@ -125,7 +128,7 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
         found = await frame.tools.caller.list_role(role, named, frame.scopes)
         return [choice.to_json() for choice in found]
 
-    facts = {"kind": "choose", "role": role, "skill": role}
+    facts = {"kind": "choose", "role": role, "skill": role, "below": "/agents"}
     outcome = await frame.context.step(f"{path}/agents", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
     if outcome.fault is not None:
         raise StepFailedError(path, None, outcome.fault.to_json())
@@ -139,7 +142,7 @@ async def _run(
     assert parallel is not None
 
     def is_won(ended: Ended) -> bool:
-        return any(one.status == "done" for one in ended.values())
+        return any(ballot.ok for ballot in _list_ballots(ended, voters))
 
     def is_ahead(ended: Ended) -> bool:
         return count_votes(_list_ballots(ended, voters)).lead >= (parallel.k or 0)
@@ -156,17 +159,14 @@ def _list_ballots(ended: Ended, voters: Electorate) -> list[Ballot]:
     """What each branch that has ended gave, in the order of the definition."""
     ballots = []
     for place in sorted(ended):
-        outcome = ended[place]
-        done = outcome.status == "done"
-        ballots.append(
-            Ballot(
-                voters.names[place],
-                outcome.value["output"] if done else None,
-                None if done else read_error(fault_of(outcome)),
-                voters.scores[place],
-                outcome.duration_ms,
-            )
-        )
+        outcome, name, score = ended[place], voters.names[place], voters.scores[place]
+        output, fault = None, None
+        if outcome.status != "done":
+            fault = fault_of(outcome)
+        elif is_nothing(output := outcome.value["output"]) and not voters.allow_empty:
+            fault = Fault.from_error(EmptyOutputError(f"branch {name}"))
+        error = None if fault is None else read_error(fault)
+        ballots.append(Ballot(name, output, error, score, outcome.duration_ms))
     return ballots
 
 

@@ -1,7 +1,8 @@
 """A run as a tree of steps, and the effects it has had: pure readings of its events and records.
 
 The tree follows the paths (``engine``): ``each.left/draft`` stands below ``each.left``, that below
-``each``. What only serves a step (its choice, its clock) is part of its node.
+``each``. What only serves a step (its choice, its clock) is part of its node: the fact ``below`` says
+how much of a path is not the step's.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 from retinue.workflows.runs import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
-_SERVING = re.compile(
-    r"(?:/(?:choose|again|clock|limit|agents|reviewer|task|values|validate|transform|handled|refused|until)|@\d+)+$"
-)
+_TRY = re.compile(r"(?:@\d+|/again)+$")
+_OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
+_SERVING = ("choose", "clock", "fail")
 _LEVEL = re.compile(r"(?=[./#])")
 _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
 
@@ -106,85 +107,43 @@ class _Tree:
 
     def __init__(self) -> None:
         self.root = Node("")
+        self._calls: dict[str, str] = {}
 
     def take(self, event: RunEvent) -> None:
-        if not event.step or event.step.startswith("cache/"):
+        if not event.step or _OF_THE_RUN.search(event.step):
             return
         facts, kind = event.facts, str(event.facts.get("kind", ""))
-        serving = _SERVING.search(event.step)
+        step = event.step.removesuffix(str(facts.get("below", "")))
+        node = self._node(step)
         if event.kind in ("run_started", "run_finished", "run_resumed"):
-            node = self._node(event.step)
             if event.kind == "run_finished":
                 node.status = str(facts["status"])
                 for below in node.steps.values():
                     below.settle(node.status)
-            return
-        node = self._node(event.step)
-        error = facts.get("error")
-        if kind == "handled":
+        elif kind == "handled":
             node.facts["handled"] = facts.get("on_error")
         elif kind in _CALLS:
-            self._take_call(node, event, kind)
-        elif serving is not None and kind != "wait":
-            if error is not None and kind != "refused_signal":
-                node.status = "failed"
-                node.facts["error"] = error
-        else:
-            self._take_other(node, event, kind)
-
-    @staticmethod
-    def _take_call(node: Node, event: RunEvent, kind: str) -> None:
-        facts = event.facts
-        node.kind = kind
-        node.facts |= {key: facts[key] for key in ("skill", "agent", "role") if facts.get(key) is not None}
-        if event.kind == "step_started":
-            node.status = "running"
-            node.facts.setdefault("started_at", event.at)
-            node.facts["input"] = facts.get("input")
-            node.attempts.append({"agent": facts.get("agent"), "started_at": event.at})
-            return
-        error = facts.get("error")
-        node.status = "done" if error is None else "failed"
-        node.facts["duration_ms"] = facts.get("duration_ms")
-        node.facts.pop("error", None)
-        ended = {"duration_ms": facts.get("duration_ms")} | ({} if error is None else {"error": error})
-        if node.attempts:
-            node.attempts[-1] |= ended
-        if error is not None:
-            node.facts["error"] = error
-
-    @staticmethod
-    def _take_other(node: Node, event: RunEvent, kind: str) -> None:
-        facts = event.facts
-        node.kind = kind if kind != "fail" else node.kind
-        node.facts |= {key: facts[key] for key in _FACTS if facts.get(key)}
-        if event.kind == "step_started":
-            node.facts.setdefault("started_at", event.at)
-            node.status = "waiting" if kind == "wait" else node.status
-        elif facts.get("error") is not None:
-            node.status, node.facts["error"] = "failed", facts["error"]
-        elif kind == "skip":
-            node.status = "skipped"
-        elif kind == "wait":
-            node.status = "done"
-            node.facts["duration_ms"] = facts.get("duration_ms")
+            self._calls[event.step] = step
+            _take_call(node, event, kind)
+        elif kind in _SERVING:
+            if facts.get("error") is not None:
+                node.status, node.facts["error"] = "failed", facts["error"]
+        elif kind != "refused_signal":
+            self._calls[event.step] = step
+            _take_other(node, event, kind)
 
     def complete(self, record: StepRecord) -> None:
-        """Add what a step gave."""
+        """Add what a step gave; of a call without events, which a fork kept, all that is known."""
         value = record.outcome.value
-        serving = _SERVING.search(record.step)
-        if (
-            serving is not None
-            and not serving.group().endswith(("again", "@"))
-            and "@" not in serving.group()
-        ):
+        is_call = isinstance(value, Mapping) and "agent" in value and "value" in value
+        if _OF_THE_RUN.search(record.step) or record.outcome.fault is not None:
             return
-        if record.step.startswith("cache/") or record.outcome.fault is not None:
+        if record.step not in self._calls and not is_call:
             return
-        node = self._node(record.step)
+        node = self._node(self._calls.get(record.step, _TRY.sub("", record.step)))
         if node.kind == "wait":
             node.facts["output"] = value
-        elif isinstance(value, Mapping) and "agent" in value and "value" in value:
+        elif is_call:
             node.facts["output"] = value["value"]
             node.facts.setdefault("agent", value["agent"])
             if value.get("cached"):
@@ -195,7 +154,44 @@ class _Tree:
     def _node(self, step: str) -> Node:
         """The node of a path, made with all that stand around it."""
         node, path = self.root, ""
-        for level in _LEVEL.split(_SERVING.sub("", step)):
+        for level in _LEVEL.split(step):
             path += level
             node = node.steps.setdefault(path, Node(path))
         return node
+
+
+def _take_call(node: Node, event: RunEvent, kind: str) -> None:
+    facts = event.facts
+    node.kind = kind
+    node.facts |= {key: facts[key] for key in ("skill", "agent", "role") if facts.get(key) is not None}
+    if event.kind == "step_started":
+        node.status = "running"
+        node.facts.setdefault("started_at", event.at)
+        node.facts["input"] = facts.get("input")
+        node.attempts.append({"agent": facts.get("agent"), "started_at": event.at})
+        return
+    error = facts.get("error")
+    node.status = "done" if error is None else "failed"
+    node.facts["duration_ms"] = facts.get("duration_ms")
+    node.facts.pop("error", None)
+    ended = {"duration_ms": facts.get("duration_ms")} | ({} if error is None else {"error": error})
+    if node.attempts:
+        node.attempts[-1] |= ended
+    if error is not None:
+        node.facts["error"] = error
+
+
+def _take_other(node: Node, event: RunEvent, kind: str) -> None:
+    facts = event.facts
+    node.kind = kind
+    node.facts |= {key: facts[key] for key in _FACTS if facts.get(key)}
+    if event.kind == "step_started":
+        node.facts.setdefault("started_at", event.at)
+        node.status = "waiting" if kind == "wait" else node.status
+    elif facts.get("error") is not None:
+        node.status, node.facts["error"] = "failed", facts["error"]
+    elif kind == "skip":
+        node.status = "skipped"
+    elif kind == "wait":
+        node.status = "done"
+        node.facts["duration_ms"] = facts.get("duration_ms")

@@ -6,7 +6,7 @@ from retinue.core.errors import InvalidParametersError, StepFailedError
 from retinue.mesh.schema import compile_schema
 from retinue.workflows.definition import Step
 from retinue.workflows.frame import Frame, Result, overdue
-from retinue.workflows.notes import note
+from retinue.workflows.notes import below, note
 
 MAX_SIGNALS = 100
 """So many signals that do not fit the schema a step lets pass before it fails."""
@@ -20,8 +20,9 @@ async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
     facts = {"kind": "wait", "topic": wait.topic, "message": message, "schema": wait.schema_}
     for turn in range(1, MAX_SIGNALS + 1):
         here = path if turn == 1 else f"{path}@{turn}"
-        timeout_s, limit = await frame.bound(here, wait.timeout_s)
-        outcome = await frame.context.receive(here, wait.topic, timeout_s, facts=facts)
+        timeout_s, limit = await frame.bound(here, wait.timeout_s, step=path)
+        seen = {**facts, "below": below(here, path)}
+        outcome = await frame.context.receive(here, wait.topic, timeout_s, facts=seen)
         if outcome.fault is not None:
             cause = outcome.fault.to_json() if limit is None else overdue(path, limit)
             raise StepFailedError(path, None, cause)
@@ -31,5 +32,6 @@ async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
         if not problems:
             return Result(outcome.value)
         refused = InvalidParametersError(problems)
-        await note(frame.context, f"{here}/refused", {"kind": "refused_signal"}, refused)
+        place = f"{here}/refused"
+        await note(frame.context, place, {"kind": "refused_signal", "below": below(place, path)}, refused)
     raise StepFailedError(path, None, {"type": "validation_error", "message": "no signal fits the schema"})

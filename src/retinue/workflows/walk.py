@@ -123,7 +123,7 @@ class Walk:
             raise error
         found = describe_error(error)
         self.frame.scope.record_error(step.id, found)
-        facts = {"kind": "handled", "on_error": action, "failed": error.step}
+        facts = {"kind": "handled", "on_error": action, "failed": error.step, "below": "/handled"}
         await note(self.frame.context, f"{path}/handled", facts)
         return action["goto"] if isinstance(action, Mapping) else None
 
