@@ -104,7 +104,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "P-30": Requirement(
         "health, cache and refresh, balancing, semver, federation, mirroring, auth, labels", rest=REGISTRIES
     ),
-    "P-31": Requirement("saga, map-reduce and choreography patterns; retries", rest=WORKFLOWS),
+    "P-31": Requirement("saga, map-reduce and choreography patterns; retries"),
     # Seed 002: the orchestration tools
     "L-01": Requirement("tool orchestrate requires prompt", ORCHESTRATION),
     "L-02": Requirement("preferences.agent: auto, claude, gemini", ORCHESTRATION),
@@ -117,12 +117,12 @@ REQUIREMENTS: dict[str, Requirement] = {
     "L-07": Requirement("options.retries", ORCHESTRATION),
     "L-08": Requirement("options.parallel", ORCHESTRATION),
     "L-09": Requirement("tool orchestrate_workflow requires workflow and input", ORCHESTRATION),
-    "L-10": Requirement("workflow is a name or an inline definition", ORCHESTRATION),
+    "L-10": Requirement("workflow is a name or an inline definition", rest=ORCHESTRATION),
     "L-11": Requirement("context is the initial context", ORCHESTRATION),
-    "L-12": Requirement("overrides.agents and overrides.timeouts per step", ORCHESTRATION),
+    "L-12": Requirement("overrides.agents and overrides.timeouts per step", rest=ORCHESTRATION),
     "L-13": Requirement("tool orchestrate_parallel requires prompt", ORCHESTRATION),
-    "L-14": Requirement("agents: empty means every available one", ORCHESTRATION),
-    "L-15": Requirement("mode: race, all, vote, merge", WORKFLOWS),
+    "L-14": Requirement("agents: empty means every available one", rest=ORCHESTRATION),
+    "L-15": Requirement("mode: race, all, vote, merge"),
     "L-16": Requirement("role for all agents", ORCHESTRATION),
     "L-17": Requirement("tool list_workflows with filter and detailed", ORCHESTRATION),
     "L-18": Requirement("list_workflows replies name, description, steps, agents, parallel", ORCHESTRATION),
@@ -139,14 +139,14 @@ REQUIREMENTS: dict[str, Requirement] = {
     "L-27": Requirement("server identity lexical 2.0.0", ORCHESTRATION),
     "L-28": Requirement("the result is one text block of two-space JSON", ORCHESTRATION),
     "L-29": Requirement("result metadata: workflow, agents, cached, duration", ORCHESTRATION),
-    "L-30": Requirement("workflow and agent are chosen when none is named", ORCHESTRATION),
-    "L-31": Requirement(
-        "built-in workflows direct, plan-execute, competitive, iterative, code-review", WORKFLOWS
-    ),
-    "L-32": Requirement("custom workflows are a category", WORKFLOWS),
+    "L-30": Requirement("workflow and agent are chosen when none is named", rest=ORCHESTRATION),
+    "L-31": Requirement("built-in workflows direct, plan-execute, competitive, iterative, code-review"),
+    "L-32": Requirement("custom workflows are a category"),
     "L-33": Requirement("results are cached", ORCHESTRATION),
     "L-34": Requirement("tests of schemas, each tool, the legacy tools, overhead, usability", ORCHESTRATION),
-    "L-35": Requirement("save and resume, process figures, the step grammar and rule selector", WORKFLOWS),
+    "L-35": Requirement(
+        "save and resume, process figures, the step grammar and rule selector", rest=WORKFLOWS
+    ),
     # Seed 003: KOI-MCP
     "K-01": Requirement("RID orn:agent.personality:<name>/<version> and its class", KOI),
     "K-02": Requirement("PersonalityTrait with from_value", KOI),

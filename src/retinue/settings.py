@@ -138,6 +138,13 @@ class RoutingTable(_Table):
     strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
 
 
+class WorkflowTable(_Table):
+    """``[workflows]``: where custom ones are read from, and how many ended runs stay readable."""
+
+    directory: Path | None = None
+    keep_runs: int = Field(1000, ge=1)
+
+
 class RegistryTable(_Table):
     """``[registry.NAME]``: how the registry at ``url`` is asked, wherever that url is named."""
 
@@ -175,6 +182,7 @@ class Settings(BaseSettings):
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
     auth: AuthTable = AuthTable()
+    workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
 

@@ -24,7 +24,7 @@ async def write_tests(requirements: str, **more: str) -> dict[str, Any]:
     runs = MemoryRuns(Interpreter(caller).run)
     try:
         record = await Orchestrator(runs).run(
-            load_builtin("plan-build-test"), {"requirements": requirements, **more}
+            load_builtin("plan-build-test").definition, {"requirements": requirements, **more}
         )
         output: dict[str, Any] = record.get()
     finally:

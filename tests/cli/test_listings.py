@@ -160,3 +160,12 @@ def test_a_damaged_card_never_empties_the_list(
 def test_no_workflows_is_said(retinue: Retinue) -> None:
     listed = orjson.loads(retinue("workflows", "--json").stdout)
     assert all(row["origin"] == "built-in" for row in listed["workflows"])
+
+
+@pytest.mark.parametrize(
+    "command", [("runs",), ("runs", "x"), ("resume", "x"), ("cancel", "x"), ("signal", "x", "t")]
+)
+def test_without_a_hub_there_are_no_runs_to_ask_about(retinue: Retinue, command: tuple[str, ...]) -> None:
+    refused = retinue(*command)
+    assert refused.exit_code != 0
+    assert refused.stderr == "error: this command needs a running hub — start it: retinue hub\n"

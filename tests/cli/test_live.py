@@ -51,6 +51,16 @@ steps:
   - {id: two, skill: greet, with: {name: "${{ steps.one.output.name }}"}}
 """
 LONG = "name: long\nsteps:\n  - {id: only, skill: wait_long, with: {who: run}}\n"
+WAITS = """
+name: asks
+steps:
+  - {id: one, skill: greet, with: {name: Ada}}
+  - id: approval
+    wait_for:
+      topic: ship
+      message: Ship it?
+      schema: {type: object, properties: {ok: {type: boolean}}, required: [ok]}
+"""
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,86 @@ def test_ctrl_c_ends_a_run_where_it_runs(live: Live, tmp_path: Path) -> None:
         assert running.end(signal.SIGINT) == 130
         assert "Traceback" not in running.output
     live.served.wait_for("run waited in vain")
+
+
+@requirement("L-35")
+def test_a_run_is_listed_shown_repeated_and_its_id_is_a_key(live: Live, retinue: Retinue) -> None:
+    Path("flow.yaml").write_text(FLOW)
+    asked = ("run", "flow.yaml", '{"who": "Ada"}', "--id", "ada", "--json")
+    first = retinue(*asked)
+    assert retinue(*asked).stdout == first.stdout
+    listed = orjson.loads(retinue("runs", "--workflow", "twice", "--status", "done", "--json").stdout)
+    assert "ada" in [row["run"] for row in listed["runs"]]
+    assert any(line.split()[:3] == ["ada", "twice", "done"] for line in retinue("runs").stdout.splitlines())
+    shown = retinue("runs", "ada").stdout.splitlines()
+    assert shown[0] == "twice  done  ada"
+    assert shown[1].split()[:4] == ["one", "done", "greet", "live-agent"]
+    assert shown[2].strip() == '{"name":"Hello, Ada"}'
+    assert shown[-1] == 'output: {"name":"Hello, Hello, Ada"}'
+    tree = orjson.loads(retinue("runs", "ada", "--json").stdout)
+    assert [node["step"] for node in tree["steps"]] == ["one", "two"]
+    again = retinue("rerun", "ada", "--from", "two")
+    assert orjson.loads(again.stdout) == {"name": "Hello, Hello, Ada"}
+    assert [line.split()[0] for line in again.stderr.splitlines()] == ["two", "two"]
+    followed = retinue("runs", "ada", "--follow")
+    assert orjson.loads(followed.stdout) == {"name": "Hello, Hello, Ada"}
+    assert [line.split()[0] for line in followed.stderr.splitlines()] == ["one", "one", "two", "two"]
+    conflict = retinue("run", "flow.yaml", '{"who": "Bo"}', "--id", "ada")
+    assert "Run ada exists with other input" in conflict.stderr
+
+
+def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes_on(
+    live: Live, retinue: Retinue, tmp_path: Path
+) -> None:
+    (tmp_path / "flow.yaml").write_text(WAITS)
+    with program("run", "flow.yaml", "--id", "asks", cwd=tmp_path) as running:
+        running.wait_for("Ship it? — answer: retinue signal asks ship VALUE")
+        cancelled = retinue("cancel", "asks")
+        assert cancelled.stdout == "asks  cancelled\n"
+        assert cancelled.stderr == "done before: one (greet at live-agent)\n"
+        assert running.wait() != 0
+        assert "done before: one" in running.output
+    refused = retinue("signal", "asks", "ship")
+    assert "Run asks has ended: cancelled" in refused.stderr
+    with program("resume", "asks", cwd=tmp_path) as running:
+        running.wait_for("Ship it?")
+        assert "waiting" in retinue("runs", "asks").stdout
+        wrong = retinue("signal", "asks", "ship", "maybe")
+        assert wrong.exit_code == 2
+        assert "Invalid parameters" in wrong.stderr
+        given = retinue("signal", "asks", "ship", '{"ok": true}')
+        assert given.stderr == "given to step approval\n"
+        assert running.wait() == 0
+        assert '"ok": true' in running.output
+
+
+def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(
+    live: Live, retinue: Retinue
+) -> None:
+    Path("flow.yaml").write_text(FLOW)
+    asked = ("run", "flow.yaml", '{"who": "Ada"}')
+    assert retinue(*asked, "--agent", "one=live-agent", "--timeout", "2=5m").exit_code == 0
+    for option, words in (
+        (("--agent", "one=nobody"), "Unknown agent: nobody"),
+        (("--agent", "three=live-agent"), "Unknown step: three — there are: one, two"),
+        (("--timeout", "one=soon"), "is no duration"),
+        (("--agent", "one"), "is no pair"),
+    ):
+        refused = retinue(*asked, *option)
+        assert refused.exit_code != 0
+        assert words in refused.stderr
+
+
+def test_a_file_in_the_folder_of_custom_workflows_runs_by_its_name(live: Live, retinue: Retinue) -> None:
+    folder = live.home / "workflows"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(FLOW)
+    (folder / "broken.yaml").write_text("name: broken\nsteps: [{id: a}]\n")
+    listed = retinue("workflows")
+    assert any(line.split()[:2] == ["mine", "custom"] for line in listed.stdout.splitlines())
+    assert "warning: broken: " in listed.stderr
+    assert "broken.yaml:2" in listed.stderr
+    assert retinue("run", "mine", '{"who": "Bo"}', "--json").stdout == '{"name":"Hello, Hello, Bo"}\n'
 
 
 def test_doctor_sees_the_hub(live: Live, retinue: Retinue) -> None:

@@ -17,7 +17,7 @@ from retinue.core.errors import HubRunningError
 from tests.cli.conftest import Retinue
 
 SLOW = ("pydantic", "aiohttp", "rich", "structlog", "starlette", "orjson", "asyncio")
-LATER = ("import", "koi", "orchestrate", "signal", "worker", "mcp")
+LATER = ("import", "koi", "orchestrate", "worker", "mcp")
 
 
 def _load(name: str) -> click.Command:
@@ -106,7 +106,7 @@ def test_version(retinue: Retinue) -> None:
 def test_a_misspelt_command_is_answered_with_the_likely_one(retinue: Retinue) -> None:
     refused = retinue("cal", "greet")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: no such command cal — did you mean call?\n"
+    assert refused.stderr == "error: no such command cal — did you mean call or cancel?\n"
     assert refused.stdout == ""
 
 

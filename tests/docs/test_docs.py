@@ -30,7 +30,7 @@ from retinue.protocols import json_values, jsonrpc
 from retinue.settings import Settings, load_settings
 from retinue.surfaces import execute
 from retinue.surfaces.faults import execute_fault, list_error_classes
-from retinue.workflows import checks
+from retinue.workflows import step_checks
 from retinue.workflows.loading import load_definition
 from scripts import error_tables
 from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, ROOT, list_sections, table_rows
@@ -216,7 +216,7 @@ def test_the_limits_on_the_security_page_are_the_real_ones() -> None:
     sizes = f"{schema.MAX_SCHEMA_BYTES // 1024} KiB, {schema_cost.MAX_DEPTH} levels"
     assert f"{sizes}, {schema_cost.MAX_REFS_AND_BRANCHES:,} references" in rows["a skill's schema"]
     assert rows["an answer that is read"] == f"{MAX_RESPONSE_BYTES // 1024**2} MiB"
-    assert f"{checks.MAX_STEPS:,} steps" in rows["a workflow"]
+    assert f"{step_checks.MAX_STEPS:,} steps" in rows["a workflow"]
 
 
 # Architecture

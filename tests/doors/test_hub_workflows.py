@@ -161,11 +161,14 @@ async def test_cancelling_a_run_stops_the_call_in_flight(office: Office) -> None
     run = (await office.get("start_run", {"workflow": WAITING}))["run"]
     async with asyncio.timeout(WAIT_S):
         await office.bench.waiting.wait()
-        assert await office.get("cancel_run", {"run": run}) == {"run": run, "status": "cancelled"}
+        told = await office.get("cancel_run", {"run": run})
         await office.bench.cancelled.wait()
+    in_flight = {"step": "long", "skill": "wait", "agent": "bench-agent"}
+    assert told == {"run": run, "status": "cancelled", "effects": {"done": [], "unknown": [in_flight]}}
     last = await office.follow(run)
     assert (last["status"], last["events"][-1]["event"]) == ("cancelled", "run_finished")
-    assert await office.get("cancel_run", {"run": run}) == {"run": run, "status": "cancelled"}
+    assert last["effects"] == told["effects"]
+    assert await office.get("cancel_run", {"run": run}) == told
 
 
 async def test_whoever_leaves_a_workflow_that_he_waits_for_ends_it(office: Office) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import DefinitionError, UnknownWorkflowError
-from retinue.workflows.definition import Definition, Step, list_calls, parse_duration, render_duration
+from retinue.workflows.definition import Definition, Step, list_calls
+from retinue.workflows.durations import parse_duration, render_duration
 from retinue.workflows.loading import list_builtins, load_builtin, load_definition
 from tests.requirements import requirement
 
@@ -93,16 +94,16 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
             "did you mean steps?",
         ),
         (
-            "name: w\nsettings: {}\nsteps: [{id: a, skill: b}]\n",
+            "name: w\nsettings: {max_duraton: 1s}\nsteps: [{id: a, skill: b}]\n",
             2,
-            "known, but not available",
-            "leave it out",
+            "unknown key 'max_duraton'",
+            "did you mean max_duration?",
         ),
         (with_step("{id: a, skil: b}"), 4, "unknown key 'skil'", "did you mean skill?"),
         (with_step("{id: a, skill: b, zzzzzz: 1}"), 4, "unknown key 'zzzzzz'", "known here: id, "),
         (with_step("{id: first, skill: b}"), 4, "id 'first' is used twice", "own id"),
         (with_step("{id: 1a, skill: b}"), 4, "'1a' is no name", "letters"),
-        (with_step("{id: a}"), 4, "none of them", "exactly one of skill, parallel, loop"),
+        (with_step("{id: a}"), 4, "none of them", "exactly one of skill, parallel, loop, foreach"),
         (with_step("{id: a, skill: b, loop: {max: 1}, steps: []}"), 4, "skill and loop", "exactly one"),
         (
             with_step("{id: a, skill: b, steps: [{id: c, skill: d}]}"),
@@ -118,26 +119,14 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
             "docs",
         ),
         (
-            with_step("{id: a, loop: {max: 2}, timeout: 1s, steps: [{id: c, skill: d}]}"),
+            with_step("{id: a, loop: {max: 2}, version: '1', steps: [{id: c, skill: d}]}"),
             4,
-            "'timeout'",
+            "'version'",
             "a skill",
         ),
-        (with_step("{id: a, parallel: {}}"), 4, "needs steps or branches", "add"),
+        (with_step("{id: a, parallel: {}}"), 4, "needs steps, branches, or a role", "add"),
         (with_step("{id: a, parallel: {}, branches: {x: []}}"), 4, "at least one step each", "add"),
-        (
-            with_step("{id: a, parallel: {mode: race}, steps: [{id: c, skill: d}]}"),
-            4,
-            "'race' is known",
-            "leave it",
-        ),
         (with_step("{id: a, parallel: {mode: al}, steps: [{id: c, skill: d}]}"), 4, "'all'", "docs"),
-        (
-            with_step("{id: a, parallel: {role: plan}, steps: [{id: c, skill: d}]}"),
-            4,
-            "'role' is known",
-            "leave it",
-        ),
         (with_step("{id: a, skill: b, timeout: 300}"), 4, "300 has no unit: write 300s", "docs"),
         (with_step("{id: a, skill: b, timeout: 5 minutes}"), 4, "is no duration", "docs"),
         (with_step("{id: a, skill: b, timeout: 0s}"), 4, "out of range", "docs"),
@@ -211,25 +200,63 @@ def test_a_fault_has_its_line_its_problem_and_a_remedy(
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("step", "problem", "remedy"),
     [
-        "on_error: stop",
-        "compensate: x",
-        "workflow: x",
-        "wait_for: approval",
-        "cache: true",
-        "ask: true",
-        "role: plan",
-        "prompt: x",
-        "agents: [a]",
-        "foreach: x",
-        "switch: x",
+        ("{id: a, skill: b, ask: true}", "key 'ask' is reserved", "use wait_for until then"),
+        ("{id: a, skill: b, role: plan}", "'role' does not belong to a skill step", "step of its own"),
+        ("{id: a, skill: b, prompt: x}", "'prompt' does not belong to a skill step", "role"),
+        ("{id: a, skill: b, workflow: x}", "skill and workflow", "exactly one"),
+        ("{id: a, skill: b, foreach: '${{ input.x }}'}", "skill and foreach", "exactly one"),
+        ("{id: a, skill: b, agents: [c]}", "unknown key 'agents'", "did you mean agent?"),
+        ("{id: a, role: planer}", "Unknown role: planer", "plan, execute, review"),
+        ("{id: a, foreach: nothing, steps: [{id: b, skill: c}]}", "no list", "${{"),
+        ("{id: a, foreach: '${{ input.x }}'}", "needs steps", "add steps"),
+        ("{id: a, switch: input.x}", "needs branches", "add branches"),
+        ("{id: a, switch: input.x, branches: {y: []}}", "needs branches", "add branches"),
+        ("{id: a, switch: 'input.x +', branches: {y: [{id: b, skill: c}]}}", "Syntax error", "CEL"),
+        ("{id: a, skill: b, on_error: pray}", "stop, continue or {goto", "docs/workflows.md"),
+        ("{id: a, skill: b, on_error: {goto: first}}", "a jump back to 'first'", "use loop"),
+        ("{id: a, skill: b, on_error: {goto: a}}", "a jump back to 'a'", "use loop"),
+        ("{id: a, skill: b, on_error: {goto: z}}", "no later step beside this one", "there are: none"),
+        ("{id: a, skill: b, then: first}", "a jump back to 'first'", "use loop"),
+        ("{id: a, skill: b, cache: {ttl: 3}}", "has no unit", "docs/workflows.md"),
+        ("{id: a, skill: b, cache: often}", "cache is true, false or {ttl", "docs/workflows.md"),
+        ("{id: a, skill: b, compensate: {skil: c}}", "unknown key 'skil'", "did you mean skill?"),
+        ("{id: a, loop: {max: 2}, compensate: {skill: c}, steps: [{id: b, skill: c}]}", "loop step", "in it"),
+        (
+            "{id: a, parallel: {mode: race}, steps: [{id: b, skill: c, compensate: {skill: d}}]}",
+            "a step of a race",
+            "act on the winner",
+        ),
+        ("{id: a, parallel: {mode: ballot}}", "'race', 'all', 'vote' or 'merge'", "docs"),
+        ("{id: a, parallel: {agents: x, k: 2}}", "'k' without a vote", "mode: vote"),
+        ("{id: a, parallel: {role: plan, reviewer: x}}", "nothing to do", "vote or merge"),
+        ("{id: a, parallel: {agents: [3]}}", "a list of agents' names", "docs"),
+        ("{id: a, parallel: {role: plan}, steps: [{id: b, skill: c}]}", "'role' beside steps", "nested"),
+        ("{id: a, parallel: {}, branches: {1x: [{id: b, skill: c}]}}", "'1x' is no name", "letters"),
+        ("{id: a, wait_for: {schema: {type: object}}}", "'topic' is missing", "add topic"),
+        ("{id: a, wait_for: {topic: x, schema: {$ref: 'http://x'}}}", "refused", "simplify"),
+        ("{id: a, wait_for: x, with: {a: 1}}", "'with' does not belong to a wait_for", "skill, role"),
+        ("{id: a, skill: b, validate: size(}", "Syntax error", "CEL"),
+        ("{id: a, skill: b, transform: '${{ steps.b.output }}'}", "no step has the id 'b'", "there are"),
+        ("{id: a, skill: b, transform: '${{ steps.first.outpt }}'}", "has no 'outpt'", "steps.first.output"),
+        ("{id: a, skill: b, when: loop.item == 1}", "loop.item outside a loop", "nested"),
+        (
+            "{id: a, loop: {max: 2}, steps: [{id: b, skill: c, when: loop.item == 1}]}",
+            "loop.item outside a foreach",
+            "loop.index",
+        ),
+        ("{id: a, skill: b, when: 'system(input.x)'}", "undeclared reference to 'system'", "CEL"),
+        ("{id: a, skill: b, with: {x: '${{ __import__(\"os\") }}'}}", "undeclared reference", "CEL"),
     ],
 )
-def test_a_key_of_the_full_grammar_is_refused_by_name_and_never_ignored(key: str) -> None:
-    found = fault(f"name: w\nsteps:\n  - id: a\n    skill: b\n    {key}\n")
-    assert "is known, but not available in this version" in found.message
-    assert found.line == 5
+def test_a_key_in_the_wrong_place_is_refused_with_what_would_be_right(
+    step: str, problem: str, remedy: str
+) -> None:
+    found = fault(with_step(step))
+    assert problem in found.message
+    assert remedy in found.remedy
+    assert found.line == 4
 
 
 def test_the_first_fault_in_the_text_is_the_one_told() -> None:
@@ -360,7 +387,7 @@ def test_a_rendered_duration_is_read_back(seconds: float) -> None:
 def test_the_built_in_workflows_load_by_name() -> None:
     assert "plan-build-test" in list_builtins()
     for name in list_builtins():
-        assert load_builtin(name).name == name
+        assert load_builtin(name).definition.name == name
 
 
 def test_an_unknown_built_in_suggests_the_near_one() -> None:

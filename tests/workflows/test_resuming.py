@@ -39,6 +39,52 @@ SHAPES = {
 - {id: c, skill: flaky, retry: {attempts: 3, delay: 1ms}}
 - {id: d, skill: add}
 """,
+    "foreach": """
+- id: each
+  foreach: {in: [1, 2, 3, 4], concurrency: 2}
+  steps:
+    - {id: a, skill: add, with: {n: "${{ loop.item * 10 }}"}}
+    - {id: b, skill: add}
+- {id: c, skill: add, with: {n: "${{ steps.each.output[0].n + steps.each.output[3].n }}"}}
+""",
+    "switch and goto": """
+- {id: a, skill: add, then: s}
+- {id: never, skill: add}
+- id: s
+  switch: steps.a.output.n
+  branches:
+    "1":
+      - {id: b, skill: flaky, on_error: {goto: d}}
+      - {id: c, skill: add}
+      - {id: d, skill: add, with: {n: 5}}
+- {id: e, skill: add}
+""",
+    "vote": """
+- id: v
+  parallel: {mode: vote, role: execute, prompt: "1"}
+- {id: c, skill: add, with: {n: "${{ steps.v.output.n + size(steps.v.ballots) }}"}}
+""",
+    "merge": """
+- id: v
+  parallel: {mode: merge, role: execute, prompt: "1", concurrency: 1}
+- {id: c, skill: add, with: {n: "${{ size(steps.v.text) }}"}}
+""",
+    "limits": """
+- id: l
+  loop: {max: 2}
+  timeout: 1h
+  steps: [{id: a, skill: add, timeout: 1m}, {id: b, skill: add}]
+""",
+    "saga": """
+- {id: a, skill: add, compensate: {skill: add, with: {n: "${{ steps.a.output.n }}"}}}
+- id: p
+  parallel: {}
+  on_error: continue
+  steps:
+    - {id: b, skill: add, compensate: {skill: add, with: {n: 7}}}
+    - {id: c, skill: add, validate: steps.c.output.n == 99}
+- {id: d, skill: add, with: {n: "${{ size(steps.p.error.compensated) }}"}}
+""",
 }
 
 
@@ -54,6 +100,8 @@ class Interrupted:
         self.caller = MemoryCaller()
         self.caller.offer("add", self._add, agent="adder")
         self.caller.offer("flaky", self._flaky, agent="flake")
+        for agent in ("one", "two", "three"):
+            self.caller.offer("ask", self._answer, agent=agent, roles=["execute"])
 
     async def _begin(self) -> None:
         self.begun += 1
@@ -71,6 +119,10 @@ class Interrupted:
             self._failed_once = True
             raise BusyError("full", 0)
         return {"n": given["n"] * 10}
+
+    async def _answer(self, given: Any) -> Any:
+        await self._begin()
+        return {"n": int(given["prompt"])}
 
     async def run(self, steps: str) -> Any:
         runs = MemoryRuns(Interpreter(self.caller).run)

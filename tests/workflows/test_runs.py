@@ -558,3 +558,113 @@ async def test_a_child_of_another_run_cannot_be_waited_for_unless_it_is_known(op
         assert record.status == "failed"
         assert record.fault is not None
         assert record.fault.type == "unknown_run"
+
+
+async def test_receiving_is_seen_in_the_events_as_a_step_is(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        outcome = await context.receive("ask", "topic", 5, facts={"kind": "wait", "topic": "topic"})
+        return outcome.value
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        waiting = await until(runs, "r", started("ask"))
+        assert waiting.facts["topic"] == "topic"
+        await runs.signal("r", "topic", "now")
+        assert (await runs.finish("r")).get() == "now"
+        ended = [e for e in await runs.list_events("r") if e.kind == "step_finished"]
+        assert [e.step for e in ended] == ["ask"]
+        assert ended[0].facts["duration_ms"] >= 0
+
+
+async def test_what_a_step_was_sent_is_told_once_and_is_a_copy(open_runs: Open) -> None:
+    sent = {"list": [1]}
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        await context.step("a", gives(1), timeout_s=5, facts={"kind": "call", "input": sent})
+        sent["list"].append(2)
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await runs.finish("r")
+        first, second = [e.facts for e in await runs.list_events("r") if e.step == "a"]
+        assert first["input"] == {"list": [1]}
+        assert "input" not in second
+        assert second["kind"] == "call"
+
+
+async def test_the_recorded_outcomes_of_a_run_and_its_children_are_listed(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        if request.input == "child":
+            return (await context.step("inside", gives("in"), timeout_s=5)).value
+        await context.step("before", gives({"n": 1}), timeout_s=5)
+        await context.step("broken", raises(BusyError("full", 1)), timeout_s=5)
+        child = await context.child("c", ask("child"))
+        await context.wait("c/wait", [child])
+        await context.sleep("rest", 0)
+        return (await context.receive("ask", "topic", 0.01)).value
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await runs.finish("r")
+        records = await runs.list_steps("r")
+        assert [(one.run_id, one.step) for one in records] == [
+            ("r", "before"),
+            ("r", "broken"),
+            ("r", "ask"),
+            ("r/c", "c/inside"),
+        ]
+        assert records[0].outcome == StepOutcome({"n": 1})
+        assert [one.outcome.fault and one.outcome.fault.type for one in records[1:3]] == ["busy", "timeout"]
+        with pytest.raises(UnknownRunError):
+            await runs.list_steps("nobody")
+
+
+async def test_a_forked_run_lists_the_outcomes_that_it_kept(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        for path in ("a", "b"):
+            await context.step(path, gives(path), timeout_s=5)
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await runs.finish("r")
+        await runs.fork("r", from_step="b", new_run_id="f")
+        await runs.finish("f")
+        assert [one.step for one in await runs.list_steps("f")] == ["a", "b"]
+        assert [e.step for e in await runs.list_events("f") if e.kind == "step_finished"] == ["b"]
+
+
+async def test_how_long_a_child_took_is_recorded_with_its_end(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        if request.input == "child":
+            await context.step("s", lambda: asyncio.sleep(0.02), timeout_s=5)
+            return None
+        child = await context.child("c", ask("child"))
+        (ended,) = await context.wait("c/wait", [child])
+        await context.step("hold", waits_once, timeout_s=5)
+        return ended.duration_ms
+
+    reached = asyncio.Event()
+
+    async def waits_once() -> None:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        async with asyncio.timeout(5):
+            await reached.wait()
+            await runs.cancel("r")
+            await runs.resume("r")
+            took = (await runs.finish("r")).get()
+        assert 15 <= took < 5_000
+
+
+async def test_runs_are_listed_by_name_and_no_more_than_asked(open_runs: Open) -> None:
+    async with open_runs(lambda context, request: asyncio.sleep(0)) as runs:
+        for run_id in ("one", "two", "three"):
+            await runs.start(RunRequest(name=run_id[0], definition={}, input=None), run_id=run_id)
+            await runs.finish(run_id)
+        assert [r.id for r in await runs.list_all(name="t")] == ["three", "two"]
+        assert [r.id for r in await runs.list_all(limit=1)] == ["three"]
+        assert await runs.list_all(name="x") == ()

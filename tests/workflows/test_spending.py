@@ -8,7 +8,7 @@ import pytest
 
 from retinue.core.errors import BudgetSpentError, BusyError, CallTooDeepError
 from retinue.workflows.loading import load_definition
-from retinue.workflows.runs import Fault, StepOutcome
+from retinue.workflows.runs import Child, ChildOutcome, Fault, StepOutcome
 from retinue.workflows.spending import Spending
 from tests.requirements import requirement
 from tests.workflows.running import failing, open_bench
@@ -50,9 +50,18 @@ def test_a_recorded_step_counts_what_it_has_used_and_a_failed_one_its_share() ->
 
 def test_branches_get_equal_parts() -> None:
     spending = Spending(ORIGIN)
-    assert spending.divide(3) == {**ORIGIN, "calls_left": 33}
-    spending.settle(60)
-    assert spending.divide(2) == {**ORIGIN, "calls_left": 20}
+    part = spending.divide(4)
+    assert part == {**ORIGIN, "calls_left": 25}
+    child = Child("r/a", "a")
+    spending.settle_branch(part, ChildOutcome(child, "done", {"calls": 10}))
+    assert spending.used == 10
+
+
+@pytest.mark.parametrize("ended", [ChildOutcome(Child("r/a", "a"), "failed"), None])
+def test_a_branch_that_does_not_tell_what_it_used_keeps_its_part(ended: ChildOutcome | None) -> None:
+    spending = Spending(ORIGIN)
+    spending.settle_branch(spending.divide(4), ended)
+    assert spending.used == 25
 
 
 def test_with_a_spent_budget_a_call_has_less_than_nothing_and_is_left_to_the_guard() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_listing, hub_search, hub_workflows
+from retinue.agents import hub_listing, hub_runs, hub_search, hub_workflows
 from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -85,4 +85,5 @@ def hub_agent(
     hub_listing.add_skills(agent, directory, search, access)
     hub_search.add_skills(agent, directory, search, access)
     hub_workflows.add_skills(agent, orchestrator, library)
+    hub_runs.add_skills(agent, orchestrator.runs)
     return agent

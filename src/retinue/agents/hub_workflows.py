@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,12 +12,15 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
-from retinue.core.errors import NotAllowedError
-from retinue.workflows.definition import Definition, list_calls
+from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
+from retinue.workflows.bundling import bundle
+from retinue.workflows.choice import AUTO, Selection, choose_workflow
+from retinue.workflows.definition import Definition, iterate_steps, list_agents, list_calls
 from retinue.workflows.dispatching import render_origin
-from retinue.workflows.loading import load_definition
+from retinue.workflows.loading import load
 from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
-from retinue.workflows.runs import RunEvent, RunRecord
+from retinue.workflows.overrides import apply_overrides
+from retinue.workflows.runs import RunRecord
 from retinue.workflows.shelf import Library, Stored
 
 Json = dict[str, Any]
@@ -23,7 +28,19 @@ Json = dict[str, Any]
 WORKFLOW_TIMEOUT_S = 24 * 3600.0
 """A run bounds itself by the limits of its steps; this only keeps the door from cutting it short."""
 
-_LONGEST_WAIT_S = 25.0
+_OVERRIDES = ("agents", "timeouts")
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A run, and how its workflow was chosen where it was left open."""
+
+    record: RunRecord
+    choice: Selection | None
+
+    def render(self) -> Json:
+        row: Json = {"run": self.record.id, "workflow": self.record.request.name}
+        return row if self.choice is None else row | {"choice": self.choice.to_json()}
 
 
 def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> None:
@@ -31,22 +48,39 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
     runs = orchestrator.runs
 
     async def start(
-        workflow: str | Json, given: Any, run: str | None, ctx: Context, trace: TraceContext
-    ) -> RunRecord:
+        workflow: str | Json,
+        given: Any,
+        run: str | None,
+        overrides: Json | None,
+        ctx: Context,
+        trace: TraceContext,
+    ) -> _Started:
         if ctx.principal.agents:
             # a run calls with the view of the mesh, which is more than such a caller has
             raise NotAllowedError(
                 "whoever is limited to some agents runs no workflows", remedy="call their skills one by one"
             )
-        scopes = ctx.principal.scopes
+        scopes, choice = ctx.principal.scopes, None
+        if workflow == AUTO:
+            choice = choose_workflow(_prompt_of(given))
+            workflow = choice.workflow
         if isinstance(workflow, str):
-            definition = await library.get(workflow)
+            loaded = await library.get(workflow)
             # a stored workflow acts with the mesh's view; running code still wants the caller's right
             scopes = MESH_SCOPES | (scopes & {"runs_code"})
         else:
-            definition = load_definition(workflow)
-        origin = render_origin(trace, ctx.principal.id, scopes)
-        return await orchestrator.start(definition, given, run_id=run, scopes=scopes, trace=origin)
+            loaded = load(workflow)
+        bundled = await bundle(library, loaded)
+        record = await orchestrator.start(
+            _override(loaded.definition, overrides or {}),
+            given,
+            run_id=run,
+            scopes=scopes,
+            trace=render_origin(trace, ctx.principal.id, scopes),
+            nested=bundled.nested,
+            digest=loaded.digest,
+        )
+        return _Started(record, choice)
 
     @agent.skill(expose=True, read_only=True)
     async def list_workflows(
@@ -62,23 +96,26 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
 
     @agent.skill(expose=True, timeout_s=WORKFLOW_TIMEOUT_S)
     async def orchestrate_workflow(
-        workflow: Annotated[str | Json, Field(description="Workflow name or inline definition")],
+        workflow: Annotated[str | Json, Field(description="Workflow name, auto, or inline definition")],
         input: Annotated[Any, Field(description="What the workflow is given")],  # noqa: A002 - the seed's name
         ctx: Context,
         run: Annotated[str | None, Field(description="Run id, an idempotency key")] = None,
+        overrides: Annotated[
+            Json | None, Field(description="agents and timeouts (ms) per step id or position")
+        ] = None,
     ) -> Json:
         """Runs a workflow of agents and waits for its output."""
         with ctx.entrust() as departure:
             departure.told(0)
-            record = await start(workflow, input, run, ctx, departure.trace)
+            started = await start(workflow, input, run, overrides, ctx, departure.trace)
             departure.told(None)
             try:
-                record = await runs.finish(record.id)
+                record = await runs.finish(started.record.id)
             except asyncio.CancelledError:
-                await runs.cancel(record.id)
+                await runs.cancel(started.record.id)
                 raise
             departure.told(orchestrator.spent_by(record.id) or 0)
-        return {"run": record.id, "workflow": record.request.name, "output": record.get()}
+        return started.render() | {"output": record.get()}
 
     @agent.skill
     async def start_run(
@@ -86,60 +123,32 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
         ctx: Context,
         input: Any = None,  # noqa: A002 - as in orchestrate_workflow
         run: str | None = None,
+        overrides: Json | None = None,
     ) -> Json:
         """Starts a workflow and comes back at once; the run id is an idempotency key."""
         with ctx.entrust() as departure:
             departure.told(0)
-            record = await start(workflow, input, run, ctx, departure.trace)
+            started = await start(workflow, input, run, overrides, ctx, departure.trace)
             # the run goes on when this call has ended, and keeps what it was given
             departure.told(None)
-        return {"run": record.id, "workflow": record.request.name}
-
-    @agent.skill(read_only=True)
-    async def follow_run(run: str, after: int = 0, wait_s: float = 20.0) -> Json:
-        """What happened in a run past ``after``; waits for something new at most ``wait_s`` seconds."""
-        events = await _next_events(orchestrator, run, after, min(wait_s, _LONGEST_WAIT_S))
-        record = await runs.get(run)
-        # the end is told only together with the last event, so that nothing is missed in between
-        last = events[-1] if events else None
-        done = record.status != "running" and (last is None or last.kind == "run_finished")
-        reply: Json = {
-            "events": [_render_event(event) for event in events],
-            "next": last.seq if last else after,
-            "done": done,
-            "status": record.status,
-        }
-        if done and record.status == "done":
-            reply["output"] = record.value
-        elif done and record.fault is not None:
-            reply["error"] = record.fault.to_json()
-        return reply
-
-    @agent.skill
-    async def cancel_run(run: str) -> Json:
-        """Stops a run, its branches and the calls in flight."""
-        record = await runs.cancel(run)
-        return {"run": record.id, "status": record.status}
+        return started.render()
 
 
-async def _next_events(orchestrator: Orchestrator, run: str, after: int, wait_s: float) -> list[RunEvent]:
-    """What there is already; else the next event, and whatever came with it."""
-    runs = orchestrator.runs
-    found = list(await runs.list_events(run, after=after))
-    if found or (await runs.get(run)).status != "running":
-        return found
-    following = runs.follow(run, after=after)
-    try:
-        async with asyncio.timeout(wait_s):
-            await anext(following, None)
-    except TimeoutError:
-        return []
-    return list(await runs.list_events(run, after=after))
+def _prompt_of(given: Any) -> str:
+    """The text by which a workflow is chosen."""
+    prompt = given.get("prompt") if isinstance(given, Mapping) else given
+    if not isinstance(prompt, str):
+        raise InvalidParametersError([Problem("input.prompt", "missing required field 'prompt'")])
+    return prompt
 
 
-def _render_event(event: RunEvent) -> Json:
-    """``event`` says what happened, the step's own facts (its kind, agent, skill, duration) beside it."""
-    return {"seq": event.seq, "event": event.kind, "step": event.step, "at": event.at, **event.facts}
+def _override(definition: Definition, overrides: Json) -> Definition:
+    for key, value in overrides.items():
+        if key not in _OVERRIDES or not isinstance(value, Mapping):
+            raise InvalidParametersError(
+                [Problem(f"overrides.{key}", "it must be agents or timeouts by step")]
+            )
+    return apply_overrides(definition, **overrides)
 
 
 def _render_workflow(stored: Stored, detailed: bool) -> Json:
@@ -151,7 +160,9 @@ def _render_workflow(stored: Stored, detailed: bool) -> Json:
     row["description"] = definition.description
     row["steps"] = len(definition.steps)
     row["skills"] = list(list_calls(definition))
-    if any(step.parallel is not None for step in definition.steps):
+    if agents := list_agents(definition):
+        row["agents"] = list(agents)
+    if any(step.parallel is not None for step in iterate_steps(definition.steps)):
         row["parallel"] = True
     if detailed:
         row["definition"] = definition.to_json()

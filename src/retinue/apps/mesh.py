@@ -22,6 +22,7 @@ from retinue.apps.parts import (
     registry_sources,
     timeout_settings,
 )
+from retinue.apps.shelves import open_shelves
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import Listing
@@ -30,7 +31,6 @@ from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import PeerInvoker
-from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
 from retinue.drivers.telemetry import open_spans
 from retinue.mesh.access import Access
@@ -125,10 +125,12 @@ async def open_mesh(
             spans=open_spans(HUB_NAME, environment()),
             access=access,
         )
-        caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
-        runs = MemoryRuns(Interpreter(caller).run)
+        caller = DispatchCaller(
+            dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy, agents=directory
+        )
+        runs = MemoryRuns(Interpreter(caller).run, kept=settings.workflows.keep_runs)
         stack.push_async_callback(runs.aclose)
-        library = Library([RegistryShelf(registry) for registry in registries.values()])
+        library = Library(open_shelves(settings, state, registries))
         agent = hub_agent(
             directory,
             search,

@@ -46,6 +46,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),
         "workflows": ("workflows:workflows", "List the workflows."),
+        "runs": ("runs:runs", "List the runs, or show one as a tree of its steps."),
+        "resume": ("runs:resume", "Go on with a cancelled run where it stopped."),
+        "cancel": ("runs:cancel", "Stop a run, its branches and the calls in flight."),
+        "rerun": ("runs:rerun", "Run again from a step on, as a new run."),
+        "signal": ("runs:signal", "Answer a step that waits, such as for an approval."),
     },
     "Access": {
         "token": ("token:token", "Give out tokens, list them, take them back."),

@@ -16,7 +16,8 @@ from retinue.cli.session import open_session, run_command
 def workflows(as_json: bool) -> None:
     """List the workflows.
 
-    The built-in ones, and those that were published in the registries.
+    The built-in ones, those in the folder of custom workflows (workflows/ in the state folder), and
+    those that were published in the registries.
     """
     reply = run_command(_list())
     if as_json:

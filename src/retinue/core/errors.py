@@ -19,6 +19,8 @@ RetinueError
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
+│   ├── UnknownRoleError      there is no such role
+│   ├── RoleNotOfferedError   no agent has the role
 │   ├── AmbiguousNameError
 │   └── VersionConflictError  offered, but in no version of the asked range
 ├── AccessError
@@ -33,6 +35,7 @@ RetinueError
 ├── ExecutionError            the skill was called and did not deliver
 │   ├── ExecutionFailedError  it raised
 │   ├── OutputInvalidError    its result breaks the output schema, or is no JSON
+│   ├── EmptyOutputError      it gave nothing where something was expected
 │   ├── CallTimedOutError
 │   ├── CallCancelledError
 │   ├── AgentUnreachableError
@@ -321,6 +324,28 @@ class UnknownTokenError(LookupFailedError):
         self.near = tuple(near)
 
 
+class UnknownRoleError(LookupFailedError):
+    """There is no role of this name (SPEC 7, seed 002)."""
+
+    type = "unknown_role"
+
+    def __init__(self, role: str, known: Sequence[str]) -> None:
+        super().__init__(f"Unknown role: {role}", remedy=f"there are: {', '.join(known)}")
+        self.role = role
+
+
+class RoleNotOfferedError(LookupFailedError):
+    """No agent, or not the named one, has a visible skill with this role."""
+
+    type = "role_not_offered"
+
+    def __init__(self, role: str, agent: str | None = None) -> None:
+        who = "No available agent" if agent is None else f"Agent {agent} is not one that"
+        super().__init__(f"{who} has the role {role}", remedy=f"see who has: retinue agents --role {role}")
+        self.role = role
+        self.agent = agent
+
+
 class AmbiguousNameError(LookupFailedError):
     """A bare name fits several things and nothing decides between them."""
 
@@ -542,6 +567,15 @@ class OutputInvalidError(ExecutionError):
         return {"errors": [p.as_json() for p in self.problems]}
 
 
+class EmptyOutputError(ExecutionError):
+    """The skill ended well and gave nothing, where its caller expected something."""
+
+    type = "empty_output"
+
+    def __init__(self, skill: str) -> None:
+        super().__init__(f"{skill} gave nothing", remedy="ask for more, or say allow_empty: true on the step")
+
+
 class CallTimedOutError(ExecutionError):
     """A time limit passed; names the layer and the setting that set it (DESIGN 7)."""
 
@@ -633,12 +667,19 @@ class StepFailedError(ExecutionError):
     """A step failed, and with it the run; names the step, the agent asked and the cause.
 
     ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data.
+    ``compensated`` are the done steps that were undone, last first: step, skill, agent, ok, error.
     """
 
     type = "step_failed"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
-    def __init__(self, step: str, agent: str | None, cause: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        step: str,
+        agent: str | None,
+        cause: Mapping[str, Any],
+        compensated: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         by = f" (agent {agent})" if agent else ""
         super().__init__(
             f"step {step}{by} failed: {cause.get('message', '')}", remedy=str(cause.get("remedy", ""))
@@ -646,15 +687,19 @@ class StepFailedError(ExecutionError):
         self.step = step
         self.agent = agent
         self.cause = dict(cause)
+        self.compensated = tuple(compensated)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StepFailedError:
         """The error whose ``data`` this is."""
-        return cls(data["step"], data["agent"], data["cause"])
+        return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()))
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"step": self.step, "agent": self.agent, "cause": self.cause}
+        found: dict[str, Any] = {"step": self.step, "agent": self.agent, "cause": self.cause}
+        if self.compensated:
+            found["compensated"] = [dict(one) for one in self.compensated]
+        return found
 
 
 class RunConflictError(RetinueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -11,13 +11,20 @@ from retinue.core.call import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The agent that a step will call, as it is recorded in the run; schemas are JSON Schemas."""
+    """The agent that a step will call, as it is recorded in the run; schemas are JSON Schemas.
+
+    ``skill`` is what it is called for. ``score`` = its configured number for the role, where it was
+    chosen by role; ``available`` is false for one that was asked for by name and does not answer.
+    """
 
     agent: str
+    skill: str = ""
     version: str | None = None
     url: str | None = None
     input_schema: Mapping[str, Any] | None = None
     output_schema: Mapping[str, Any] | None = None
+    score: float | None = None
+    available: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,6 +48,15 @@ class Caller(Protocol):
 
         Raises SkillNotOfferedError, UnknownAgentError, VersionConflictError, and whatever keeps
         the directory from answering.
+        """
+
+    async def list_role(
+        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+    ) -> Sequence[Choice]:
+        """Every available agent that has the role, best first; the named ``agents`` as they are named.
+
+        A named one that does not answer stays in the list, with ``available`` false.
+        Raises UnknownRoleError, UnknownAgentError, RoleNotOfferedError.
         """
 
     async def call(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext
@@ -17,6 +17,7 @@ from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.workflows.caller import Choice
+from retinue.workflows.role_choice import Agents, NoAgents, RoleChoice
 
 _CHANNEL = NullChannel()
 _KEPT_RUNS = 10_000
@@ -43,10 +44,18 @@ class DispatchCaller:
     """Chooses through the directory and calls through the dispatcher, one hop below the run's origin."""
 
     def __init__(
-        self, calls: Calls, lookup: Lookup, guard: TraceGuard, *, agent: str, strategy: Strategy = first
+        self,
+        calls: Calls,
+        lookup: Lookup,
+        guard: TraceGuard,
+        *,
+        agent: str,
+        strategy: Strategy = first,
+        agents: Agents | None = None,
     ) -> None:
         self._calls = calls
         self._lookup = lookup
+        self._roles = RoleChoice(agents or NoAgents(), strategy)
         self._guard = guard
         self._agent = agent
         self._strategy = strategy
@@ -72,11 +81,17 @@ class DispatchCaller:
             name = f"{name}@{chosen.source}"
         return Choice(
             agent=name,
+            skill=skill,
             version=chosen.version,
             url=chosen.url,
             input_schema=None if offer is None else offer.input_schema,
             output_schema=None if offer is None else offer.output_schema,
         )
+
+    async def list_role(
+        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+    ) -> Sequence[Choice]:
+        return await self._roles.list_role(role, agents, scopes)
 
     async def call(
         self,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retinue.core.call import Outcome
@@ -12,9 +12,11 @@ from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
     RetinueError,
+    RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
 )
+from retinue.mesh.roles import parse_role
 from retinue.workflows.caller import Choice
 
 Function = Callable[[Any], Awaitable[Any]]
@@ -42,6 +44,7 @@ class MemoryCaller:
         self.calls: list[CallNote] = []
         self.looked_up: list[str] = []
         self._offers: dict[str, dict[str, tuple[Choice, Function]]] = {}
+        self._roles: dict[str, dict[str, Choice]] = {}
         self._unreachable: set[str] = set()
         self._found_out: set[str] = set()
 
@@ -52,10 +55,24 @@ class MemoryCaller:
         *,
         agent: str = "memory-agent",
         input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        roles: Sequence[str] = (),
+        score: float | None = None,
     ) -> None:
-        """Let an agent offer a skill; an offer of the same agent and skill is replaced."""
-        choice = Choice(agent, input_schema=input_schema, url=f"memory://{agent}")
+        """Let an agent offer a skill; an offer of the same agent and skill is replaced.
+
+        The skill gives the agent ``roles``, in each of which it has this ``score``.
+        """
+        choice = Choice(
+            agent,
+            skill,
+            input_schema=input_schema,
+            output_schema=output_schema,
+            url=f"memory://{agent}",
+        )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
+        for role in roles:
+            self._roles.setdefault(role, {})[agent] = replace(choice, score=score)
 
     def break_connection(self, agent: str) -> None:
         """Make an agent unreachable, which the directory finds out by the next call to it."""
@@ -76,6 +93,27 @@ class MemoryCaller:
             raise UnknownAgentError(agent)
         names = [agent] if agent is not None else sorted(offers, key=lambda name: name in self._found_out)
         return offers[names[0]][0]
+
+    async def list_role(
+        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+    ) -> Sequence[Choice]:
+        self.looked_up.append(role)
+        known = {agent for offers in self._offers.values() for agent in offers}
+        having = self._roles.get(parse_role(role), {})
+        for agent in agents:
+            if agent not in known:
+                raise UnknownAgentError(agent)
+            if agent not in having:
+                raise RoleNotOfferedError(role, agent)
+        if agents:
+            return [replace(having[a], available=a not in self._found_out) for a in agents]
+        found = sorted(
+            (one for one in having.values() if one.agent not in self._found_out),
+            key=lambda one: -(one.score or 0.0),
+        )
+        if not found:
+            raise RoleNotOfferedError(role)
+        return found
 
     async def call(
         self,

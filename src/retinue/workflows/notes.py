@@ -33,5 +33,14 @@ async def fail(
     agent: str | None = None,
 ) -> StepFailedError:
     """Record a failure that needed no call; returns the error to raise. ``step`` is ``path`` if absent."""
-    await note(context, path, {"kind": "fail", "skill": skill, "agent": agent}, error)
+    facts = {"kind": "fail", "skill": skill, "agent": agent, "below": below(path, step or path)}
+    await note(context, path, facts, error)
     return StepFailedError(step or path, agent, Fault.from_error(error).to_json())
+
+
+def below(path: str, step: str) -> str:
+    """What a durable call's path adds to that of the step which it serves, such as ``/choose``.
+
+    Stands in its facts, so that whoever draws a run need not guess what is a name and what is not.
+    """
+    return path.removeprefix(step) if path.startswith(step) else ""

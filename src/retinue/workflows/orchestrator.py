@@ -33,12 +33,15 @@ class Orchestrator:
         run_id: str | None = None,
         scopes: frozenset[str] = MESH_SCOPES,
         trace: Mapping[str, Any] | None = None,
+        nested: Mapping[str, Any] | None = None,
+        digest: str | None = None,
     ) -> RunRecord:
         """Start a run and come back at once.
 
         ``run_id`` is an idempotency key, made up when absent; ``trace`` is handed to the Caller as
-        it is. Raises InvalidParametersError where the input breaks the definition's schema,
-        RunConflictError for a used id with another definition or input.
+        it is. ``nested`` are the workflows that the definition runs (``bundling``), ``digest`` is
+        that of the artifact it came in. Raises InvalidParametersError where the input breaks the
+        definition's schema, RunConflictError for a used id with another definition or input.
         """
         if definition.input is not None:
             problems = compile_schema(definition.input, f"the input of {definition.name}").problems(
@@ -46,23 +49,16 @@ class Orchestrator:
             )
             if problems:
                 raise InvalidParametersError(problems)
+        ambient = {"scopes": sorted(scopes), "trace": None if trace is None else dict(trace)}
         request = RunRequest(
             name=definition.name,
-            definition=definition.to_json(),
+            definition={**definition.to_json(), **({"nested": dict(nested)} if nested else {})},
             input=workflow_input,
-            ambient={"scopes": sorted(scopes), "trace": None if trace is None else dict(trace)},
+            ambient=ambient if digest is None else {**ambient, "digest": digest},
         )
         return await self.runs.start(request, run_id=run_id or uuid.uuid4().hex)
 
-    async def run(
-        self,
-        definition: Definition,
-        workflow_input: Any,
-        *,
-        run_id: str | None = None,
-        scopes: frozenset[str] = MESH_SCOPES,
-        trace: Mapping[str, Any] | None = None,
-    ) -> RunRecord:
-        """Start a run and wait for its end; ``record.get()`` is its value. Raises as `start`."""
-        record = await self.start(definition, workflow_input, run_id=run_id, scopes=scopes, trace=trace)
+    async def run(self, definition: Definition, workflow_input: Any, **more: Any) -> RunRecord:
+        """Start a run and wait for its end; ``record.get()`` is its value. Takes and raises as `start`."""
+        record = await self.start(definition, workflow_input, **more)
         return await self.runs.finish(record.id)

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+Entry = Mapping[str, Any]
+"""What is known of a step: ``output`` when it is done, ``error`` when it failed and the run went on;
+``agent``, ``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where
+there are such."""
+
+ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "ballots", "votes", "decided_by")
+
 
 class Scope:
-    """The workflow's input and the outputs of its steps, the nearest last.
+    """The workflow's input and the entries of its steps, the nearest last.
 
     Every step of the definition is an object to expressions, an empty one until it has given an
     output, so that ``has(steps.check.output)`` is false and no fault before the first round.
-    ``mark`` grows with each output: what was recorded since can be listed.
+    ``mark`` grows with each entry: what was recorded since can be listed.
     """
 
     def __init__(self, workflow_input: Any, known: Iterable[str]) -> None:
         self.input = workflow_input
         self.known = tuple(known)
         self.loop: Mapping[str, Any] = {}
-        self._outputs: dict[str, Any] = {}
+        self._entries: dict[str, Entry] = {}
         self._written: dict[str, int] = {}
         self.mark = 0
-        self._steps: dict[str, dict[str, Any]] = {step_id: {} for step_id in self.known}
+        self._steps: dict[str, Entry] = {step_id: {} for step_id in self.known}
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -29,22 +36,46 @@ class Scope:
         return {"input": self.input, "steps": self._steps, "loop": self.loop}
 
     @property
-    def outputs(self) -> tuple[tuple[str, Any], ...]:
-        """Each step's newest output, the nearest last."""
-        return tuple(self._outputs.items())
+    def entries(self) -> tuple[tuple[str, Entry], ...]:
+        """Each step's newest entry, the nearest last."""
+        return tuple(self._entries.items())
 
-    def record(self, step_id: str, output: Any) -> None:
-        """Keep what a step gave; it is now the nearest."""
-        self._outputs.pop(step_id, None)
-        self._outputs[step_id] = output
-        self._steps[step_id] = {"output": output}
+    @property
+    def outputs(self) -> tuple[tuple[str, Any], ...]:
+        """Each step's newest output, the nearest last; failed steps gave none."""
+        return tuple((step_id, e["output"]) for step_id, e in self._entries.items() if "output" in e)
+
+    def record(self, step_id: str, output: Any, **facts: Any) -> None:
+        """Keep what a step gave, and further facts of ``ENTRY_KEYS``; it is now the nearest."""
+        self.keep(step_id, {"output": output, **facts})
+
+    def record_error(self, step_id: str, error: Mapping[str, Any]) -> None:
+        """Keep why a step failed; what it gave in an earlier round is gone."""
+        self.keep(step_id, {"error": dict(error)})
+
+    def keep(self, step_id: str, entry: Entry) -> None:
+        """Keep an entry as it is, such as one that a branch recorded."""
+        self._entries.pop(step_id, None)
+        self._entries[step_id] = entry
+        self._steps[step_id] = entry
         self.mark += 1
         self._written[step_id] = self.mark
 
-    def list_since(self, mark: int) -> tuple[tuple[str, Any], ...]:
-        """The outputs recorded after the scope had this ``mark``, the nearest last."""
-        return tuple(pair for pair in self._outputs.items() if self._written[pair[0]] > mark)
+    def find(self, step_id: str) -> Entry:
+        """The entry of a step, empty before it has one."""
+        return self._steps.get(step_id, {})
+
+    def list_since(self, mark: int) -> tuple[tuple[str, Entry], ...]:
+        """The entries recorded after the scope had this ``mark``, the nearest last."""
+        return tuple(pair for pair in self._entries.items() if self._written[pair[0]] > mark)
 
     def find_nearest(self) -> Any:
         """The nearest output, None before the first."""
-        return self._outputs[next(reversed(self._outputs))] if self._outputs else None
+        outputs = self.outputs
+        return outputs[-1][1] if outputs else None
+
+
+def nearest_output(entries: Iterable[tuple[str, Entry]]) -> Any:
+    """The last output among entries, None when there is none."""
+    found = [entry["output"] for _, entry in entries if "output" in entry]
+    return found[-1] if found else None

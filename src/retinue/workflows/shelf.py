@@ -1,4 +1,4 @@
-"""Where stored workflows are found by name: the built-in ones, then those of the registries."""
+"""Where stored workflows are found by name: the built-in ones, then those of folders and registries."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Literal, Protocol
 from retinue.core.errors import RetinueError, UnknownWorkflowError
 from retinue.mesh.suggest import suggest
 from retinue.workflows.definition import Definition
-from retinue.workflows.loading import list_builtins, load_builtin, load_definition
+from retinue.workflows.loading import Loaded, list_builtins, load, load_builtin
 
 Origin = Literal["built-in", "custom"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """The text of one stored workflow and the reference it came from."""
+    """The text of one stored workflow, the reference it came from, and its digest where it has one."""
 
     text: str
     reference: str
+    digest: str | None = None
 
 
 class Shelf(Protocol):
@@ -28,8 +29,11 @@ class Shelf(Protocol):
     async def list_names(self) -> Sequence[str]:
         """The names that are kept here; raises RegistryError."""
 
-    async def find_text(self, name: str) -> StoredText | None:
-        """The text of this name, None when it is not here; raises RegistryError."""
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """The text of this name, of a tag or a digest if ``version`` is one; None when it is not here.
+
+        Raises RegistryError.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +47,29 @@ class Stored:
 
 
 class Library:
-    """All stored workflows; a built-in name cannot be taken over by a registry."""
+    """All stored workflows; a built-in name cannot be taken over by a folder or a registry."""
 
     def __init__(self, shelves: Sequence[Shelf] = ()) -> None:
         self._shelves = tuple(shelves)
 
-    async def get(self, name: str) -> Definition:
-        """The definition of this name; raises UnknownWorkflowError, DefinitionError, RegistryError."""
-        if name in list_builtins():
+    async def get(self, reference: str) -> Loaded:
+        """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
+
+        Raises UnknownWorkflowError, DefinitionError, RegistryError.
+        """
+        name, _, version = reference.partition("@")
+        if name in list_builtins() and not version:
             return load_builtin(name)
         for shelf in self._shelves:
-            stored = await shelf.find_text(name)
+            stored = await shelf.find_text(name, version or None)
             if stored is not None:
-                return load_definition(stored.text, source=stored.reference)
+                return load(stored.text, source=stored.reference, digest=stored.digest)
         known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
-        raise UnknownWorkflowError(name, near=suggest(name, known))
+        raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
 
     async def list_all(self) -> list[Stored]:
         """Every stored workflow; one that cannot be read is listed with its problem."""
-        found = [Stored(name, "built-in", load_builtin(name)) for name in list_builtins()]
+        found = [Stored(name, "built-in", load_builtin(name).definition) for name in list_builtins()]
         seen = {one.name for one in found}
         for shelf in self._shelves:
             try:
@@ -81,6 +89,6 @@ class Library:
             stored = await shelf.find_text(name)
             if stored is None:
                 raise UnknownWorkflowError(name)
-            return Stored(name, "custom", load_definition(stored.text, source=stored.reference))
+            return Stored(name, "custom", load(stored.text, source=stored.reference).definition)
         except RetinueError as error:
             return Stored(name, "custom", None, error)

@@ -8,7 +8,10 @@ step_type, condition, branches}``, templates ``{{ workflow.input.x }}`` and
 - a parallel step runs each step of ``branches.steps`` side by side;
 - a conditional step becomes its branches' steps, those of ``if_true`` with the condition as
   ``when`` and those of ``if_false`` with its negation; its own id names nothing afterwards;
-- the ``skill`` of a parallel or conditional step calls nothing, as in that ecosystem's engine;
+- a switch step runs the branch that is called as its ``condition``'s value is, else ``default``;
+- the ``skill`` of a parallel, conditional or switch step calls nothing, as in that engine;
+- ``error_handling`` is stop, continue or retry (three attempts), as a text or under any key;
+- ``retry``, ``on_error`` and ``compensate`` of a step are read as in the canonical grammar;
 - ``outputs`` as a text is another name by which templates may read the step;
 - a template may also stand within a longer text, where that engine knew whole texts only;
 - the run's output is every step's, merged, since no step there is the last one.
@@ -22,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.checks import unknown_key
-from retinue.workflows.definition import render_duration
 from retinue.workflows.documents import Document, Path
+from retinue.workflows.durations import render_duration
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
 _METADATA_KEYS = ("id", "name", "version", "description", "tags", "author", "created", "updated")
@@ -38,9 +41,13 @@ _STEP_KEYS = (
     "step_type",
     "condition",
     "branches",
+    "retry",
+    "on_error",
+    "compensate",
 )
-_LATER_KEYS = frozenset({"retry", "on_error", "compensate"})
+_PASSED_ON = ("retry", "on_error", "compensate")
 _STOPPING = frozenset({"stop", "fail", "abort", "fail_fast"})
+_CONTINUING = frozenset({"continue", "ignore"})
 _TEMPLATE = re.compile(r"(?P<dollar>\$?)\{\{(?P<inner>.*?)\}\}", re.DOTALL)
 _INPUT = re.compile(r"(?<![\w.])workflow\.input(?P<path>(?:\.[\w-]+)*)")
 _OUTPUT = re.compile(r"(?<![\w.])steps\.(?P<id>[\w-]+)\.outputs(?P<path>(?:\.[\w-]+)*)")
@@ -83,7 +90,7 @@ class _Translation:
         value = self._from.value
         self._check_keys(value, (), _TOP_KEYS)
         self._check_keys(value["metadata"], ("metadata",), _METADATA_KEYS)
-        self._check_error_handling(value.get("error_handling"))
+        settings = self._read_error_handling(value.get("error_handling"))
         self._collect_aliases(value["steps"])
         metadata = value["metadata"]
         name = metadata.get("id") or metadata.get("name")
@@ -96,6 +103,8 @@ class _Translation:
             "output": self._translate_value(value.get("output", "merged"), ("output",)),
         }
         self._lines |= {("name",): self._from.line_of(("metadata",)), (): self._from.line_of(())}
+        if settings:
+            canonical["settings"] = self._place(settings, ("settings",), ("error_handling",))
         if metadata.get("version") is not None:
             canonical["version"] = str(metadata["version"])
         if metadata.get("tags"):
@@ -141,18 +150,36 @@ class _Translation:
                 branches.get("steps"), (*path, "branches", "steps"), (*here, "steps"), None
             )
         elif kind == "switch":
-            raise self._from.fault(
-                (*path, "step_type"),
-                "step_type 'switch' is known, but not available in this version",
-                "write conditional steps",
-            )
+            canonical |= self._translate_switch(step, path, here)
+            if when is None:
+                canonical.pop("when", None)
+            else:
+                canonical["when"] = when.text
         else:
             raise self._from.fault(
                 (*path, "step_type"),
                 f"unknown step_type {kind!r}",
-                "write sequential, parallel or conditional",
+                "write sequential, parallel, conditional or switch",
             )
+        for key in _PASSED_ON:
+            if step.get(key) is not None:
+                canonical[key] = self._translate_value(step[key], (*path, key), (*here, key))
         return [canonical]
+
+    def _translate_switch(self, step: Mapping[str, Any], path: Path, here: Path) -> dict[str, Any]:
+        condition = self._read_condition(step, path)
+        if condition is None:
+            raise self._from.fault(path, "a switch step without a condition", "add condition")
+        branches = self._read_branches(step, path, None)
+        return {
+            "switch": self._place(condition.text, (*here, "switch"), condition.path),
+            "branches": {
+                name: self._translate_steps(
+                    nested, (*path, "branches", name), (*here, "branches", name), None
+                )
+                for name, nested in branches.items()
+            },
+        }
 
     def _fill_call(self, canonical: dict[str, Any], step: Mapping[str, Any], path: Path, here: Path) -> None:
         if "skill" not in step:
@@ -190,12 +217,14 @@ class _Translation:
         return found
 
     def _read_branches(
-        self, step: Mapping[str, Any], path: Path, known: tuple[str, ...]
+        self, step: Mapping[str, Any], path: Path, known: tuple[str, ...] | None
     ) -> Mapping[str, Any]:
         branches = step.get("branches")
         if not isinstance(branches, Mapping) or not branches:
-            raise self._from.fault(path, "no branches", f"add branches: {{{known[0]}: [...]}}")
-        self._check_keys(branches, (*path, "branches"), known)
+            name = known[0] if known else "default"
+            raise self._from.fault(path, "no branches", f"add branches: {{{name}: [...]}}")
+        if known is not None:
+            self._check_keys(branches, (*path, "branches"), known)
         for name, steps in branches.items():
             if not isinstance(steps, list):
                 raise self._from.fault((*path, "branches", name), "no list of steps", "write a list")
@@ -262,16 +291,23 @@ class _Translation:
     def _check_keys(self, value: Mapping[str, Any], path: Path, known: tuple[str, ...]) -> None:
         for key in value:
             if key not in known:
-                raise unknown_key(self._from, (*path, key), known, _LATER_KEYS)
+                raise unknown_key(self._from, (*path, key), known)
 
-    def _check_error_handling(self, value: Any) -> None:
-        said = list(value.values()) if isinstance(value, Mapping) else [value]
-        if any(item is not None and item not in _STOPPING for item in said):
-            raise self._from.fault(
-                ("error_handling",),
-                "error_handling other than stop is known, but not available in this version",
-                "leave it out: a failed step fails the run",
-            )
+    def _read_error_handling(self, value: Any) -> dict[str, Any]:
+        """The settings that a text, or the texts below any keys, stand for."""
+        settings: dict[str, Any] = {}
+        for said in value.values() if isinstance(value, Mapping) else (value,):
+            if isinstance(said, str) and said in _CONTINUING:
+                settings["on_error"] = "continue"
+            elif said == "retry":
+                settings["retry"] = {"attempts": 3}
+            elif said is not None and said not in _STOPPING:
+                raise self._from.fault(
+                    ("error_handling",),
+                    f"{said!r} is no way to handle errors",
+                    "write stop, continue or retry",
+                )
+        return settings
 
     def _place(self, value: Any, target: Path, path: Path) -> Any:
         self._lines[target] = self._from.line_of(path)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.mesh.budget import Budget
-from retinue.workflows.runs import StepOutcome
+from retinue.workflows.runs import ChildOutcome, StepOutcome
 
 Origin = Mapping[str, Any]
 """What a run was started with (``dispatching.render_origin``); ``calls_left`` is what it may cause."""
@@ -35,15 +35,17 @@ class Spending:
         return StepSpending(self._origin, self._budget)
 
     def divide(self, branches: int) -> Origin | None:
-        """The origin of each of so many branches, which are then `settle`-d together."""
+        """The origin of each of so many branches, each then settled by `settle_branch`."""
         if self._budget is None or self._origin is None:
             return self._origin
         return {**self._origin, "calls_left": self._budget.left // branches}
 
-    def settle(self, used: int) -> None:
-        """What the branches have used."""
-        if self._budget is not None:
-            self._budget.spend(used)
+    def settle_branch(self, origin: Origin | None, ended: ChildOutcome | None) -> None:
+        """What a branch with this origin has used: its whole part where it does not tell."""
+        if self._budget is None or origin is None:
+            return
+        told = ended.value.get("calls") if ended is not None and ended.status == "done" else None
+        self._budget.spend(int(origin["calls_left"] if told is None else told))
 
 
 class StepSpending:

@@ -1,0 +1,223 @@
+"""``retinue runs``, ``resume``, ``cancel``, ``rerun``, ``signal``: what became of runs, and steering them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli.options import json_option
+from retinue.cli.output import clean, note, print_json, print_table, working
+from retinue.cli.session import open_session, run_command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from retinue.apps.client import Client
+    from retinue.apps.following import Follower
+
+STATUSES = ("running", "done", "failed", "cancelled")
+_SHOWN_CHARACTERS = 200
+
+
+@click.command()
+@click.argument("run", metavar="[ID]", required=False)
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many.",
+)
+@click.option("--follow", is_flag=True, help="Watch the steps of run ID until it ends.")
+@json_option
+def runs(
+    run: str | None, status: str | None, workflow: str | None, limit: int, follow: bool, as_json: bool
+) -> None:
+    """List the runs, or show one as a tree of its steps.
+
+    The tree has each step with its agent, time, attempts, and what it gave or why it failed. --follow
+    tells each step as it ends, then prints the output; the run goes on when you stop watching.
+    """
+    if run is None:
+        asked = {"status": status, "workflow": workflow, "limit": limit}
+        reply = run_command(_ask("list_runs", {key: value for key, value in asked.items() if value}))
+        _print_list(reply, as_json)
+    elif follow:
+        print_json(run_command(_follow(lambda follower: follower.follow(run))), compact=as_json)
+    else:
+        shown = run_command(_ask("show_run", {"run": run}))
+        if as_json:
+            print_json(shown)
+        else:
+            click.echo("\n".join(_draw(shown)))
+
+
+@click.command()
+@click.argument("run", metavar="ID")
+@json_option
+def resume(run: str, as_json: bool) -> None:
+    """Go on with a cancelled run where it stopped.
+
+    What was done is not done again. The steps are shown, and the output is printed, as by run.
+    """
+    print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
+
+
+@click.command()
+@click.argument("run", metavar="ID")
+@click.option("--from", "from_step", metavar="STEP", required=True, help="The first step to run again.")
+@json_option
+def rerun(run: str, from_step: str, as_json: bool) -> None:
+    """Run again from a step on, as a new run.
+
+    What was recorded before STEP is kept. The steps are shown, and the output is printed, as by run.
+    """
+    print_json(run_command(_follow(lambda follower: follower.rerun(run, from_step))), compact=as_json)
+
+
+@click.command()
+@click.argument("run", metavar="ID")
+@json_option
+def cancel(run: str, as_json: bool) -> None:
+    """Stop a run, its branches and the calls in flight.
+
+    Says which effects had already happened; a run that has ended stays as it is.
+    """
+    from retinue.apps.following import describe_effects
+
+    reply = run_command(_ask("cancel_run", {"run": run}))
+    if as_json:
+        print_json(reply)
+        return
+    click.echo(f"{reply['run']}  {reply['status']}")
+    for line in describe_effects(reply.get("effects")):
+        note(line)
+
+
+@click.command()
+@click.argument("run", metavar="ID")
+@click.argument("topic")
+@click.argument("value", metavar="[VALUE]", default="true")
+@click.option("--step", metavar="STEP", help="Which step, where several wait for the topic.")
+@json_option
+def signal(run: str, topic: str, value: str, step: str | None, as_json: bool) -> None:
+    """Answer a step that waits, such as for an approval.
+
+    VALUE is JSON; what is no JSON counts as text.
+    """
+    asked = {"run": run, "topic": topic, "value": _read_value(value)}
+    reply = run_command(_ask("signal_run", asked if step is None else asked | {"step": step}))
+    if as_json:
+        print_json(reply)
+    elif reply["step"] is None:
+        note(f"kept until a step of {run} waits for {topic}")
+    else:
+        note(f"given to step {reply['step']}")
+
+
+def _read_value(text: str) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+@asynccontextmanager
+async def _hub() -> AsyncIterator[Client]:
+    """The running hub: where there is none, there are no runs to ask about."""
+    from retinue.core.errors import HubNotRunningError
+
+    async with open_session().client() as client:
+        if client.hub_url is None:
+            raise HubNotRunningError("this command")
+        yield client
+
+
+async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async with _hub() as client:
+        reply: dict[str, Any] = await client.get(skill, arguments)
+        return reply
+
+
+async def _follow(ask: Callable[[Follower], Any]) -> Any:
+    from retinue.apps.following import Follower
+
+    async with _hub() as client:
+        with working("running") as say:
+            return await ask(Follower(client, say))
+
+
+def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(reply)
+        return
+    rows = reply["runs"]
+    if not rows:
+        note("no runs yet; start one: retinue run WORKFLOW")
+        return
+    print_table(
+        ("RUN", "WORKFLOW", "STATUS", "STARTED", "SECONDS"),
+        [
+            (
+                row["run"],
+                row["workflow"],
+                row["status"],
+                datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S"),
+                f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
+    """The run and its steps, one line each, what is nested further in."""
+    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}"
+    if "forked_from" in shown:
+        yield f"  again from {shown['forked_from']}"
+    for node in shown["steps"]:
+        yield from _draw_step(node, 1)
+    if "error" in shown:
+        yield f"error: {clean(shown['error']['message'])}"
+        for one in shown["error"].get("data", {}).get("compensated", ()):
+            ended = "undone" if one["ok"] else f"not undone: {clean(one['error'].get('message'))}"
+            yield f"  {one['step']}  {ended}"
+    if "output" in shown:
+        yield f"output: {_shorten(shown['output'])}"
+
+
+def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
+    said = [f"{'  ' * depth}{node['step']}", node["status"]]
+    said += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
+    if node.get("duration_ms") is not None:
+        said.append(f"{node['duration_ms'] / 1000:.1f} s")
+    if len(node.get("attempts", ())) > 1:
+        said.append(f"{len(node['attempts'])} attempts")
+    if node.get("handled"):
+        said.append("failure taken by on_error")
+    yield "  ".join(said)
+    inner = "  " * (depth + 2)
+    if node["status"] == "waiting":
+        yield f"{inner}waits for {clean(node.get('topic'))}: {clean(node.get('message'))}"
+    if "error" in node:
+        yield f"{inner}{clean(node['error'].get('message'))}"
+    elif "output" in node:
+        yield f"{inner}{_shorten(node['output'])}"
+    for nested in node.get("steps", ()):
+        yield from _draw_step(nested, depth + 1)
+
+
+def _shorten(value: Any) -> str:
+    import orjson
+
+    text = clean(orjson.dumps(value).decode())
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

@@ -1,0 +1,126 @@
+"""The automatic choice of a workflow for a prompt: rules in a fixed order, the first that fits decides.
+
+Pure. A rule may ask for words (``pattern``), for a length in words, and for a complexity; all that it
+asks for must hold (SPEC 3, the rule selector).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Complexity = Literal["low", "medium", "high"]
+
+AUTO = "auto"
+
+_ORDER: tuple[Complexity, ...] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When to take a workflow; ``words`` = at least, at most; ``complexity`` = at least."""
+
+    workflow: str
+    because: str
+    pattern: re.Pattern[str] | None = None
+    words: tuple[int, int | None] = (0, None)
+    complexity: Complexity = "low"
+    competitive_only: bool = False
+
+
+def _words(*stems: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "code-review",
+        "it asks for a review of code",
+        _words(
+            r"code[ -]?review",
+            r"(?:review|audit|check) (?:this|the|my|our|following)"
+            r" (?:code|function|class|module|script|diff|patch)",
+            r"security (?:review|audit)",
+            r"(?:find|look for) (?:bugs|vulnerabilities)",
+        ),
+    ),
+    Rule(
+        "competitive",
+        "it asks for several answers to compare",
+        _words(
+            r"compar(?:e|ing) (?:several|different|approaches|solutions)",
+            "alternatives",
+            "best of",
+            "compete",
+        ),
+    ),
+    Rule("competitive", "parallel work was asked for", competitive_only=True),
+    Rule(
+        "iterative",
+        "it asks for a result that is improved until it is good",
+        _words("iterat", "refin", "polish", "improv", r"until (?:it|all|the|every)"),
+    ),
+    Rule("plan-execute", "it is a complex task", complexity="high"),
+    Rule(
+        "plan-execute",
+        "it asks for a design or a plan",
+        _words("plan", "design", "architect", "roadmap", r"step[ -]by[ -]step"),
+        words=(6, None),
+    ),
+    Rule(
+        "plan-execute",
+        "it asks to build something of several parts",
+        _words("implement", "build", "creat", "develop", "migrat", "refactor", "write"),
+        complexity="medium",
+    ),
+    Rule("direct", "it is one simple task"),
+)
+"""The rules in the order in which they are asked; the last one always fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The workflow that was chosen, why, and what was measured of the prompt."""
+
+    workflow: str
+    because: str
+    complexity: Complexity
+    words: int
+    lines: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "workflow": self.workflow,
+            "because": self.because,
+            "complexity": self.complexity,
+            "words": self.words,
+            "lines": self.lines,
+        }
+
+
+def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequence[Rule] = RULES) -> Selection:
+    """The workflow for a prompt. ``parallel``: true prefers a competition, false rules it out (SPEC 7)."""
+    words, lines = len(prompt.split()), prompt.count("\n") + 1
+    complexity = measure_complexity(words, lines)
+    for rule in rules:
+        if rule.workflow == "competitive" and parallel is False:
+            continue
+        if rule.competitive_only and not parallel:
+            continue
+        least, most = rule.words
+        if words < least or (most is not None and words > most):
+            continue
+        if _ORDER.index(complexity) < _ORDER.index(rule.complexity):
+            continue
+        if rule.pattern is None or rule.pattern.search(prompt):
+            return Selection(rule.workflow, rule.because, complexity, words, lines)
+    return Selection("direct", "no rule fits", complexity, words, lines)
+
+
+def measure_complexity(words: int, lines: int) -> Complexity:
+    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (SPEC 3)."""
+    if lines > 50 or words > 500:
+        return "high"
+    return "medium" if lines > 10 or words > 100 else "low"
