@@ -195,7 +195,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     # Seed 004: inter-agent MCP
     "S-01": Requirement("every agent can be MCP server and MCP client at once", MCP),
     "S-02": Requirement("the server exposes tools and resources", MCP),
-    "S-03": Requirement("the client connects to other agents and calls them", MCP),
+    "S-03": Requirement("the client connects to other agents and calls them", rest=MCP),
     "S-04": Requirement("the seed's initialize reply", MCP),
     "S-05": Requirement("JSON-RPC 2.0 throughout", MCP),
     "S-06": Requirement("nothing is exposed by default", rest=MCP),

@@ -19,11 +19,13 @@ from starlette.types import ASGIApp
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.mesh import Mesh, open_mesh
+from retinue.apps.parts import HOME_SOURCE
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, UnknownAgentError
 from retinue.drivers.http import HttpClient
+from retinue.drivers.mcp_peers import McpPeers
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
@@ -39,6 +41,7 @@ from retinue.surfaces.execute import execute_route
 from retinue.surfaces.faults import rest_fault
 from retinue.surfaces.health import health_route
 from retinue.surfaces.hooks import HOOK_TOKEN, hook_route
+from retinue.surfaces.mcp_relay.door import RelayDoor, mcp_relay_route
 from retinue.surfaces.security import check_bind, visitor_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -136,6 +139,7 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
     """The hub's doors: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
     without_id = settings.execute.answer_without_id
+    mcp_peers = McpPeers(mesh.http, tokens={HOME_SOURCE: state.local_token()})
 
     @lru_cache(maxsize=8)
     def own_card(scopes: frozenset[str]) -> bytes:
@@ -158,6 +162,7 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            mcp_relay_route(RelayDoor(mesh.dispatcher, mesh.directory, mcp_peers)),
             card_route(own_card),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),

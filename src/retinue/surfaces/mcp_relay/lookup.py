@@ -1,0 +1,66 @@
+"""The dispatch path's view of one agent behind the relay: this listing, no other, and no schema of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retinue.core.errors import RetinueError, UnknownSkillError
+from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.mesh.dispatch import Lookup
+from retinue.mesh.visibility import is_visible
+
+
+class PinnedLookup:
+    """Finds skills of one listing; one that its card does not show is asked for once more at its source.
+
+    A session lives in one process, so no other agent may take its calls. The agent checks arguments and
+    results itself, and says so in its own words; a second check here would only say it in others.
+    """
+
+    def __init__(self, lookup: Lookup, listing: Listing) -> None:
+        self._lookup = lookup
+        self._listing = listing
+
+    async def resolve_skill(
+        self,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        version_range: str | None = None,
+        agent: str | None = None,
+    ) -> tuple[Listing, ...]:
+        """The listing; raises UnknownSkillError, for a hidden skill as for a missing one."""
+        listing: Listing | None = self._listing
+        skill = find_tool(self._listing.record, skill_id, scopes)
+        if skill is None:
+            listing = await self._lookup.reread(self._listing)
+            skill = None if listing is None else find_tool(listing.record, skill_id, scopes)
+        if listing is None or skill is None:
+            raise UnknownSkillError(skill_id)
+        return (_unchecked(listing, skill),)
+
+    async def reread(self, listing: Listing) -> Listing | None:
+        newer = await self._lookup.reread(self._listing)
+        held = listing.record.skills[0]
+        skill = None if newer is None else newer.record.find_skill(held.id)
+        return None if newer is None or skill is None else _unchecked(newer, skill)
+
+    def mark_reachable(self, listing: Listing) -> None:
+        self._lookup.mark_reachable(listing)
+
+    def mark_degraded(self, listing: Listing, reason: str) -> None:
+        self._lookup.mark_degraded(listing, reason)
+
+    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+        self._lookup.mark_unreachable(listing, error)
+
+
+def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill | None:
+    """The skill that a client of these scopes means by a tool's name."""
+    skill = record.find_skill(name)
+    return skill if skill is not None and is_visible(skill, scopes) else None
+
+
+def _unchecked(listing: Listing, skill: Skill) -> Listing:
+    bare = replace(skill, input_schema=None, output_schema=None)
+    return replace(listing, record=replace(listing.record, skills=(bare,)))
