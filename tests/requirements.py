@@ -193,7 +193,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-43": Requirement("FORGET deletes the cache entry", KOI),
     "K-44": Requirement("a poll empties what it returned; unsent queues survive a restart", KOI),
     # Seed 004: inter-agent MCP
-    "S-01": Requirement("every agent can be MCP server and MCP client at once", MCP),
+    "S-01": Requirement("every agent can be MCP server and MCP client at once", rest=MCP),
     "S-02": Requirement("the server exposes tools and resources", MCP),
     "S-03": Requirement("the client connects to other agents and calls them", rest=MCP),
     "S-04": Requirement("the seed's initialize reply", MCP),
@@ -201,7 +201,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "S-06": Requirement("nothing is exposed by default", rest=MCP),
     "S-07": Requirement("agent.json mcp.expose_tools", rest=MCP),
     "S-08": Requirement("agent.json mcp.private_tools", rest=MCP),
-    "S-09": Requirement("tools/call with name, arguments, integer id", MCP),
+    "S-09": Requirement("tools/call with name, arguments, integer id"),
     "S-10": Requirement("an inbound call becomes the event EXEC:TOOL_CALL that runs it", MCP),
     "S-11": Requirement("the result is content of type text", MCP),
     "S-12": Requirement("tool names with colons", MCP),

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher
+from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher, agent_mcp
 from retinue.apps.hub import hub_app
 from retinue.apps.joined import JoinedMesh
 from retinue.apps.mesh import Mesh, open_mesh
@@ -168,7 +168,9 @@ class System:
         mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
-        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown)
+        mcp = agent_mcp(agent, dispatcher, self.settings)
+        await stack.enter_async_context(mcp.running())
+        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, mcp=mcp)
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)

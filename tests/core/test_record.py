@@ -36,8 +36,13 @@ DESIGN = {
     "Hop": "agent skill",
 }
 
-BESIDE_THE_DESIGN = {"TraceContext": {"depth_given"}}
-"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004)."""
+BESIDE_THE_DESIGN = {
+    "TraceContext": {"depth_given"},
+    "Resource": {"title", "description", "live"},
+    "Prompt": {"title", "description", "visibility"},
+}
+"""What MCP says of resources and prompts, and whether readers may subscribe (SPEC 5).
+``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004)."""
 
 
 @pytest.mark.parametrize("name", DESIGN)

@@ -42,6 +42,8 @@ from retinue.settings import Settings
 from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.health import health_route
+from retinue.surfaces.mcp.door import McpDoor, McpOptions
+from retinue.surfaces.mcp.record_shelf import RecordShelf
 from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, DoorSettings, Tokens, check_bind
 
 _log = structlog.get_logger("retinue.agent")
@@ -92,8 +94,11 @@ async def serve_agent(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url)
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url)
+        mcp = agent_mcp(agent, dispatcher, settings)
+        await stack.enter_async_context(mcp.running())
+        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
+        stack.callback(mcp.end)
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
         if options.publish:
@@ -124,8 +129,21 @@ def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: st
     )
 
 
+def agent_mcp(agent: Agent, dispatcher: Dispatcher, settings: Settings) -> McpDoor:
+    """The MCP server of one agent; the caller enters its ``running()``."""
+    shelf = RecordShelf(agent.record, agent.changes.subscribe)
+    return McpDoor(shelf, dispatcher, McpOptions(max_body_bytes=settings.limits.body_bytes))
+
+
 def agent_app(
-    agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State, *, host: str, url: str
+    agent: Agent,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    mcp: McpDoor | None = None,
 ) -> ASGIApp:
     """The doors of one agent, behind the doorkeeper."""
     record = agent.record(url)
@@ -139,6 +157,7 @@ def agent_app(
             execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
             card_route(card),
             health_route(),
+            *(() if mcp is None else (mcp.route(),)),
         ]
     )
     return guarded(app, settings, state, host)

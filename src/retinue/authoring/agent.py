@@ -14,6 +14,7 @@ from retinue.authoring.signatures import Signature, encode_result, read_signatur
 from retinue.core.call import LOCAL, Answer, Call, Outcome
 from retinue.core.errors import InvalidSettingError, UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait, Visibility
+from retinue.mesh.changes import Change, Changes
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guards import fresh_trace
 from retinue.mesh.schema import check_skill
@@ -61,6 +62,7 @@ class Agent:
             "annotations": dict(annotations or {}),
             "traits": tuple(traits),
         }
+        self.changes = Changes()
         self._skills: dict[str, Skill] = {}
         self._functions: dict[str, tuple[Callable[..., Any], Signature]] = {}
         for skill in skills:
@@ -108,6 +110,7 @@ class Agent:
             if skill.id not in self._skills:
                 raise UnknownSkillError(skill.id)
             self._skills[skill.id] = skill
+        self.changes.tell(Change("tools"))
 
     def declare(self, skill: Skill) -> None:
         """Add a skill without a function; its schemas are checked now (SchemaRefusedError)."""
@@ -117,6 +120,7 @@ class Agent:
             )
         check_skill(skill)
         self._skills[skill.id] = skill
+        self.changes.tell(Change("tools"))
 
     @overload
     def skill(self, id_: F, /) -> F: ...

@@ -92,6 +92,10 @@ class Resource:
     name: str
     mime: str = "application/json"
     visibility: Visibility = "mesh"
+    title: str | None = None
+    description: str = ""
+    live: bool = False
+    """It changes, and readers may ask to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class Prompt:
 
     name: str
     arguments: tuple[PromptArgument, ...] = ()
+    visibility: Visibility = "mesh"
+    title: str | None = None
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Protocol
 
-from retinue.core.record import AgentRecord, Skill, Visibility
+from retinue.core.record import AgentRecord, Visibility
 
 
-def is_visible(skill: Skill, scopes: frozenset[str]) -> bool:
-    """Whether a caller of these scopes sees the skill; a hidden one is to it as a missing one.
+class Shown(Protocol):
+    """A skill, a resource or a prompt: whatever is marked with who sees it."""
+
+    @property
+    def visibility(self) -> Visibility: ...
+
+
+def is_visible(thing: Shown, scopes: frozenset[str]) -> bool:
+    """Whether a caller of these scopes sees it; a hidden one is to it as a missing one.
 
     What is exposed to MCP clients is open to the mesh as well.
     """
-    return skill.visibility in scopes or (skill.visibility == "exposed" and "mesh" in scopes)
+    return thing.visibility in scopes or (thing.visibility == "exposed" and "mesh" in scopes)
 
 
 def apply_lists(

@@ -77,6 +77,7 @@ def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, An
             endpoints=() if _follow_from_url(record.endpoints) else record.endpoints,
             traits=tuple(trait for trait in record.traits if trait.skill_id not in hidden),
             resources=tuple(one for one in record.resources if _is_shown(one.visibility, scopes)),
+            prompts=tuple(one for one in record.prompts if _is_shown(one.visibility, scopes)),
             # The names of private things are private too.
             resource_globs={"expose": globs["expose"]} if globs and globs.get("expose") else None,
         ),

@@ -1,0 +1,90 @@
+"""``tools/list`` and ``tools/call``: a tool call is one dispatch (SPEC 5, S-09 … S-11; SPEC 6)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+import structlog
+from mcp.shared.exceptions import MCPError
+
+from retinue.core.call import Call, Outcome
+from retinue.core.errors import ExecutionFailedError, OutputInvalidError, Problem, RetinueError
+from retinue.core.record import Schema
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import Calls
+from retinue.protocols.mcp.content import render_call_result, render_error_result
+from retinue.protocols.mcp.tools import read_arguments
+from retinue.surfaces.faults import mcp_fault
+from retinue.surfaces.mcp.callers import Caller, Context, caller_of, principal_of, view
+from retinue.surfaces.mcp.channel import McpChannel
+from retinue.surfaces.mcp.eras import complete
+from retinue.surfaces.mcp.shelf import Shelf
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHandlers:
+    """The requests about tools."""
+
+    shelf: Shelf
+    calls: Calls
+    guard_as_tool_error: bool = False
+
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> dict[str, Any]:
+        """Every tool at once: clients read all pages anyway."""
+        tools = self.shelf.tools(principal_of(context).scopes).tools
+        return complete(context, {"tools": tools}, cacheable=True)
+
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """Run one tool; a hidden one and a missing one are refused by the same dispatch."""
+        result = await self._run(caller_of(context), params, McpChannel(context))
+        return complete(context, result)
+
+    def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """What the SDK checks ``Mcp-Param-*`` headers against, for the caller of this request."""
+        return self.shelf.tools(view.get()).find_input_schema(name)
+
+    async def _run(
+        self, caller: Caller, params: types.CallToolRequestParams, channel: Channel
+    ) -> dict[str, Any]:
+        entry = self.shelf.tools(caller.scopes).find(params.name)
+        schema = None if entry is None else entry.skill.input_schema
+        call = Call(
+            id=uuid.uuid4().hex,
+            skill=params.name if entry is None else entry.skill.id,
+            arguments=read_arguments(schema, params.arguments),
+            principal=caller.principal,
+            door=caller.door,
+            trace=caller.trace,
+            agent=self.shelf.agent if entry is None or entry.agent is None else entry.agent,
+        )
+        try:
+            outcome = await self.calls.dispatch(call, channel)
+        except Exception:  # noqa: BLE001 - a mistake of ours: its text belongs in the log, not on the wire
+            _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
+            error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
+            return self._render_error(error)
+        return self._render(outcome, None if entry is None else entry.skill.output_schema)
+
+    def _render(self, outcome: Outcome, output_schema: Schema | None) -> dict[str, Any]:
+        if outcome.error is not None:
+            return self._render_error(outcome.error)
+        try:
+            return render_call_result(outcome.value, outcome.parts, output_schema)
+        except TypeError as cause:
+            problem = Problem("", f"it is no JSON value: {cause}")
+            return self._render_error(OutputInvalidError(outcome.skill, [problem]))
+
+    def _render_error(self, error: RetinueError) -> dict[str, Any]:
+        """A result that a model reads, or a JSON-RPC error (raised)."""
+        code, message, data = mcp_fault(error, guard_as_tool_error=self.guard_as_tool_error)
+        if code is not None:
+            raise MCPError(code, message, data)
+        return render_error_result(message, data)

@@ -1,0 +1,36 @@
+"""``/mcp``: the SDK's Streamable HTTP, each session bound to whoever opened it."""
+
+from __future__ import annotations
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Receive, Scope, Send
+
+from retinue.core.call import Principal
+from retinue.surfaces.mcp.callers import narrow, view
+from retinue.surfaces.security import visitor_of
+
+
+class McpEndpoint:
+    """The door as an ASGI app, behind a Doorkeeper."""
+
+    def __init__(self, manager: StreamableHTTPSessionManager) -> None:
+        self._manager = manager
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = narrow(visitor_of(scope).principal)
+        # the SDK compares this with the session's opener and answers a stranger as it would a lost session
+        scope["user"] = AuthenticatedUser(
+            AccessToken(token="", client_id=_owner(principal), scopes=sorted(principal.scopes))
+        )
+        marked = view.set(principal.scopes)
+        try:
+            await self._manager.handle_request(scope, receive, send)
+        finally:
+            view.reset(marked)
+
+
+def _owner(principal: Principal) -> str:
+    """One name per principal and its rights: a narrowed caller is not the wide one's heir."""
+    return f"{principal.kind}:{principal.id}:{' '.join(sorted(principal.scopes))}"

@@ -1,0 +1,93 @@
+"""What an MCP door offers: the port that an agent and a hub each fill, and the catalog of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from retinue.core.record import Prompt, Resource, Skill
+from retinue.mesh.changes import ChangeObserver
+from retinue.protocols.mcp.names import Names, list_spellings, safe_names, tool_id
+from retinue.protocols.mcp.tools import render_tool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """Who answers: what ``initialize`` says. ``logs`` = its skills send log lines to clients."""
+
+    name: str
+    version: str = ""
+    title: str | None = None
+    instructions: str | None = None
+    logs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEntry:
+    """One tool: a skill, of another agent where ``agent`` is set, under the name that clients see."""
+
+    alias: str
+    skill: Skill
+    agent: str | None = None
+
+
+class ToolCatalog:
+    """The tools that one kind of caller sees; rendered once, found by every spelling.
+
+    ``offered`` are (agent or None, skill) in their order; those of ``unlisted`` are callable all the same.
+    """
+
+    def __init__(
+        self,
+        offered: Iterable[tuple[str | None, Skill]],
+        *,
+        names: Names = "safe",
+        unlisted: Iterable[tuple[str | None, Skill]] = (),
+    ) -> None:
+        listed, further = list(offered), list(unlisted)
+        ids = [tool_id(agent, skill.id) for agent, skill in (*listed, *further)]
+        aliases = safe_names(ids) if names == "safe" else {one: one for one in ids}
+        entries = [
+            ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in (*listed, *further)
+        ]
+        self.entries: Sequence[ToolEntry] = tuple(entries[: len(listed)])
+        self.tools: list[dict[str, Any]] = [
+            render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in self.entries
+        ]
+        self._found: dict[str, ToolEntry] = {}
+        for entry in entries:
+            for spelling in list_spellings(entry.agent, entry.skill.id):
+                self._found.setdefault(spelling, entry)
+        # an alias is what the list shows: it wins over anybody's spelling
+        self._found.update((entry.alias, entry) for entry in entries)
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self.tools}
+
+    def find(self, name: str) -> ToolEntry | None:
+        """The tool of this alias or original name."""
+        return self._found.get(name)
+
+    def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The input schema as listed, by alias or original name."""
+        entry = self._found.get(name)
+        return None if entry is None else self._schemas.get(entry.alias)
+
+
+class Shelf(Protocol):
+    """What a door shows to a caller of these scopes; asked for each request, so answers are kept ready."""
+
+    @property
+    def facts(self) -> ServerFacts: ...
+
+    @property
+    def agent(self) -> str:
+        """Whose skills are meant by a name without an agent."""
+
+    def tools(self, scopes: frozenset[str]) -> ToolCatalog: ...
+
+    def resources(self, scopes: frozenset[str]) -> Sequence[Resource]: ...
+
+    def prompts(self, scopes: frozenset[str]) -> Sequence[Prompt]: ...
+
+    def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
+        """Be told what changed, in any thread, after the shelf has it."""
