@@ -43,7 +43,7 @@ from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_tra
 from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
 from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
-from retinue.surfaces.mcp_relay.lookup import PinnedLookup
+from retinue.surfaces.mcp_relay.lookup import PinnedLookup, find_tool
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
 from retinue.surfaces.mcp_relay.view import narrow_tools
 from retinue.surfaces.security import Headers, visitor_of
@@ -230,7 +230,9 @@ class RelayDoor:
             invoker_of=lambda _: exchange,
         )
         arguments = message.params.get("arguments")
-        call = self._as_call(message, visit, name, {} if arguments is None else arguments)
+        skill = find_tool(visit.listing.record, name, visit.principal.scopes)
+        skill_id = name if skill is None else skill.id
+        call = self._as_call(message, visit, skill_id, {} if arguments is None else arguments)
         return (await dispatcher.dispatch(call)).error
 
     async def _carry(self, message: Message, visit: _Visit, exchange: Exchange) -> RetinueError | None:

@@ -8,6 +8,7 @@ from retinue.core.errors import RetinueError, UnknownSkillError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.visibility import is_visible
+from retinue.protocols.mcp.names import safe_names
 
 
 class PinnedLookup:
@@ -56,9 +57,12 @@ class PinnedLookup:
 
 
 def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill | None:
-    """The skill that a client of these scopes means by a tool's name."""
+    """The skill that a client of these scopes means by a tool's name: its id, or the alias it is shown."""
     skill = record.find_skill(name)
-    return skill if skill is not None and is_visible(skill, scopes) else None
+    if skill is not None:
+        return skill if is_visible(skill, scopes) else None
+    seen = {one.id: one for one in record.skills if is_visible(one, scopes)}
+    return next((seen[one] for one, alias in safe_names(seen).items() if alias == name), None)
 
 
 def _unchecked(listing: Listing, skill: Skill) -> Listing:

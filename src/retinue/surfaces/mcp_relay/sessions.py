@@ -28,7 +28,7 @@ class Session:
     agent: str
     id: str
     listing: ListingKey
-    owner: tuple[str, str]
+    owner: str
     last_used: float
     in_flight: int = 0
 
@@ -59,7 +59,7 @@ class Sessions:
 
     def open(self, agent: str, session_id: str, listing: ListingKey, principal: Principal) -> bool:
         """Note a session that ``listing`` has opened; False when the id is somebody else's here."""
-        key, owner = (agent, session_id), (principal.kind, principal.id)
+        key, owner = (agent, session_id), _owner(principal)
         known = self._open.get(key)
         if known is not None:
             return (known.listing, known.owner) == (listing, owner)
@@ -70,7 +70,7 @@ class Sessions:
         """The session, if it is this principal's; one of another is to it as one that never was."""
         self._expire()
         session = self._open.get((agent, session_id))
-        if session is None or session.owner != (principal.kind, principal.id):
+        if session is None or session.owner != _owner(principal):
             return None
         return session
 
@@ -108,3 +108,8 @@ class Sessions:
                 kept.append(session)
         for session in kept:
             self._open[session.agent, session.id] = session
+
+
+def _owner(principal: Principal) -> str:
+    """One name per principal and its rights: a narrowed caller is not the wide one's heir."""
+    return f"{principal.kind}:{principal.id}:{' '.join(sorted(principal.scopes))}"
