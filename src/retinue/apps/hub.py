@@ -95,7 +95,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         mesh.events.subscribe(log_line)
         app = hub_app(mesh, settings, state, host=options.host, url=url)
         await stack.enter_async_context(serving(app, listener, stop))
-        state.write_hub(url)
+        state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await mesh.directory.refresh()
         upkeep = asyncio.create_task(
@@ -129,6 +129,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 timeout_s=settings.timeouts.probe_s,
             )
             _say_agents(mesh.directory, say)
+            state.write_hub(url)
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         say(f"stopping: {stop.reason}")

@@ -36,11 +36,12 @@ def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """Where the hub of a state folder answers."""
+    """Where the hub of a state folder answers; ready = the agents that it starts have been waited for."""
 
     url: str
     pid: int
     started_at: str
+    is_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class State:
         """The running hub, or None; a file left by a killed hub counts as none."""
         try:
             found = orjson.loads(self.hub_file.read_bytes())
-            hub = HubAddress(str(found["url"]), int(found["pid"]), str(found.get("started_at", "")))
+            started_at, is_ready = str(found.get("started_at", "")), bool(found.get("ready", True))
+            hub = HubAddress(str(found["url"]), int(found["pid"]), started_at, is_ready)
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
         except FileNotFoundError:
@@ -120,10 +122,10 @@ class State:
             ) from error
         return hub if _is_alive(hub.pid) else None
 
-    def write_hub(self, url: str) -> None:
+    def write_hub(self, url: str, *, ready: bool = True) -> None:
         """Say where this process answers as the hub."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        address = {"url": url, "pid": os.getpid(), "started_at": started_at}
+        address = {"url": url, "pid": os.getpid(), "started_at": started_at, "ready": ready}
         with storage_errors(self.hub_file):
             replace_file(self.hub_file, orjson.dumps(address), mode=0o600)
 
