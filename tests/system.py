@@ -168,7 +168,7 @@ class System:
         mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
-        mcp = agent_mcp(agent, dispatcher, self.settings)
+        mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, mcp=mcp)
         later.app = self.recording.before(agent.name, app)

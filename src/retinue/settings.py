@@ -84,6 +84,14 @@ class ExecuteTable(_Table):
     answer_without_id: bool = False
 
 
+class McpTable(_Table):
+    """``[mcp]``: how the MCP doors answer."""
+
+    names: Literal["safe", "seed"] = "safe"
+    guard_as_tool_error: bool = False
+    result_chars: int = Field(100_000, ge=4_000)
+
+
 class DirectoryTable(_Table):
     """``[directory]``: how fresh the list of agents is kept."""
 
@@ -137,6 +145,7 @@ class Settings(BaseSettings):
     limits: LimitTable = LimitTable()
     doors: DoorTable = DoorTable()
     execute: ExecuteTable = ExecuteTable()
+    mcp: McpTable = McpTable()
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import mcp_types as types
 import orjson
 import pytest
 
@@ -214,6 +215,23 @@ async def test_a_call_does_not_outlive_its_time_whatever_progress_it_makes(
             await everything.wait_for(f"late-{era}", method=False)
         else:
             await everything.wait_for("notifications/cancelled")
+
+
+async def test_the_clock_of_a_call_stands_while_a_person_is_asked(
+    retinue_home: Path, wire: Wire, everything: Everything
+) -> None:
+    """The question waits longer than a call may take; the answer's own message sets the clock going."""
+    async with open_system(State(retinue_home), timeouts={"door_s": 0.4}) as system:
+        await everything.publish(system)
+        relay = Relay(system, await system.start_hub(), wire, everything)
+
+        async def answer(context: Any, params: Any) -> types.ElicitResult:
+            await asyncio.sleep(1.0)
+            return types.ElicitResult(action="accept", content={"colour": "blue"})
+
+        async with relay.client("legacy", elicitation_callback=answer) as client:
+            result = await client.call_tool("ask")
+    assert result.content[0].text == "accept {'colour': 'blue'}"  # type: ignore[union-attr]
 
 
 async def test_streams_that_are_idle_outlive_the_time_of_a_call(

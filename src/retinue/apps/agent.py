@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from retinue.apps.children import say_ready
+from retinue.apps.exposure import watch_lists
 from retinue.apps.joined import JoinedMesh, tell_hub
 from retinue.apps.parts import (
     configured_registry,
@@ -26,6 +27,7 @@ from retinue.apps.serving import Stop, bind, serving, url_of
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.authoring.reading import local_reader
 from retinue.core.call import Principal
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
@@ -33,7 +35,7 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.registry import Published, Registry, publish_card, withdraw
 from retinue.drivers.state import State
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
@@ -94,20 +96,30 @@ async def serve_agent(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url)
-        mcp = agent_mcp(agent, dispatcher, settings)
+        mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
         stack.callback(mcp.end)
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
+        registry = configured_registry(options.registry or str(state.registry), settings, http, state)
+        placed: list[Published] = []
+
+        async def publish_anew() -> None:
+            """The card shows what the mesh may see, so it changes with the lists."""
+            if options.publish:
+                placed.append(await _publish(registry, agent.record(url), options))
+                await tell_hub(http, state, options.hub_url)
+
         if options.publish:
-            registry = configured_registry(options.registry or str(state.registry), settings, http, state)
             published = await _publish(registry, agent.record(url), options)
-            stack.push_async_callback(_withdraw, registry, published, say)
+            placed.append(published)
+            stack.push_async_callback(_withdraw_last, registry, placed, say)
             stack.push_async_callback(tell_hub, http, state, options.hub_url)
             say(f"published {published} in {published.registry}")
             await tell_hub(http, state, options.hub_url)
+        await stack.enter_async_context(watch_lists(target, say, publish_anew))
         say_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         say(f"stopping: {stop.reason}")
@@ -129,10 +141,20 @@ def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: st
     )
 
 
-def agent_mcp(agent: Agent, dispatcher: Dispatcher, settings: Settings) -> McpDoor:
+def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings: Settings) -> McpDoor:
     """The MCP server of one agent; the caller enters its ``running()``."""
-    shelf = RecordShelf(agent.record, agent.changes.subscribe)
-    return McpDoor(shelf, dispatcher, McpOptions(max_body_bytes=settings.limits.body_bytes))
+    shelf = RecordShelf(
+        lambda: agent.record(with_facts=True),
+        agent.changes.subscribe,
+        names=settings.mcp.names,
+        logs=agent.logs,
+    )
+    options = McpOptions(
+        guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        result_chars=settings.mcp.result_chars,
+        max_body_bytes=settings.limits.body_bytes,
+    )
+    return McpDoor(shelf, dispatcher, local_reader(agent, dispatcher, mesh), options)
 
 
 def agent_app(
@@ -146,11 +168,13 @@ def agent_app(
     mcp: McpDoor | None = None,
 ) -> ASGIApp:
     """The doors of one agent, behind the doorkeeper."""
-    record = agent.record(url)
 
     @lru_cache(maxsize=8)
+    def render(scopes: frozenset[str], revision: int) -> bytes:
+        return encode_card(render_card(agent.record(url), scopes=scopes))
+
     def card(scopes: frozenset[str]) -> bytes:
-        return encode_card(render_card(record, scopes=scopes))
+        return render(scopes, agent.revision)
 
     app = Starlette(
         routes=[
@@ -191,6 +215,10 @@ async def _publish(registry: Registry, record: AgentRecord, options: ServeOption
         created=datetime.now(UTC),
         tag=options.tag,
     )
+
+
+async def _withdraw_last(registry: Registry, placed: Sequence[Published], say: Say) -> None:
+    await _withdraw(registry, placed[-1], say)
 
 
 async def _withdraw(registry: Registry, published: Published, say: Say) -> None:

@@ -6,18 +6,35 @@ import asyncio
 import inspect
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from retinue.authoring.answers import as_answer, has_parts
 from retinue.authoring.context import Context, _current
+from retinue.authoring.encoding import encode_result
+from retinue.authoring.facts import list_facts
 from retinue.authoring.local import local_dispatcher
-from retinue.authoring.signatures import Signature, encode_result, read_signature
+from retinue.authoring.readables import Readables
+from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome
-from retinue.core.errors import InvalidSettingError, UnknownSkillError
-from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait, Visibility
-from retinue.mesh.changes import Change, Changes
+from retinue.core.errors import InvalidSettingError, UnknownResourceError, UnknownSkillError
+from retinue.core.record import (
+    AgentRecord,
+    Endpoint,
+    Example,
+    Hints,
+    Resource,
+    Schema,
+    Skill,
+    Trait,
+    Visibility,
+)
+from retinue.mesh.changes import Change, ChangeKind, Changes
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guards import fresh_trace
+from retinue.mesh.reading import Read, ReadRequest
 from retinue.mesh.schema import check_skill
+from retinue.mesh.visibility import ExposureLists, expose_resources
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +43,9 @@ class Agent:
     """An agent: a name, some skills, and whatever else its card should say.
 
     ``skills`` declares skills that an overridden ``execute_skill`` runs; typed functions are added
-    with ``@agent.skill``. Raises InvalidSettingError for what no card can hold.
+    with ``@agent.skill``. ``expose_resources`` are names or globs of resources that MCP clients may read,
+    such as ``profile``; ``logging`` = ``ctx.log`` lines reach MCP clients. Raises InvalidSettingError for
+    what no card can hold.
     """
 
     def __init__(
@@ -46,6 +65,8 @@ class Agent:
         annotations: Mapping[str, str] | None = None,
         traits: Iterable[Trait] = (),
         skills: Iterable[Skill] = (),
+        expose_resources: Iterable[str] = (),
+        logging: bool = False,
     ) -> None:
         self._name = _check_name(name)
         self.version = version
@@ -61,8 +82,14 @@ class Agent:
             "labels": dict(labels or {}),
             "annotations": dict(annotations or {}),
             "traits": tuple(traits),
+            "resource_globs": {"expose": globs} if (globs := tuple(expose_resources)) else None,
         }
         self.changes = Changes()
+        self.logs = logging
+        self.revision = 0
+        """Another number whenever the record is another one."""
+        self._readables = Readables()
+        self._lists: ExposureLists | None = None
         self._skills: dict[str, Skill] = {}
         self._functions: dict[str, tuple[Callable[..., Any], Signature]] = {}
         for skill in skills:
@@ -75,14 +102,39 @@ class Agent:
     @property
     def skills(self) -> tuple[Skill, ...]:
         """Every skill, private ones included, in the order of their declaration."""
-        return tuple(self._skills.values())
+        return self.record().skills
 
-    def record(self, url: str | None = None) -> AgentRecord:
-        """The agent record, with ``url`` (the base of ``/execute``) as its endpoint."""
-        endpoints = () if url is None else (Endpoint("execute", url),)
-        return AgentRecord(
-            name=self.name, version=self.version, endpoints=endpoints, skills=self.skills, **self._facts
+    def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
+        """The agent record, with ``url`` (the base of ``/execute``) as its endpoint.
+
+        ``with_facts`` lists the profile and the traits among the resources: doors offer them, while a
+        card that they would repeat does not.
+        """
+        record = AgentRecord(
+            name=self.name,
+            version=self.version,
+            endpoints=() if url is None else (Endpoint("execute", url),),
+            skills=tuple(self._skills.values()),
+            resources=self._readables.resources,
+            prompts=self._readables.prompts,
+            **self._facts,
         )
+        if with_facts:
+            record = replace(record, resources=(*record.resources, *list_facts(record)))
+        if record.resource_globs is not None:
+            shown = expose_resources(record.resources, record.resource_globs["expose"])
+            record = replace(record, resources=shown)
+        return record if self._lists is None else self._lists.apply(record)
+
+    def expose_by(self, lists: ExposureLists | None) -> None:
+        """Let the lists of an ``agent.json`` decide who sees what; None = as the code says."""
+        self._lists = lists
+        for kind in ("tools", "resources", "prompts"):
+            self._tell(kind)
+
+    def _tell(self, kind: ChangeKind) -> None:
+        self.revision += 1
+        self.changes.tell(Change(kind))
 
     def amend(
         self,
@@ -103,6 +155,7 @@ class Agent:
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None
                 self._facts[fact] = keep_as(value) if keep_as else value
+        self._tell("resources")
 
     def replace_skills(self, skills: Iterable[Skill]) -> None:
         """Exchange skills for amended ones of the same ids, such as with another visibility."""
@@ -110,7 +163,7 @@ class Agent:
             if skill.id not in self._skills:
                 raise UnknownSkillError(skill.id)
             self._skills[skill.id] = skill
-        self.changes.tell(Change("tools"))
+        self._tell("tools")
 
     def declare(self, skill: Skill) -> None:
         """Add a skill without a function; its schemas are checked now (SchemaRefusedError)."""
@@ -120,7 +173,14 @@ class Agent:
             )
         check_skill(skill)
         self._skills[skill.id] = skill
-        self.changes.tell(Change("tools"))
+        self._tell("tools")
+
+    def forget_skill(self, skill_id: str) -> None:
+        """Take a skill away again; raises UnknownSkillError."""
+        if self._skills.pop(skill_id, None) is None:
+            raise UnknownSkillError(skill_id)
+        self._functions.pop(skill_id, None)
+        self._tell("tools")
 
     @overload
     def skill(self, id_: F, /) -> F: ...
@@ -178,7 +238,6 @@ class Agent:
         **hints: bool,
     ) -> F:
         signature = read_signature(function, skill_id)
-        visibility: Visibility = "private" if private else "exposed" if expose else "mesh"
         if timeout_s is not None and timeout_s <= 0:
             raise InvalidSettingError(
                 f"skill {skill_id}: timeout_s", f"{timeout_s} is no time", remedy="give seconds above 0"
@@ -186,7 +245,7 @@ class Agent:
         self.declare(
             Skill(
                 id=skill_id,
-                description=inspect.getdoc(function) or "" if description is None else description,
+                description=_describe(function, description),
                 title=title,
                 input_schema=signature.input_schema if input_schema is None else input_schema,
                 output_schema=signature.output_schema if output_schema is None else output_schema,
@@ -194,13 +253,106 @@ class Agent:
                 similes=tuple(similes),
                 examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
                 roles=tuple(roles),
-                visibility=visibility,
+                visibility=_visibility(expose, private),
                 hints=Hints(**hints),
                 timeout_s=timeout_s,
             )
         )
         self._functions[skill_id] = (function, signature)
         return function
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mime: str = "text/plain",
+        expose: bool = False,
+        private: bool = False,
+        live: bool = False,
+    ) -> Callable[[F], F]:
+        """Make a function what is read under ``uri``; variables ``{name}`` of it are its parameters.
+
+        It returns text, bytes, parts, or a value that is then JSON. ``live`` = readers may subscribe, and
+        are told by ``resource_changed``. Raises InvalidSettingError.
+        """
+
+        def decorate(function: F) -> F:
+            self._readables.add_resource(
+                function,
+                Resource(
+                    uri=uri,
+                    name=name or function.__name__,
+                    mime=mime,
+                    visibility=_visibility(expose, private),
+                    title=title,
+                    description=_describe(function, description),
+                    live=live,
+                ),
+            )
+            self._tell("resources")
+            return function
+
+        return decorate
+
+    def resource_changed(self, uri: str) -> None:
+        """Tell those who subscribed that this resource reads otherwise now; may be called in any thread."""
+        found = self._readables.find_resource(uri)
+        if found is None:
+            raise UnknownResourceError(uri)
+        if not found.live:
+            raise InvalidSettingError(
+                f"resource {uri}", "nobody can subscribe to it", remedy="declare it with live=True"
+            )
+        self.changes.tell(Change("resource", uri))
+
+    def prompt(
+        self,
+        name: str | None = None,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        expose: bool = False,
+        private: bool = False,
+    ) -> Callable[[F], F]:
+        """Make a function a prompt; its parameters are the prompt's arguments.
+
+        It returns a text, a part, a message, or a list of these. Raises InvalidSettingError.
+        """
+
+        def decorate(function: F) -> F:
+            self._readables.add_prompt(
+                function,
+                name or function.__name__,
+                visibility=_visibility(expose, private),
+                title=title,
+                description=_describe(function, description),
+            )
+            self._tell("prompts")
+            return function
+
+        return decorate
+
+    def forget_prompt(self, name: str) -> None:
+        """Take a prompt away again; raises UnknownPromptError."""
+        self._readables.forget_prompt(name)
+        self._tell("prompts")
+
+    def completes(self, owner: str, argument: str) -> Callable[[F], F]:
+        """Make a function the one that gives values for an argument of a prompt (its name) or template
+        (its uri): it takes ``value``, what was typed, and what it needs of the other arguments."""
+
+        def decorate(function: F) -> F:
+            self._readables.add_completer(function, owner, argument)
+            return function
+
+        return decorate
+
+    async def read(self, request: ReadRequest, context: Context) -> Read:
+        """Read what this principal may see; raises UnknownResourceError or UnknownPromptError."""
+        return await self._readables.read(request, self.record(with_facts=True), context)
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run one skill on checked parameters; override it to run declared skills (P-14).
@@ -228,6 +380,8 @@ class Agent:
             value = await pending if inspect.isawaitable(pending) else pending
         finally:
             _current.reset(token)
+        if has_parts(value):
+            return as_answer(call.skill, value)
         if type(self).execute_skill is not Agent.execute_skill:
             value = encode_result(call.skill, value)
         return Answer(value=value)
@@ -278,6 +432,14 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+
+
+def _visibility(expose: bool, private: bool) -> Visibility:
+    return "private" if private else "exposed" if expose else "mesh"
+
+
+def _describe(function: Callable[..., Any], given: str | None) -> str:
+    return inspect.getdoc(function) or "" if given is None else given
 
 
 def _check_name(name: str) -> str:

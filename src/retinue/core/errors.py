@@ -18,6 +18,8 @@ RetinueError
 │   ├── UnknownRunError
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
+│   ├── UnknownResourceError  nothing to read under this uri
+│   ├── UnknownPromptError
 │   ├── AmbiguousNameError
 │   └── VersionConflictError  offered, but in no version of the asked range
 ├── AccessError
@@ -36,6 +38,8 @@ RetinueError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error of its own
 │   ├── InputRequiredError    it needs an answer from a person
+│   │   ├── CannotAskError    the caller has nobody who could give this kind of answer
+│   │   └── InputRefusedError  the person said no, or something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
 │   └── StepFailedError       a step of a workflow failed, and with it the run
 ├── RunConflictError          a run id was used again with other input
@@ -307,6 +311,30 @@ class UnknownWorkflowError(LookupFailedError):
         self.near = tuple(near)
 
 
+class UnknownResourceError(LookupFailedError):
+    """Nothing visible can be read under this uri; a hidden resource answers alike."""
+
+    type = "unknown_resource"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Unknown resource: {uri}")
+        self.uri = uri
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"uri": self.uri}
+
+
+class UnknownPromptError(LookupFailedError):
+    """No visible prompt has this name; a hidden one answers alike."""
+
+    type = "unknown_prompt"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown prompt: {name}")
+        self.name = name
+
+
 class AmbiguousNameError(LookupFailedError):
     """A bare name fits several things and nothing decides between them."""
 
@@ -546,6 +574,29 @@ class InputRequiredError(ExecutionError):
 
     type = "input_required"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+
+class CannotAskError(InputRequiredError):
+    """The caller did not say that it can be asked this way: ``capability`` is what it lacks."""
+
+    type = "cannot_ask"
+
+    def __init__(self, capability: str) -> None:
+        super().__init__(
+            f"the caller cannot be asked: it has no {capability}",
+            remedy=f"use a client that declares the capability {capability}",
+        )
+        self.capability = capability
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"capability": self.capability}
+
+
+class InputRefusedError(InputRequiredError):
+    """The person declined, closed the question, or answered what does not fit the asked schema."""
+
+    type = "input_refused"
 
 
 class ExpressionError(ExecutionError):

@@ -133,6 +133,18 @@ def read_reply(data: bytes) -> Reply | None:
     return Reply(result, None) if isinstance(result, dict) else None
 
 
+def read_question(data: bytes) -> str | int | None:
+    """The id of the server's own request in these bytes; None for everything else."""
+    if b'"id"' not in data or b'"method"' not in data:
+        return None
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    found = document.get("id") if isinstance(document, dict) and "method" in document else None
+    return found if isinstance(found, str | int) else None
+
+
 def render_error(message_id: MessageId, code: int, text: str, data: Any = None) -> bytes:
     """A response that failed; ``data`` is left out when None."""
     error: dict[str, Any] = {"code": code, "message": text}

@@ -12,16 +12,24 @@ import structlog
 from mcp.shared.exceptions import MCPError
 
 from retinue.core.call import Call, Outcome
-from retinue.core.errors import ExecutionFailedError, OutputInvalidError, Problem, RetinueError
+from retinue.core.errors import (
+    CannotAskError,
+    ExecutionFailedError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+)
 from retinue.core.record import Schema
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.protocols.mcp.content import render_call_result, render_error_result
-from retinue.protocols.mcp.tools import read_arguments
+from retinue.protocols.mcp.tools import read_arguments, render_output_schema
 from retinue.surfaces.faults import mcp_fault
 from retinue.surfaces.mcp.callers import Caller, Context, caller_of, principal_of, view
 from retinue.surfaces.mcp.channel import McpChannel
 from retinue.surfaces.mcp.eras import complete
+from retinue.surfaces.mcp.interacting import Interactions, refuse_unaskable
+from retinue.surfaces.mcp.long_results import LongResults
 from retinue.surfaces.mcp.shelf import Shelf
 
 _log = structlog.get_logger(__name__)
@@ -33,6 +41,8 @@ class ToolHandlers:
 
     shelf: Shelf
     calls: Calls
+    interactions: Interactions
+    long_results: LongResults
     guard_as_tool_error: bool = False
 
     async def list_tools(
@@ -44,15 +54,19 @@ class ToolHandlers:
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         """Run one tool; a hidden one and a missing one are refused by the same dispatch."""
-        result = await self._run(caller_of(context), params, McpChannel(context))
-        return complete(context, result)
+        caller = caller_of(context)
+
+        async def run(channel: McpChannel) -> dict[str, Any]:
+            return await self._run(context, caller, params, channel)
+
+        return await self.interactions.run(context, params, run, logs=self.shelf.facts.logs)
 
     def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
         """What the SDK checks ``Mcp-Param-*`` headers against, for the caller of this request."""
         return self.shelf.tools(view.get()).find_input_schema(name)
 
     async def _run(
-        self, caller: Caller, params: types.CallToolRequestParams, channel: Channel
+        self, context: Context, caller: Caller, params: types.CallToolRequestParams, channel: Channel
     ) -> dict[str, Any]:
         entry = self.shelf.tools(caller.scopes).find(params.name)
         schema = None if entry is None else entry.skill.input_schema
@@ -71,16 +85,21 @@ class ToolHandlers:
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
             error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
             return self._render_error(error)
-        return self._render(outcome, None if entry is None else entry.skill.output_schema)
+        if isinstance(outcome.error, CannotAskError):
+            refuse_unaskable(context, outcome.error)
+        return self._render(outcome, caller, None if entry is None else entry.skill.output_schema)
 
-    def _render(self, outcome: Outcome, output_schema: Schema | None) -> dict[str, Any]:
+    def _render(self, outcome: Outcome, caller: Caller, output_schema: Schema | None) -> dict[str, Any]:
         if outcome.error is not None:
             return self._render_error(outcome.error)
         try:
-            return render_call_result(outcome.value, outcome.parts, output_schema)
+            result = render_call_result(outcome.value, outcome.parts, output_schema)
         except TypeError as cause:
             problem = Problem("", f"it is no JSON value: {cause}")
             return self._render_error(OutputInvalidError(outcome.skill, [problem]))
+        if render_output_schema(output_schema) is not None:
+            return result
+        return self.long_results.shorten(result, caller.principal)
 
     def _render_error(self, error: RetinueError) -> dict[str, Any]:
         """A result that a model reads, or a JSON-RPC error (raised)."""

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.surfaces.mcp.callers import narrow, view
+from retinue.surfaces.mcp.hangups import watch
 from retinue.surfaces.security import visitor_of
 
 
@@ -20,15 +21,21 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = narrow(visitor_of(scope).principal)
+        scope["headers"] = [_trimmed(name, value) for name, value in scope["headers"]]
         # the SDK compares this with the session's opener and answers a stranger as it would a lost session
         scope["user"] = AuthenticatedUser(
             AccessToken(token="", client_id=_owner(principal), scopes=sorted(principal.scopes))
         )
         marked = view.set(principal.scopes)
         try:
-            await self._manager.handle_request(scope, receive, send)
+            await self._manager.handle_request(scope, watch(scope, receive), send)
         finally:
             view.reset(marked)
+
+
+def _trimmed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """White space around a value is no part of it (RFC 9110, 5.5); the server leaves what trails it."""
+    return (name, value.strip(b" \t")) if name.startswith(b"mcp-") else (name, value)
 
 
 def _owner(principal: Principal) -> str:

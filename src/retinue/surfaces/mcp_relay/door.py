@@ -32,6 +32,7 @@ from retinue.core.errors import (
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.gate import Gate
+from retinue.mesh.patience import PatientChannel
 from retinue.protocols.mcp.messages import (
     Message,
     is_modern,
@@ -44,6 +45,7 @@ from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
 from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
 from retinue.surfaces.mcp_relay.lookup import PinnedLookup, find_tool
+from retinue.surfaces.mcp_relay.questions import OpenQuestions, key_of
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
 from retinue.surfaces.mcp_relay.view import narrow_tools
 from retinue.surfaces.security import Headers, visitor_of
@@ -194,6 +196,7 @@ class RelayDoor:
             visit.principal,
             answer,
             lambda listing, upstream: self._note_session(message, visit, listing, upstream),
+            OpenQuestions(visit.session),
         )
         is_call = message.kind == "request" and message.method == "tools/call"
         error: RetinueError | None
@@ -233,12 +236,16 @@ class RelayDoor:
         skill = find_tool(visit.listing.record, name, visit.principal.scopes)
         skill_id = name if skill is None else skill.id
         call = self._as_call(message, visit, skill_id, {} if arguments is None else arguments)
-        return (await dispatcher.dispatch(call)).error
+        return (await dispatcher.dispatch(call, exchange.questions)).error
 
     async def _carry(self, message: Message, visit: _Visit, exchange: Exchange) -> RetinueError | None:
         """Everything else; a response to a question of the agent's passes with the session alone."""
         try:
             if message.kind == "response":
+                if visit.session is not None and message.id is not None:
+                    answered = visit.session.questions.get(key_of(message.id))
+                    if answered is not None:
+                        answered.set()
                 await exchange.send(visit.listing, self._trace_of(message, visit))
                 return None
             call = self._as_call(message, visit, message.method, message.params)
@@ -251,7 +258,8 @@ class RelayDoor:
             timeout_s = self._dispatcher.timeouts.door_s
             with self._gate.admit(call, agent) as passage:
                 try:
-                    async with asyncio.timeout(timeout_s):
+                    async with asyncio.timeout(timeout_s) as limit:
+                        exchange.channel = PatientChannel(exchange.questions, limit)
                         await exchange.send(visit.listing, passage.trace)
                 except TimeoutError:
                     raise CallTimedOutError(

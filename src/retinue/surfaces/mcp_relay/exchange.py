@@ -24,10 +24,18 @@ from retinue.core.errors import (
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Passage, TraceGuard
-from retinue.protocols.mcp.messages import CANCELLED, Message, Reply, read_reply, render_message
+from retinue.protocols.mcp.messages import (
+    CANCELLED,
+    Message,
+    Reply,
+    read_question,
+    read_reply,
+    render_message,
+)
 from retinue.protocols.mcp.sse import EventParser
 from retinue.protocols.trace import DEPTH_KEY, DETAIL_KEY, ID_KEY, render_trace_meta
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, JSON, Answering
+from retinue.surfaces.mcp_relay.questions import OpenQuestions
 
 TRACE_KEYS = frozenset(
     {ID_KEY.lower(), DEPTH_KEY.lower(), DETAIL_KEY.lower(), "traceparent", "tracestate", "baggage"}
@@ -94,6 +102,7 @@ class Exchange:
         principal: Principal,
         answer: Answering,
         on_answer: Callable[[Listing, Upstream], None],
+        questions: OpenQuestions,
     ) -> None:
         self._upstreams = upstreams
         self._guard = guard
@@ -102,6 +111,8 @@ class Exchange:
         self._principal = principal
         self._answer = answer
         self._on_answer = on_answer
+        self.questions = questions
+        self.channel: Channel = questions
         self._stack = AsyncExitStack()
         self._upstream: Upstream | None = None
         self.final: Final | None = None
@@ -115,6 +126,7 @@ class Exchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.questions.end()
         if self._upstream is not None and self.final is not None:
             await self._upstream.drain(_DRAIN_S)
         await self._stack.aclose()
@@ -124,6 +136,7 @@ class Exchange:
     ) -> Answer:
         """The tool call; its value stays in the bytes that the caller is handed."""
         passage.arrive(listing.record.name)
+        self.channel = channel
         trace = passage.trace
         if call.deadline is not None:
             left_s = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
@@ -171,6 +184,8 @@ class Exchange:
                         await self._answer.stream(bytes(passed), upstream.headers)
                     self.final = Final(event.raw, upstream.status, upstream.headers, EVENT_STREAM)
                     return reply
+                if (question := read_question(event.data)) is not None:
+                    self.questions.opened(self.channel, question)
                 self.resumable = self.resumable or event.id is not None
                 passed += event.raw
             if passed:

@@ -6,11 +6,12 @@ answers as what never was, and the client begins anew (404, as MCP has it).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from retinue.core.call import Principal
 from retinue.core.errors import BusyError
@@ -31,6 +32,8 @@ class Session:
     owner: str
     last_used: float
     in_flight: int = 0
+    questions: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Those that the agent has asked and the client has not answered yet."""
 
 
 class Sessions:
