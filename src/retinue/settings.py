@@ -35,6 +35,8 @@ class HubTable(_Table):
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     bare: bool = False
+    listing: Literal["all", "search", "auto"] = "auto"
+    expose: tuple[str, ...] = ()
 
 
 class AgentTable(_Table):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.agents.hub_reading import WorkflowPrompts
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
@@ -59,6 +60,7 @@ class Mesh:
     events: EventBus
     search: SkillSearch
     notifications: Notifications
+    prompts: WorkflowPrompts
 
 
 @asynccontextmanager
@@ -122,4 +124,5 @@ async def open_mesh(
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications)
+        prompts = WorkflowPrompts(agent, library)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, prompts)
