@@ -109,7 +109,6 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
         assert (row["name"], row["skills"]) == ("one", ["say"])
 
 
-@requirement("S-04")
 async def test_the_fixed_tools_cost_a_client_little(system: System) -> None:
     """At most 12 kB together, for whoever asks."""
     hub = await system.start_hub()
