@@ -14,32 +14,28 @@ from retinue.authoring.context import Context, _current
 from retinue.authoring.encoding import encode_result
 from retinue.authoring.facts import list_facts
 from retinue.authoring.local import local_dispatcher
-from retinue.authoring.readables import Readables
+from retinue.authoring.offering import Offering, describe, visibility_of
 from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome
-from retinue.core.errors import InvalidSettingError, UnknownResourceError, UnknownSkillError
+from retinue.core.errors import InvalidSettingError, UnknownSkillError
 from retinue.core.record import (
     AgentRecord,
     Endpoint,
     Example,
     Hints,
-    Resource,
     Schema,
     Skill,
     Trait,
-    Visibility,
 )
-from retinue.mesh.changes import Change, ChangeKind, Changes
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guards import fresh_trace
-from retinue.mesh.reading import Read, ReadRequest
 from retinue.mesh.schema import check_skill
 from retinue.mesh.visibility import ExposureLists, expose_resources
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Agent:
+class Agent(Offering):
     """An agent: a name, some skills, and whatever else its card should say.
 
     ``skills`` declares skills that an overridden ``execute_skill`` runs; typed functions are added
@@ -84,11 +80,8 @@ class Agent:
             "traits": tuple(traits),
             "resource_globs": {"expose": globs} if (globs := tuple(expose_resources)) else None,
         }
-        self.changes = Changes()
+        super().__init__()
         self.logs = logging
-        self.revision = 0
-        """Another number whenever the record is another one."""
-        self._readables = Readables()
         self._lists: ExposureLists | None = None
         self._skills: dict[str, Skill] = {}
         self._functions: dict[str, tuple[Callable[..., Any], Signature]] = {}
@@ -131,10 +124,6 @@ class Agent:
         self._lists = lists
         for kind in ("tools", "resources", "prompts"):
             self._tell(kind)
-
-    def _tell(self, kind: ChangeKind) -> None:
-        self.revision += 1
-        self.changes.tell(Change(kind))
 
     def amend(
         self,
@@ -245,7 +234,7 @@ class Agent:
         self.declare(
             Skill(
                 id=skill_id,
-                description=_describe(function, description),
+                description=describe(function, description),
                 title=title,
                 input_schema=signature.input_schema if input_schema is None else input_schema,
                 output_schema=signature.output_schema if output_schema is None else output_schema,
@@ -253,106 +242,13 @@ class Agent:
                 similes=tuple(similes),
                 examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
                 roles=tuple(roles),
-                visibility=_visibility(expose, private),
+                visibility=visibility_of(expose, private),
                 hints=Hints(**hints),
                 timeout_s=timeout_s,
             )
         )
         self._functions[skill_id] = (function, signature)
         return function
-
-    def resource(
-        self,
-        uri: str,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        mime: str = "text/plain",
-        expose: bool = False,
-        private: bool = False,
-        live: bool = False,
-    ) -> Callable[[F], F]:
-        """Make a function what is read under ``uri``; variables ``{name}`` of it are its parameters.
-
-        It returns text, bytes, parts, or a value that is then JSON. ``live`` = readers may subscribe, and
-        are told by ``resource_changed``. Raises InvalidSettingError.
-        """
-
-        def decorate(function: F) -> F:
-            self._readables.add_resource(
-                function,
-                Resource(
-                    uri=uri,
-                    name=name or function.__name__,
-                    mime=mime,
-                    visibility=_visibility(expose, private),
-                    title=title,
-                    description=_describe(function, description),
-                    live=live,
-                ),
-            )
-            self._tell("resources")
-            return function
-
-        return decorate
-
-    def resource_changed(self, uri: str) -> None:
-        """Tell those who subscribed that this resource reads otherwise now; may be called in any thread."""
-        found = self._readables.find_resource(uri)
-        if found is None:
-            raise UnknownResourceError(uri)
-        if not found.live:
-            raise InvalidSettingError(
-                f"resource {uri}", "nobody can subscribe to it", remedy="declare it with live=True"
-            )
-        self.changes.tell(Change("resource", uri))
-
-    def prompt(
-        self,
-        name: str | None = None,
-        *,
-        title: str | None = None,
-        description: str | None = None,
-        expose: bool = False,
-        private: bool = False,
-    ) -> Callable[[F], F]:
-        """Make a function a prompt; its parameters are the prompt's arguments.
-
-        It returns a text, a part, a message, or a list of these. Raises InvalidSettingError.
-        """
-
-        def decorate(function: F) -> F:
-            self._readables.add_prompt(
-                function,
-                name or function.__name__,
-                visibility=_visibility(expose, private),
-                title=title,
-                description=_describe(function, description),
-            )
-            self._tell("prompts")
-            return function
-
-        return decorate
-
-    def forget_prompt(self, name: str) -> None:
-        """Take a prompt away again; raises UnknownPromptError."""
-        self._readables.forget_prompt(name)
-        self._tell("prompts")
-
-    def completes(self, owner: str, argument: str) -> Callable[[F], F]:
-        """Make a function the one that gives values for an argument of a prompt (its name) or template
-        (its uri): it takes ``value``, what was typed, and what it needs of the other arguments."""
-
-        def decorate(function: F) -> F:
-            self._readables.add_completer(function, owner, argument)
-            return function
-
-        return decorate
-
-    async def read(self, request: ReadRequest, context: Context) -> Read:
-        """Read what this principal may see; raises UnknownResourceError or UnknownPromptError."""
-        return await self._readables.read(request, self.record(with_facts=True), context)
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run one skill on checked parameters; override it to run declared skills (P-14).
@@ -432,14 +328,6 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
         raise RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
-
-
-def _visibility(expose: bool, private: bool) -> Visibility:
-    return "private" if private else "exposed" if expose else "mesh"
-
-
-def _describe(function: Callable[..., Any], given: str | None) -> str:
-    return inspect.getdoc(function) or "" if given is None else given
 
 
 def _check_name(name: str) -> str:

@@ -86,12 +86,14 @@ class Conversation:
         assert task is not None
         try:
             while not task.done():
-                await self._news.wait()
                 for _ in range(_SETTLE_TURNS):
                     await asyncio.sleep(0)
-                self._news.clear()
-                if self._questions and not task.done():
+                if task.done():
+                    break
+                if self._questions:
                     return Questions(dict(self._questions))
+                await self._news.wait()
+                self._news.clear()
         except asyncio.CancelledError:
             task.cancel()
             raise
