@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from retinue.apps.hub import hub_app
+from retinue.apps.hub_mcp import open_hub_mcp
 from retinue.apps.mesh import open_mesh
 from retinue.apps.serving import url_of
 from retinue.core.record import AgentRecord, Endpoint, Skill
@@ -73,4 +74,5 @@ async def hub(folder: str, upstream: str, listener: socket.socket) -> AsyncItera
             tag="v1",
         )
         await mesh.directory.refresh()
-        yield hub_app(mesh, settings, state, host="127.0.0.1", url=url)
+        async with open_hub_mcp(mesh, settings, state) as mcp:
+            yield hub_app(mesh, settings, state, host="127.0.0.1", url=url, mcp=mcp)

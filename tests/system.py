@@ -14,7 +14,8 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher, agent_mcp
-from retinue.apps.hub import hub_app, hub_mcp
+from retinue.apps.hub import hub_app
+from retinue.apps.hub_mcp import open_hub_mcp
 from retinue.apps.joined import JoinedMesh
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.parts import named_registries, registry_sources
@@ -145,8 +146,7 @@ class System:
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
-        mcp = hub_mcp(mesh, self.settings)
-        await self.stack.enter_async_context(mcp.running())
+        mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings, self.state))
         app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
         later.app = self.recording.before("hub", app)
         self.state.write_hub(url)

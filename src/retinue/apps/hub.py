@@ -18,15 +18,13 @@ from starlette.types import ASGIApp
 
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
+from retinue.apps.hub_mcp import HubMcp, open_hub_mcp
 from retinue.apps.mesh import Mesh, open_mesh
-from retinue.apps.parts import HOME_SOURCE
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
-from retinue.authoring.reading import local_reader
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, UnknownAgentError
 from retinue.drivers.http import HttpClient
-from retinue.drivers.mcp_peers import McpPeers
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
@@ -42,10 +40,6 @@ from retinue.surfaces.execute import execute_route
 from retinue.surfaces.faults import rest_fault
 from retinue.surfaces.health import health_route
 from retinue.surfaces.hooks import HOOK_TOKEN, hook_route
-from retinue.surfaces.mcp.door import McpDoor, McpOptions
-from retinue.surfaces.mcp.hub_endpoint import hub_route
-from retinue.surfaces.mcp.mesh_shelf import MeshShelf
-from retinue.surfaces.mcp_relay.door import RelayDoor, mcp_relay_route
 from retinue.surfaces.security import check_bind, visitor_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -56,14 +50,6 @@ SHIPPED_AGENTS = (
     ("test-agent", "retinue.agents.tester:agent", 8003),
 )
 """Name, target and favoured port of what every hub starts unless it is bare."""
-
-
-INSTRUCTIONS = (
-    "A mesh of agents. Skills of agents are tools named <agent>__<skill>. Where the list does not show what "
-    "you need, ask find_skills, then call_skill with the agent and the skill that it names. The resource "
-    "agent:<name> tells all about one agent; orchestrate_workflow runs several in a row."
-)
-"""What a client's model is told about the hub's tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +91,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
-        mcp = hub_mcp(mesh, settings)
-        await stack.enter_async_context(mcp.running())
+        mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings, state))
         app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
         stack.callback(mcp.end)
@@ -152,33 +137,12 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
     return 0
 
 
-def hub_mcp(mesh: Mesh, settings: Settings) -> McpDoor:
-    """The hub's own MCP server: its tools, and those of every agent; the caller enters its ``running()``."""
-    shelf = MeshShelf(
-        lambda: mesh.agent.record(with_facts=True),
-        mesh.agent.changes.subscribe,
-        mesh.directory,
-        listing=settings.hub.listing,
-        names=settings.mcp.names,
-        instructions=INSTRUCTIONS,
-    )
-    options = McpOptions(
-        guard_as_tool_error=settings.mcp.guard_as_tool_error,
-        result_chars=settings.mcp.result_chars,
-        max_body_bytes=settings.limits.body_bytes,
-    )
-    return McpDoor(
-        shelf, mesh.dispatcher, local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher), options
-    )
-
-
 def hub_app(
-    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: McpDoor | None = None
+    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
 ) -> ASGIApp:
     """The hub's doors: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
     without_id = settings.execute.answer_without_id
-    mcp_peers = McpPeers(mesh.http, tokens={HOME_SOURCE: state.local_token()})
 
     @lru_cache(maxsize=8)
     def own_card(scopes: frozenset[str]) -> bytes:
@@ -201,8 +165,7 @@ def hub_app(
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
-            *_mcp_routes(mcp, mesh),
-            mcp_relay_route(RelayDoor(mesh.dispatcher, mesh.directory, mcp_peers)),
+            *(() if mcp is None else mcp.routes),
             card_route(own_card),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
@@ -211,14 +174,6 @@ def hub_app(
         ]
     )
     return guarded(app, settings, state, host, hook_tokens(settings))
-
-
-def _mcp_routes(mcp: McpDoor | None, mesh: Mesh) -> list[Route]:
-    """The hub's own MCP door, under its own path and under that of the agent that it is."""
-    if mcp is None:
-        return []
-    paths = ("/mcp", f"/agents/{mesh.agent.name}/mcp")
-    return [hub_route(mcp.route(path), mesh.directory.ensure_fresh) for path in paths]
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:

@@ -34,6 +34,7 @@ from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
 from retinue.mesh.guards import TraceGuard
+from retinue.mesh.lifting import lift
 from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
 from retinue.mesh.pulse import Pulses
@@ -79,7 +80,10 @@ async def open_mesh(
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http)
         directory = Directory(
-            listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
+            listings,
+            registry_sources(settings, registries, listings.load()),
+            ttl_s=settings.directory.ttl_s,
+            amend=lambda listing: lift(listing, settings.hub.expose),
         )
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, registries)

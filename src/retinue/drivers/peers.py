@@ -31,6 +31,7 @@ from retinue.core.record import Listing, Skill
 from retinue.drivers.http import HttpClient, ResponseTooLargeError, TransportError
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Passage, TraceGuard
+from retinue.mesh.lifting import is_lifted
 from retinue.protocols.jsonrpc import Fault, parse_response, render_request
 from retinue.protocols.trace import render_trace_headers
 
@@ -61,6 +62,10 @@ class PeerInvoker:
         name, url = listing.record.name, listing.record.url
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
+        if is_lifted(skill):
+            # exposed by this hub and not by the agent, so it is called by the right of the mesh
+            principal = replace(call.principal, scopes=call.principal.scopes | {"mesh"})
+            call = replace(call, principal=principal)
         trace = self._guard.forward(passage.trace)
         token = self._tokens.get(listing.source)
         value = await execute(self._http, name, url, skill.id, call, trace, token)

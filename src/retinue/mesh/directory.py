@@ -62,7 +62,8 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 class Directory:
     """The agents that ``sources`` name, first source first, and those given by `upsert`.
 
-    ``clock`` counts seconds; ``now`` tells the time that listings carry. Call `aclose` at the end.
+    ``clock`` counts seconds; ``now`` tells the time that listings carry; ``amend`` is what this mesh has
+    to say about a listing whatever its source says. Call `aclose` at the end.
     """
 
     def __init__(
@@ -73,19 +74,21 @@ class Directory:
         ttl_s: float = TTL_S,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        amend: Callable[[Listing], Listing] = lambda listing: listing,
     ) -> None:
         self._store = listings
         self._store_failure: StateError | None = None
         self._ttl_s = ttl_s
         self._clock = clock
         self._now = now
+        self._amend = amend
         self._feeds = {s.name: Feed(s, partial(self._take, s.name), clock) for s in sources}
         ranks = {name: rank for rank, name in enumerate(self._feeds)}
         self._index = ListingIndex(lambda name: ranks.get(name, _RANK_OF_GIVEN))
         self._remembered: dict[ListingKey, Listing] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[Change], None]] = []
-        for listing in listings.load():
+        for listing in map(amend, listings.load()):
             if listing.source in self._feeds:
                 self._index.put(listing)
             else:
@@ -364,6 +367,7 @@ class Directory:
 
     def _accept(self, listing: Listing) -> tuple[Listing, Listing | None]:
         """What holds now, and the listing to save where that is new."""
+        listing = self._amend(listing)
         current = self._index.find(listing.id)
         if current is not None and (is_older(listing, current) or says_the_same(listing, current)):
             return current, None

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.call import Call, Principal, TraceContext
 from retinue.core.errors import (
@@ -43,7 +43,8 @@ from retinue.protocols.mcp.messages import (
 from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_trace_meta, render_trace_meta
 from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
-from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
+from retinue.surfaces.mcp_relay.doorless import Doorless, receive_again
+from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, NoDoorError, Upstream, Upstreams
 from retinue.surfaces.mcp_relay.lookup import PinnedLookup, find_tool
 from retinue.surfaces.mcp_relay.questions import OpenQuestions, key_of
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
@@ -122,17 +123,20 @@ class RelayDoor:
         upstreams: Upstreams,
         *,
         sessions: Sessions | None = None,
+        doorless: Callable[[Listing], Awaitable[ASGIApp]] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._gate = Gate(dispatcher.guard, dispatcher.limits, dispatcher.events)
         self._agents = agents
         self._upstreams = upstreams
         self._sessions = Sessions() if sessions is None else sessions
+        self._doorless = Doorless(doorless)
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answering(send)
         message: Message | None = None
+        body: bytes | None = None
         method = scope["method"]
         if method not in _METHODS:
             await answer.whole(405, b"", {"allow": ", ".join(_METHODS)})
@@ -143,6 +147,10 @@ class RelayDoor:
                 if body is None:
                     return
                 message = parse_message(body)
+            instead = await self._doorless.find(await self._find(scope), scope)
+            if instead is not None:
+                await instead(scope, receive_again(body, receive), send)
+                return
             visit = await self._visit(scope, message)
             async with HangUpWatch(receive):
                 with self._sessions.using(visit.session):
@@ -150,6 +158,13 @@ class RelayDoor:
                         await self._pass_stream(method, visit, answer)
                     else:
                         await self._pass_message(message, visit, answer)
+        except NoDoorError as error:
+            listing = await self._find(scope)
+            instead = None if listing is None else await self._doorless.note(listing)
+            if instead is None:
+                await answer.refuse(error, None if message is None else message.id)
+            else:
+                await instead(scope, receive_again(body, receive), send)
         except _SessionGoneError:
             await answer.whole(404, render_error(None, -32600, "Session not found"), {})
         except RetinueError as error:
@@ -162,12 +177,15 @@ class RelayDoor:
                 ExecutionFailedError("internal error"), None if message is None else message.id
             )
 
+    async def _find(self, scope: Scope) -> Listing | None:
+        await self._agents.ensure_fresh()
+        return self._agents.find(scope["path_params"]["agent"])
+
     async def _visit(self, scope: Scope, message: Message | None) -> _Visit:
         visitor = visitor_of(scope)
         principal = _as_mcp_client(visitor.principal)
         name = scope["path_params"]["agent"]
         headers = _passed(scope)
-        await self._agents.ensure_fresh()
         listing = self._agents.find(name)
         session_id = headers.get(SESSION)
         session = None
@@ -218,6 +236,8 @@ class RelayDoor:
                 else:
                     await answer.whole(final.status, final.body, final.headers)
                 return
+            if isinstance(error, NoDoorError) and visit.session is None and not answer.streaming:
+                raise error
             assert error is not None, "an answer without an end is an error"
             status = None if message.kind == "request" else 502 if isinstance(error, ExecutionError) else 400
             await answer.refuse(error, message.id, tool_call=is_call, modern=visit.modern, status=status)

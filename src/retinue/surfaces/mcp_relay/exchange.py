@@ -43,6 +43,7 @@ TRACE_KEYS = frozenset(
 """What the hub writes into ``_meta`` itself, whatever stood there."""
 
 _DRAIN_S = 1.0
+_NO_DOOR = frozenset({404, 405, 501})
 _TOLD_CHARACTERS = 500
 
 
@@ -78,6 +79,10 @@ class Upstreams(Protocol):
         body: bytes | None = None,
     ) -> AbstractAsyncContextManager[Upstream]:
         """Send one request; leaving before the end of its answer gives it up."""
+
+
+class NoDoorError(RemoteFaultError):
+    """The agent has no MCP door where one was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +209,8 @@ class Exchange:
         if reply is None and (body or (self._message.kind == "request" and upstream.status < 400)):
             name = listing.record.name
             cause = f"agent {name} answered {upstream.status} with no JSON-RPC reply"
-            raise RemoteFaultError(name, -32603, cause)
+            kind = NoDoorError if upstream.status in _NO_DOOR else RemoteFaultError
+            raise kind(name, -32603, cause)
         self.final = Final(body, upstream.status, upstream.headers, JSON)
         return reply
 
