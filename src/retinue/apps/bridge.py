@@ -147,18 +147,20 @@ class Bridge:
         """
         if message.method == "initialize" and message.kind == "request":
             self._handshake = _Handshake(message)
-        for attempt in range(2):
+        lost = renewed = False
+        while True:
             try:
                 return await self._post(message)
             except TransportError as error:
                 self._url = None
-                if attempt or (error.sent and message.method == "tools/call"):
+                if lost or (error.sent and message.method == "tools/call"):
                     raise
+                lost = True
             except _SessionGoneError:
-                if attempt or message.kind == "response":
+                if renewed or message.kind == "response":
                     raise
                 await self._renew()
-        return False
+                renewed = True
 
     async def _post(self, message: Message) -> bool:
         headers = self._headers(message)
