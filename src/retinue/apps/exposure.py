@@ -11,10 +11,12 @@ from pathlib import Path
 from retinue.apps.serving import end_task
 from retinue.apps.targets import Target, read_lists
 from retinue.core.errors import RetinueError
+from retinue.mesh.visibility import ExposureLists
 
 POLL_S = 0.3
 
 Say = Callable[[str], None]
+Stamp = tuple[int, int] | None
 
 
 def list_warnings(target: Target) -> list[str]:
@@ -38,17 +40,25 @@ async def watch_lists(
     if target.lists_file is None:
         yield
         return
+    # taken now, and not when the task gets its turn: what changes meanwhile must not go unseen
+    seen, lists = _stamp(target.lists_file), read_lists(target.lists_file)
     for warning in list_warnings(target):
         say(warning)
-    task = asyncio.create_task(_watch(target, target.lists_file, say, then))
+    task = asyncio.create_task(_watch(target, target.lists_file, say, then, seen, lists))
     try:
         yield
     finally:
         await end_task(task)
 
 
-async def _watch(target: Target, path: Path, say: Say, then: Callable[[], Awaitable[None]] | None) -> None:
-    seen, lists = _stamp(path), read_lists(path)
+async def _watch(
+    target: Target,
+    path: Path,
+    say: Say,
+    then: Callable[[], Awaitable[None]] | None,
+    seen: Stamp,
+    lists: ExposureLists | None,
+) -> None:
     while True:
         await asyncio.sleep(POLL_S)
         now = _stamp(path)
@@ -71,7 +81,7 @@ async def _watch(target: Target, path: Path, say: Say, then: Callable[[], Awaita
             await then()
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> Stamp:
     try:
         found = path.stat()
     except OSError:

@@ -71,6 +71,7 @@ class McpDoor:
         self._register()
         # the SDK's own tracing costs a sixth of a call; ours observes the bus (DESIGN 2)
         self._server.middleware[:] = [self._answer]
+        self._running = False
         self._ended = asyncio.Event()
         self._manager = StreamableHTTPSessionManager(
             self._server,
@@ -104,15 +105,19 @@ class McpDoor:
 
     def route(self, path: str = "/mcp") -> Route:
         """The Streamable HTTP door, to stand behind a Doorkeeper."""
-        return Route(path, McpEndpoint(self._manager), methods=["GET", "POST", "DELETE"])
+        return Route(path, McpEndpoint(self._manager, self._is_running), methods=["GET", "POST", "DELETE"])
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
         """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""
         told = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
         await self._server.run(reading, writing, self._server.create_initialization_options(told))
 
+    def _is_running(self) -> bool:
+        return self._running and not self._ended.is_set()
+
     async def _hold(self, ready: asyncio.Event) -> None:
         async with self._manager.run():
+            self._running = True
             ready.set()
             await self._ended.wait()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
@@ -16,10 +19,14 @@ from retinue.surfaces.security import visitor_of
 class McpEndpoint:
     """The door as an ASGI app, behind a Doorkeeper."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, is_running: Callable[[], bool]) -> None:
         self._manager = manager
+        self._is_running = is_running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._is_running():
+            await Response("this server is stopping", 503)(scope, receive, send)
+            return
         principal = narrow(visitor_of(scope).principal)
         scope["headers"] = [_trimmed(name, value) for name, value in scope["headers"]]
         # the SDK compares this with the session's opener and answers a stranger as it would a lost session
