@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -29,7 +30,7 @@ def _foreign_app() -> Starlette:
     async def execute(request: Request) -> Response:
         asked = orjson.loads(await request.body())
         if asked["method"] == "greet":
-            reply = {"result": {"said": f"hello {asked['params'].get('name')}"}}
+            reply: dict[str, Any] = {"result": {"said": f"hello {asked['params'].get('name')}"}}
         else:
             reply = {"error": {"code": -32601, "message": f"Unknown skill: {asked['method']}"}}
         return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], **reply})

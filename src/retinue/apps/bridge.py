@@ -8,7 +8,6 @@ session, and opens a new one where the hub has been started anew meanwhile.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import structlog
 
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient, HttpStream, TransportError
+from retinue.drivers.peers import is_loopback
 from retinue.protocols.mcp.messages import (
     Message,
     is_modern,
@@ -26,6 +26,7 @@ from retinue.protocols.mcp.messages import (
     render_error,
 )
 from retinue.protocols.mcp.sse import EventParser
+from retinue.protocols.mcp.tool_calls import encode_header
 
 SESSION = "mcp-session-id"
 VERSION = "mcp-protocol-version"
@@ -163,10 +164,11 @@ class Bridge:
                 renewed = True
 
     async def _post(self, message: Message) -> bool:
+        target = await self._target()
         headers = self._headers(message)
         known = headers.get(SESSION)
         async with self._http.stream(
-            "POST", await self._target(), headers=headers, body=orjson.dumps(message.document)
+            "POST", target, headers=headers, body=orjson.dumps(message.document)
         ) as reply:
             if reply.status == 404 and known is not None:
                 raise _SessionGoneError
@@ -201,17 +203,16 @@ class Bridge:
         await self._write(orjson.dumps(document))
 
     def _headers(self, message: Message | None) -> dict[str, str]:
-        headers = {
-            "accept": f"application/json, {EVENT_STREAM}",
-            "content-type": "application/json",
-            "authorization": f"Bearer {self._token}",
-        }
+        headers = {"accept": f"application/json, {EVENT_STREAM}", "content-type": "application/json"}
+        if self._url is not None and is_loopback(self._url):
+            # it is the token of this machine's state, which is nobody's business elsewhere
+            headers["authorization"] = f"Bearer {self._token}"
         version = message.meta.get(VERSION_KEY) if message is not None else None
         if message is not None and isinstance(version, str) and is_modern(version):
             headers |= {VERSION: version, "mcp-method": message.method}
             name = message.params.get(_NAMED_BY.get(message.method, ""))
             if isinstance(name, str):
-                headers["mcp-name"] = _header_value(name)
+                headers["mcp-name"] = encode_header(name)
             return headers
         handshake = self._handshake
         if handshake is not None and message is not handshake.initialize:
@@ -237,9 +238,10 @@ class Bridge:
                 return  # another message has done it
             handshake.session = None
             initialize = handshake.initialize
+            target = await self._target()
             headers = self._headers(initialize)
             body = orjson.dumps(initialize.document)
-            async with self._http.stream("POST", await self._target(), headers=headers, body=body) as reply:
+            async with self._http.stream("POST", target, headers=headers, body=body) as reply:
                 session = reply.headers.get(SESSION)
                 while await reply.read_some():
                     pass
@@ -250,7 +252,7 @@ class Bridge:
             confirm = {"jsonrpc": "2.0", "method": "notifications/initialized"}
             headers = self._headers(None)
             async with self._http.stream(
-                "POST", await self._target(), headers=headers, body=orjson.dumps(confirm)
+                "POST", target, headers=headers, body=orjson.dumps(confirm)
             ) as reply:
                 await reply.read()
         self._listen()
@@ -266,12 +268,12 @@ class Bridge:
     async def _keep_listening(self) -> None:
         """A hub that somebody has stopped is waited for, not started: nobody has asked for anything."""
         while True:
-            url = self._url or self._find_running()
-            if url is not None:
+            self._url = self._url or (self._find_running() or "").rstrip("/") or None
+            if self._url is not None:
                 try:
                     headers = self._headers(None)
                     headers["accept"] = EVENT_STREAM
-                    async with self._http.stream("GET", url + self._path, headers=headers) as reply:
+                    async with self._http.stream("GET", self._url + self._path, headers=headers) as reply:
                         if reply.status == 404:
                             await self._renew()
                         elif reply.status != 200:
@@ -309,11 +311,3 @@ def _as_reply(message: Message, status: int, body: bytes) -> Any:
     said = document.get("detail") if isinstance(document, dict) else None
     text = said if isinstance(said, str) else f"the hub answered with status {status}"
     return orjson.loads(render_error(message.id, _LOST, text))
-
-
-def _header_value(text: str) -> str:
-    """A name as a header may carry it; others travel in base64, as the specification has it."""
-    plain = text.isascii() and text.isprintable() and text == text.strip()
-    if plain and not (text.startswith("=?base64?") and text.endswith("?=")):
-        return text
-    return f"=?base64?{b64encode(text.encode()).decode()}?="

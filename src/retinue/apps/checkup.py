@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from retinue.apps.list_cost import BYTES_PER_TOKEN, measure_list
 from retinue.apps.parts import configured_registry
 from retinue.apps.serving import bind
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.peers import is_loopback
 from retinue.drivers.probes import answers
 from retinue.drivers.registry import list_published
 from retinue.drivers.state import HUB_VARIABLE, State
@@ -40,6 +42,8 @@ OLDEST_PYTHON = (3, 11)
 LITTLE_BYTES = 1024**3
 TOO_LITTLE_BYTES = 50 * 1024**2
 LOCAL_HOST = "127.0.0.1"
+MANY_TOKENS = 20_000
+"""A tenth of what many models read at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ async def examine(
         checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
         checks.append(hub_check)
+        if hub_url is not None:
+            checks.append(await _guarded("tool list", lambda: _check_list(state, hub_url, settings, http)))
         checks += [_check_hub_port(hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
@@ -210,6 +216,19 @@ async def _check_hub(
         return Check("hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not given else "")), url
     remedy = f"start it, or unset {HUB_VARIABLE}" if given else "stop it and start it again: retinue hub"
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
+
+
+async def _check_list(state: State, url: str, settings: Settings, http: HttpClient) -> Check:
+    """What the hub's list of tools costs the model behind an MCP client."""
+    timeout_s = settings.timeouts.probe_s
+    shown = await measure_list(http, url, None, timeout_s=timeout_s)
+    token = state.local_token() if is_loopback(url) else None
+    connected = await measure_list(http, url, token, timeout_s=timeout_s)
+    found = f"{shown} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    if connected.tokens > MANY_TOKENS:
+        remedy = 'list fewer: hub.listing = "search" in retinue.toml, or expose fewer skills'
+        return Check("tool list", "warn", found, remedy)
+    return Check("tool list", "ok", found)
 
 
 def _check_hub_port(hub_url: str | None) -> Check:

@@ -27,6 +27,8 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mcp_calls import AttendedInvoker
+from retinue.drivers.mcp_peers import McpPeers
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
@@ -94,7 +96,9 @@ async def open_mesh(
         directory.subscribe(lambda change: search.note(change.listing.id))
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id)
         events = EventBus()
-        peers = PeerInvoker(http, guard, tokens={HOME_SOURCE: state.local_token()})
+        tokens = {HOME_SOURCE: state.local_token()}
+        plain = PeerInvoker(http, guard, tokens=tokens)
+        peers = AttendedInvoker(McpPeers(http, tokens=tokens), plain, guard)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)

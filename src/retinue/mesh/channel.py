@@ -11,6 +11,10 @@ from retinue.core.errors import CannotAskError, InputRequiredError
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+Capability = Literal["progress", "log", "elicitation", "sampling", "roots"]
+"""What somebody at the other end listens to, or can be asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """A folder or other place that the caller works in; ``uri`` is mostly a ``file://`` one."""
@@ -21,6 +25,10 @@ class Root:
 
 class Channel(Protocol):
     """What a door offers a running skill; a door that cannot do a thing says so by its error."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What is of use to this caller; empty where nobody listens."""
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Tell how far the call is: ``fraction`` 0 … 1, None when unknown."""
@@ -44,6 +52,10 @@ class Channel(Protocol):
 
 class NullChannel:
     """The twin for doors without a way back: progress and logs go nowhere, questions fail."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset()
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         return None

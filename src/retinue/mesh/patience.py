@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from retinue.mesh.channel import Channel, LogLevel, Root
+from retinue.mesh.channel import Capability, Channel, LogLevel, Root
 
 
 class PatientChannel:
@@ -23,6 +23,10 @@ class PatientChannel:
         self._limit = limit
         self._open = 0
         self._left_s = 0.0
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._channel.capabilities
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         await self._channel.progress(fraction, message)

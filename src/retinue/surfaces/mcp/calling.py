@@ -23,6 +23,7 @@ from retinue.core.record import Schema
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.protocols.mcp.content import render_call_result, render_error_result
+from retinue.protocols.mcp.tool_calls import WHOLE_KEY
 from retinue.protocols.mcp.tools import read_arguments, render_output_schema
 from retinue.surfaces.faults import mcp_fault
 from retinue.surfaces.mcp.callers import Caller, Context, caller_of, principal_of, view
@@ -87,9 +88,13 @@ class ToolHandlers:
             return self._render_error(error)
         if isinstance(outcome.error, CannotAskError):
             refuse_unaskable(context, outcome.error)
-        return self._render(outcome, caller, None if entry is None else entry.skill.output_schema)
+        output_schema = None if entry is None else entry.skill.output_schema
+        is_for_program = WHOLE_KEY in (context.meta or {})
+        return self._render(outcome, caller, output_schema, is_whole=is_for_program)
 
-    def _render(self, outcome: Outcome, caller: Caller, output_schema: Schema | None) -> dict[str, Any]:
+    def _render(
+        self, outcome: Outcome, caller: Caller, output_schema: Schema | None, *, is_whole: bool
+    ) -> dict[str, Any]:
         if outcome.error is not None:
             return self._render_error(outcome.error)
         try:
@@ -97,7 +102,7 @@ class ToolHandlers:
         except TypeError as cause:
             problem = Problem("", f"it is no JSON value: {cause}")
             return self._render_error(OutputInvalidError(outcome.skill, [problem]))
-        if render_output_schema(output_schema) is not None:
+        if is_whole or render_output_schema(output_schema) is not None:
             return result
         return self.long_results.shorten(result, caller.principal)
 

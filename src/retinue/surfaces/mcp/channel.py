@@ -12,7 +12,7 @@ from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, ValidationError
 
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
-from retinue.mesh.channel import LogLevel, Root
+from retinue.mesh.channel import Capability, LogLevel, Root
 from retinue.mesh.schema import compile_schema
 from retinue.surfaces.mcp.callers import Context
 from retinue.surfaces.mcp.eras import is_modern
@@ -34,6 +34,7 @@ HEARTBEAT_S = 15.0
 """After so long without a word a client that asked for progress is told that its call still runs."""
 
 _TICK = 1e-6
+_ASKABLE: tuple[Capability, ...] = ("elicitation", "sampling", "roots")
 _ANSWER = "answer"
 
 R = TypeVar("R", bound=BaseModel)
@@ -55,6 +56,20 @@ class McpChannel:
         self._has_total = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this client listens to, and what it declared that it can be asked for."""
+        found: set[Capability] = set()
+        meta = self._context.meta
+        if meta and ("progress_token" in meta or "progressToken" in meta):
+            found.add("progress")
+        if self._least_level is not None:
+            found.add("log")
+        declared = self._context.session.client_capabilities
+        if declared is not None and (self._conversation is not None or not is_modern(self._context)):
+            found |= {one for one in _ASKABLE if getattr(declared, one) is not None}
+        return frozenset(found)
 
     def move_to(self, context: Context, least_level: str | None) -> None:
         """Go on with another request of the same client."""

@@ -92,7 +92,7 @@ class MeshShelf:
     @property
     def facts(self) -> ServerFacts:
         record = self._record
-        return ServerFacts(record.name, record.version or "", record.title, self._instructions)
+        return ServerFacts(record.name, record.version or "", record.title, self._instructions, logs=True)
 
     @property
     def agent(self) -> str:
