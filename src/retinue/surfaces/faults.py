@@ -146,6 +146,12 @@ TABLE: dict[type[RetinueError], Row] = {
     e.UnknownSkillError: _row(
         UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
     ),
+    e.UnknownResourceError: _row(
+        UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.UnknownPromptError: _row(
+        UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
     e.UnknownRunError: _row(
         *_PARAMETERS, 404, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
     ),
