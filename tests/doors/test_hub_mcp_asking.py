@@ -88,7 +88,7 @@ async def _sample(context: Any, params: Any) -> types.CreateMessageResult:
 
 
 async def _roots(context: Any) -> types.ListRootsResult:
-    return types.ListRootsResult(roots=[types.Root(uri="file:///work")])  # type: ignore[arg-type]
+    return types.ListRootsResult(roots=[types.Root(uri="file:///work")])
 
 
 @both_eras
@@ -123,7 +123,11 @@ async def test_an_agent_asks_through_the_hub_what_the_client_can_be_asked(
     """The person, the model and the folders; a client that declared nothing is not asked."""
     await system.start_agent(worker.agent)
     hub = await system.start_hub()
-    callbacks = {"elicitation_callback": _elicit, "sampling_callback": _sample, "list_roots_callback": _roots}
+    callbacks: dict[str, Any] = {
+        "elicitation_callback": _elicit,
+        "sampling_callback": _sample,
+        "list_roots_callback": _roots,
+    }
     async with open_client(hub.url, mode, **callbacks) as client:
         assert text_of(await client.call_tool("worker__ask")) == "[Say hello] Bo, 7, of file:///work"
     async with open_client(hub.url, mode, elicitation_callback=_elicit) as client:
