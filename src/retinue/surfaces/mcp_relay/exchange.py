@@ -132,9 +132,11 @@ class Exchange:
 
     async def __aexit__(self, *_: object) -> None:
         self.questions.end()
-        if self._upstream is not None and self.final is not None:
-            await self._upstream.drain(_DRAIN_S)
-        await self._stack.aclose()
+        try:
+            if self._upstream is not None and self.final is not None:
+                await self._upstream.drain(_DRAIN_S)
+        finally:
+            await self._stack.aclose()
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
