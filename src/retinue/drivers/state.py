@@ -110,8 +110,8 @@ class State:
         """The running hub, or None; a file left by a killed hub counts as none."""
         try:
             found = orjson.loads(self.hub_file.read_bytes())
-            started_at, is_ready = str(found.get("started_at", "")), bool(found.get("ready", True))
-            hub = HubAddress(str(found["url"]), int(found["pid"]), started_at, is_ready)
+            url, pid = str(found["url"]), int(found["pid"])
+            hub = HubAddress(url, pid, str(found.get("started_at", "")), bool(found.get("ready", True)))
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
         except FileNotFoundError:

@@ -44,7 +44,7 @@ from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_tra
 from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
 from retinue.surfaces.mcp_relay.doorless import Doorless, receive_again
-from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, NoDoorError, Upstream, Upstreams
+from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
 from retinue.surfaces.mcp_relay.lookup import PinnedLookup, find_tool
 from retinue.surfaces.mcp_relay.questions import OpenQuestions, key_of
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
@@ -108,6 +108,14 @@ class _SessionGoneError(Exception):
     """The session is not this principal's, or no longer there; the client is to begin anew."""
 
 
+class _NoDoorError(Exception):
+    """The agent speaks no MCP; another door is to answer."""
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing.key)
+        self.listing = listing
+
+
 def mcp_relay_route(door: RelayDoor) -> Route:
     """The route of the relay."""
     return Route(PATH, door)
@@ -158,13 +166,9 @@ class RelayDoor:
                         await self._pass_stream(method, visit, answer)
                     else:
                         await self._pass_message(message, visit, answer)
-        except NoDoorError as error:
-            listing = await self._find(scope)
-            instead = None if listing is None else await self._doorless.note(listing)
-            if instead is None:
-                await answer.refuse(error, None if message is None else message.id)
-            else:
-                await instead(scope, receive_again(body, receive), send)
+        except _NoDoorError as found:
+            instead = await self._doorless.note(found.listing)
+            await instead(scope, receive_again(body, receive), send)
         except _SessionGoneError:
             await answer.whole(404, render_error(None, -32600, "Session not found"), {})
         except RetinueError as error:
@@ -236,8 +240,8 @@ class RelayDoor:
                 else:
                     await answer.whole(final.status, final.body, final.headers)
                 return
-            if isinstance(error, NoDoorError) and visit.session is None and not answer.streaming:
-                raise error
+            if not exchange.has_door and visit.session is None and self._doorless.is_open:
+                raise _NoDoorError(visit.listing)
             assert error is not None, "an answer without an end is an error"
             status = None if message.kind == "request" else 502 if isinstance(error, ExecutionError) else 400
             await answer.refuse(error, message.id, tool_call=is_call, modern=visit.modern, status=status)

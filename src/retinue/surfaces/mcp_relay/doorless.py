@@ -38,10 +38,14 @@ class Doorless:
             return None
         return await self._open(listing)
 
-    async def note(self, listing: Listing) -> ASGIApp | None:
-        """The agent has just been found to have no door."""
-        if self._open is None:
-            return None
+    @property
+    def is_open(self) -> bool:
+        """Whether there are doors that stand for others."""
+        return self._open is not None
+
+    async def note(self, listing: Listing) -> ASGIApp:
+        """The door for an agent that has just been found to have none."""
+        assert self._open is not None
         self._known[listing.id] = (listing.record.url, self._clock())
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)

@@ -81,10 +81,6 @@ class Upstreams(Protocol):
         """Send one request; leaving before the end of its answer gives it up."""
 
 
-class NoDoorError(RemoteFaultError):
-    """The agent has no MCP door where one was looked for."""
-
-
 @dataclass(frozen=True, slots=True)
 class Final:
     """What ends an answer, as the agent sent it."""
@@ -124,6 +120,8 @@ class Exchange:
         self.fault: RetinueError | None = None
         self.trace: TraceContext | None = None
         self.listing: Listing | None = None
+        self.has_door = True
+        """False when the agent speaks no MCP where it was looked for."""
         self.given_up = False
         self.resumable = False
 
@@ -211,8 +209,8 @@ class Exchange:
         if reply is None and (body or (self._message.kind == "request" and upstream.status < 400)):
             name = listing.record.name
             cause = f"agent {name} answered {upstream.status} with no JSON-RPC reply"
-            kind = NoDoorError if upstream.status in _NO_DOOR else RemoteFaultError
-            raise kind(name, -32603, cause)
+            self.has_door = upstream.status not in _NO_DOOR
+            raise RemoteFaultError(name, -32603, cause)
         self.final = Final(body, upstream.status, upstream.headers, JSON)
         return reply
 
