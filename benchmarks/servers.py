@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from benchmarks import mcp_servers
+from benchmarks import mcp_hub_servers
 from retinue.apps.agent import agent_app
 from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
@@ -62,7 +62,7 @@ async def main(kind: str, folder: str, upstream: str) -> int:
     stop = Stop()
     stop.on_signals()
     if kind.startswith("mcp-"):
-        opened = mcp_servers.bare() if kind == "mcp-bare" else mcp_servers.hub(folder, upstream, listener)
+        opened = mcp_hub_servers.bare() if kind == "mcp-bare" else mcp_hub_servers.hub(folder, upstream, listener)
         async with opened as app, serving(app, listener, stop):
             print(url_of(listener), flush=True)
             await stop.wait()
