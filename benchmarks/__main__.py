@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, ranking, startup
+from benchmarks import discovery, dispatch, find_text, lookup, mcp, ranking, startup
 
 BENCHMARKS = {
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "lookup": lookup.measure,
     "find_text": find_text.measure,
+    "mcp": mcp.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
 }
