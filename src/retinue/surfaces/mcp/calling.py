@@ -10,6 +10,7 @@ from typing import Any
 import mcp_types as types
 import structlog
 from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import (
@@ -30,6 +31,7 @@ from retinue.surfaces.mcp.channel import McpChannel
 from retinue.surfaces.mcp.eras import complete
 from retinue.surfaces.mcp.interacting import Interactions, refuse_unaskable
 from retinue.surfaces.mcp.long_results import LongResults
+from retinue.surfaces.mcp.ready_bytes import leave_mark
 from retinue.surfaces.mcp.shelf import Shelf
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +51,11 @@ class ToolHandlers:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> dict[str, Any]:
         """Every tool at once: clients read all pages anyway."""
-        tools = self.shelf.tools(principal_of(context).scopes).tools
+        catalog = self.shelf.tools(principal_of(context).scopes)
+        request = context.request
+        tools: Any = catalog.tools
+        if isinstance(request, Request):
+            tools = leave_mark(request.scope, catalog.listed)
         return complete(context, {"tools": tools}, cacheable=True)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
+
+import orjson
 
 from retinue.core.record import Prompt, Resource, Skill
 from retinue.mesh.changes import ChangeObserver
@@ -62,6 +65,11 @@ class ToolCatalog:
         # an alias is what the list shows: it wins over anybody's spelling
         self._found.update((entry.alias, entry) for entry in entries)
         self._schemas = {tool["name"]: tool["inputSchema"] for tool in self.tools}
+
+    @cached_property
+    def listed(self) -> bytes:
+        """``tools`` as JSON."""
+        return orjson.dumps(self.tools)
 
     def find(self, name: str) -> ToolEntry | None:
         """The tool of this alias or original name."""
