@@ -81,7 +81,7 @@ class ToolCatalog:
         return None if entry is None else self._schemas.get(entry.alias)
 
 
-class Shelf(Protocol):
+class Offer(Protocol):
     """What a door shows to a caller of these scopes; asked for each request, so answers are kept ready."""
 
     @property
@@ -98,4 +98,4 @@ class Shelf(Protocol):
     def prompts(self, scopes: frozenset[str]) -> Sequence[Prompt]: ...
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
-        """Be told what changed, in any thread, after the shelf has it."""
+        """Be told what changed, in any thread, after the offer has it."""
