@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, mcp_hub, ranking, startup
+from benchmarks import discovery, dispatch, find_text, lookup, mcp, mcp_hub, ranking, startup
 
 BENCHMARKS = {
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "lookup": lookup.measure,
-    "mcp_hub": mcp_hub.measure,
     "find_text": find_text.measure,
+    "mcp": mcp.measure,
+    "mcp_hub": mcp_hub.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
 }

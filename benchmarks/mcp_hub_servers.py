@@ -1,4 +1,4 @@
-"""The MCP servers that are measured: the bare low-level SDK, and a hub before it."""
+"""What stands between a client and an MCP server: nothing, a hub, or fastmcp's proxy."""
 
 from __future__ import annotations
 
@@ -76,3 +76,15 @@ async def hub(folder: str, upstream: str, listener: socket.socket) -> AsyncItera
         await mesh.directory.refresh()
         async with open_hub_mcp(mesh, settings, state) as mcp:
             yield hub_app(mesh, settings, state, host="127.0.0.1", url=url, mcp=mcp)
+
+
+@asynccontextmanager
+async def proxy(upstream: str) -> AsyncIterator[ASGIApp]:
+    """fastmcp's proxy over a client that stays connected to the server at ``upstream``."""
+    from fastmcp import Client
+    from fastmcp.server import create_proxy
+
+    async with Client(f"{upstream}/mcp") as client:
+        app = create_proxy(client).http_app(path="/mcp")
+        async with app.lifespan(app):
+            yield app

@@ -62,7 +62,12 @@ async def main(kind: str, folder: str, upstream: str) -> int:
     stop = Stop()
     stop.on_signals()
     if kind.startswith("mcp-"):
-        opened = mcp_hub_servers.bare() if kind == "mcp-bare" else mcp_hub_servers.hub(folder, upstream, listener)
+        if kind == "mcp-bare":
+            opened = mcp_hub_servers.bare()
+        elif kind == "mcp-proxy":
+            opened = mcp_hub_servers.proxy(upstream)
+        else:
+            opened = mcp_hub_servers.hub(folder, upstream, listener)
         async with opened as app, serving(app, listener, stop):
             print(url_of(listener), flush=True)
             await stop.wait()

@@ -150,7 +150,11 @@ async def test_a_stream_is_read_as_it_comes_and_its_connection_serves_again(
 
 async def test_a_stream_that_cannot_begin_says_whether_it_was_sent(url: str, client: HttpClient) -> None:
     """Nobody there, no url, or a cap passed on the way."""
-    for nowhere, kind in [("http://127.0.0.1:1/", TransportError), ("ftp://x/", UrlRefusedError)]:
+    refused: list[tuple[str, type[TransportError]]] = [
+        ("http://127.0.0.1:1/", TransportError),
+        ("ftp://x/", UrlRefusedError),
+    ]
+    for nowhere, kind in refused:
         with pytest.raises(kind) as caught:
             async with client.stream("GET", nowhere, headers={}):
                 raise AssertionError("it must not begin")

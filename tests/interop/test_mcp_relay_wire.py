@@ -276,8 +276,8 @@ async def test_an_agent_that_dies_during_a_call_is_named_in_the_error(
 
 
 async def test_a_client_that_reads_slowly_slows_the_agent_down(relay: Relay) -> None:
-    """Nothing piles up in the hub: 20 MB of events wait at the agent until the client takes them."""
-    message, headers = modern("tools/call", {"name": "flood", "arguments": {"events": 2000}})
+    """Nothing piles up in the hub: 50 MB of events wait at the agent until the client takes them."""
+    message, headers = modern("tools/call", {"name": "flood", "arguments": {"events": 5000}})
     async with (
         aiohttp.ClientSession() as session,
         asyncio.timeout(30),
@@ -288,10 +288,10 @@ async def test_a_client_that_reads_slowly_slows_the_agent_down(relay: Relay) -> 
         while (sent := len(await relay.everything.messages("flooded"))) != before:
             before = sent
             await asyncio.sleep(0.3)
-        assert sent < 1500
+        assert sent < 4000, "what the kernels hold of two connections is about 2,000"
         body = await reply.read()
     assert read_events(body)[-1]["result"]["content"][0]["text"] == "flooded"
-    assert len(read_events(body)) == 2001
+    assert len(read_events(body)) == 5001
 
 
 async def test_an_agent_whose_card_moved_is_found_at_its_new_place(relay: Relay, mortal: Everything) -> None:
@@ -313,7 +313,8 @@ async def test_two_hundred_clients_at_once_each_get_their_own_answer(relay: Rela
         session = await relay.open_session()
         message = request("tools/call", tool_call("echo", text=f"number {number}"), id=number)
         reply = await relay.post(message, mcp_session_id=session)
-        (answer,) = read_events(reply.body)
+        answer = reply.json
+        assert reply.headers["content-type"] == "application/json", "one message needs no stream"
         assert (answer["id"], answer["result"]["content"][0]["text"]) == (number, f"number {number}")
 
     await asyncio.gather(*(one(number) for number in range(200)))

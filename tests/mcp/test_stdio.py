@@ -115,3 +115,16 @@ async def test_lists_are_read_anew_over_stdio_too(tmp_path: Path) -> None:
         assert changed["method"] == "notifications/tools/list_changed"
         listed = await pipe.ask({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})
         assert [tool["name"] for tool in listed["result"]["tools"]] == ["fs_read_file", "fs_write_file"]
+
+
+@pytest.mark.parametrize("flags", [("--reload",), ("--port", "9")])
+async def test_what_needs_a_port_does_not_go_with_stdio(noisy: Path, flags: tuple[str, ...]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue", "serve", str(noisy), "--stdio", *flags),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert b"--stdio goes with neither --port nor --reload" in err

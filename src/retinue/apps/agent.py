@@ -45,7 +45,7 @@ from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.health import health_route
 from retinue.surfaces.mcp.door import McpDoor, McpOptions
-from retinue.surfaces.mcp.record_shelf import RecordShelf
+from retinue.surfaces.mcp.record_offer import RecordOffer
 from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, DoorSettings, Tokens, check_bind
 
 _log = structlog.get_logger("retinue.agent")
@@ -143,7 +143,7 @@ def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: st
 
 def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings: Settings) -> McpDoor:
     """The MCP server of one agent; the caller enters its ``running()``."""
-    shelf = RecordShelf(
+    offer = RecordOffer(
         lambda: agent.record(with_facts=True),
         agent.changes.subscribe,
         names=settings.mcp.names,
@@ -154,7 +154,7 @@ def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings
         result_chars=settings.mcp.result_chars,
         max_body_bytes=settings.limits.body_bytes,
     )
-    return McpDoor(shelf, dispatcher, local_reader(agent, dispatcher, mesh), options)
+    return McpDoor(offer, dispatcher, local_reader(agent, dispatcher, mesh), options)
 
 
 def agent_app(

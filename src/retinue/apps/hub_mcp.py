@@ -26,8 +26,8 @@ from retinue.mesh.reading import Read, Reader, ReadRequest
 from retinue.settings import Settings
 from retinue.surfaces.mcp.door import McpDoor, McpOptions
 from retinue.surfaces.mcp.hub_endpoint import hub_route
-from retinue.surfaces.mcp.mesh_shelf import MeshShelf
-from retinue.surfaces.mcp.record_shelf import RecordShelf
+from retinue.surfaces.mcp.mesh_offer import MeshOffer
+from retinue.surfaces.mcp.record_offer import RecordOffer
 from retinue.surfaces.mcp_relay.door import RelayDoor, mcp_relay_route
 
 INSTRUCTIONS = (
@@ -58,7 +58,7 @@ class HubMcp:
 @asynccontextmanager
 async def open_hub_mcp(mesh: Mesh, settings: Settings, state: State) -> AsyncIterator[HubMcp]:
     """Open the doors of a hub over ``mesh``; closed on leaving."""
-    shelf = MeshShelf(
+    offer = MeshOffer(
         lambda: mesh.agent.record(with_facts=True),
         mesh.agent.changes.subscribe,
         mesh.directory,
@@ -72,7 +72,7 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings, state: State) -> AsyncIte
         max_body_bytes=settings.limits.body_bytes,
     )
     reads = local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher)
-    own = McpDoor(shelf, mesh.dispatcher, reads, options)
+    own = McpDoor(offer, mesh.dispatcher, reads, options)
     peers = McpPeers(mesh.http, tokens={HOME_SOURCE: state.local_token()})
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(own.running())
@@ -129,10 +129,10 @@ class ForeignDoors:
             stack.callback(unsubscribe)
             return lambda: None
 
-        shelf = RecordShelf(read_record, subscribe, names=self._names)
+        offer = RecordOffer(read_record, subscribe, names=self._names)
         dispatcher = self._mesh.dispatcher
-        reads = Reader(shelf.agent, _Nothing(), dispatcher.guard, dispatcher.limits, dispatcher.events)
-        door = McpDoor(shelf, dispatcher, reads, self._options)
+        reads = Reader(offer.agent, _Nothing(), dispatcher.guard, dispatcher.limits, dispatcher.events)
+        door = McpDoor(offer, dispatcher, reads, self._options)
         await stack.enter_async_context(door.running())
         return _Held(door, door.route("/").app, stack)
 

@@ -208,7 +208,7 @@ class HttpClient:
                 headers=headers,
                 data=_payload(body),
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                timeout=_UNBOUNDED,
             )
         except _FAILURES as error:
             raise _tell(error, target) from error
@@ -227,6 +227,7 @@ class HttpClient:
         return self._session, target
 
 
+_UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 

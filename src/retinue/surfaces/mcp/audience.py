@@ -22,7 +22,7 @@ from retinue.mesh.changes import Change
 from retinue.protocols.mcp.uris import is_template, parse_template
 from retinue.surfaces.mcp.callers import view
 from retinue.surfaces.mcp.connections import Connections, Live
-from retinue.surfaces.mcp.shelf import Shelf
+from retinue.surfaces.mcp.offer import Offer
 
 _log = structlog.get_logger(__name__)
 
@@ -45,10 +45,10 @@ class _View:
 
 
 class Audience:
-    """Tells both eras of the changes of a shelf; it is the SDK's bus for the streams of 2026-07-28."""
+    """Tells both eras of the changes of an offer; it is the SDK's bus for the streams of 2026-07-28."""
 
-    def __init__(self, shelf: Shelf, connections: Connections) -> None:
-        self._shelf = shelf
+    def __init__(self, offer: Offer, connections: Connections) -> None:
+        self._offer = offer
         self._connections = connections
         self._listeners: dict[object, tuple[Listener, frozenset[str]]] = {}
         self._views: dict[frozenset[str], _View] = {}
@@ -58,9 +58,9 @@ class Audience:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def open(self) -> None:
-        """Begin to listen to the shelf, in the running loop."""
+        """Begin to listen to the offer, in the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._unsubscribe = self._shelf.subscribe(self._changed)
+        self._unsubscribe = self._offer.subscribe(self._changed)
 
     def close(self) -> None:
         self._unsubscribe()
@@ -88,7 +88,7 @@ class Audience:
         self._listeners.pop(token, None)
 
     def _changed(self, change: Change) -> None:
-        """In whatever thread the shelf tells it; changes of one moment are told once."""
+        """In whatever thread the offer tells it; changes of one moment are told once."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take, change)
 
@@ -123,7 +123,7 @@ class Audience:
                 )
 
     async def _tell_update(self, uri: str, needed: set[frozenset[str]]) -> None:
-        seeing = {scopes for scopes in needed if find_resource(self._shelf, uri, scopes) is not None}
+        seeing = {scopes for scopes in needed if find_resource(self._offer, uri, scopes) is not None}
         for scopes in seeing:
             self._deliver(ResourceUpdated(uri), scopes)
 
@@ -142,13 +142,13 @@ class Audience:
                 _log.exception("a listening stream failed")
 
     def _look(self, scopes: frozenset[str]) -> _View:
-        shelf = self._shelf
-        return _View(shelf.tools(scopes).tools, tuple(shelf.resources(scopes)), tuple(shelf.prompts(scopes)))
+        offer = self._offer
+        return _View(offer.tools(scopes).tools, tuple(offer.resources(scopes)), tuple(offer.prompts(scopes)))
 
 
-def find_resource(shelf: Shelf, uri: str, scopes: frozenset[str]) -> Resource | None:
+def find_resource(offer: Offer, uri: str, scopes: frozenset[str]) -> Resource | None:
     """The resource of this uri, or the template that it fits, as far as such a caller sees it."""
-    seen = shelf.resources(scopes)
+    seen = offer.resources(scopes)
     exact = next((one for one in seen if one.uri == uri), None)
     if exact is not None:
         return exact

@@ -10,7 +10,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from starlette.requests import Request
 
-from retinue.core.call import Principal, TraceContext
+from retinue.core.call import ANONYMOUS, Principal, TraceContext
 from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_trace_meta
 from retinue.surfaces.security import visitor_of
 
@@ -20,6 +20,7 @@ STDIO = Principal("stdio", "local", frozenset({"exposed", "runs_code"}))
 """Whoever started this process as its MCP server: it may run code, and sees what clients see."""
 
 _EXPOSED = frozenset({"exposed"})
+_CLIENT = replace(ANONYMOUS, scopes=_EXPOSED)
 _NO_TRACE = TraceContext(id="")
 
 view: ContextVar[frozenset[str]] = ContextVar("retinue_mcp_view", default=_EXPOSED)
@@ -41,6 +42,8 @@ class Caller:
 
 def narrow(principal: Principal) -> Principal:
     """Without a token an MCP client sees what is exposed, and not what the mesh sees (DESIGN 2)."""
+    if principal is ANONYMOUS:
+        return _CLIENT
     if principal.kind == "anonymous" and principal.scopes != _EXPOSED:
         return replace(principal, scopes=_EXPOSED & principal.scopes)
     return principal

@@ -10,6 +10,7 @@ from typing import Any
 import mcp_types as types
 import structlog
 from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import (
@@ -31,7 +32,8 @@ from retinue.surfaces.mcp.channel import McpChannel
 from retinue.surfaces.mcp.eras import complete
 from retinue.surfaces.mcp.interacting import Interactions, refuse_unaskable
 from retinue.surfaces.mcp.long_results import LongResults
-from retinue.surfaces.mcp.shelf import Shelf
+from retinue.surfaces.mcp.offer import Offer
+from retinue.surfaces.mcp.ready_bytes import leave_mark
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +42,7 @@ _log = structlog.get_logger(__name__)
 class ToolHandlers:
     """The requests about tools."""
 
-    shelf: Shelf
+    offer: Offer
     calls: Calls
     interactions: Interactions
     long_results: LongResults
@@ -50,7 +52,11 @@ class ToolHandlers:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> dict[str, Any]:
         """Every tool at once: clients read all pages anyway."""
-        tools = self.shelf.tools(principal_of(context).scopes).tools
+        catalog = self.offer.tools(principal_of(context).scopes)
+        request = context.request
+        tools: Any = catalog.tools
+        if isinstance(request, Request):
+            tools = leave_mark(request.scope, catalog.listed)
         return complete(context, {"tools": tools}, cacheable=True)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
@@ -60,16 +66,16 @@ class ToolHandlers:
         async def run(channel: McpChannel) -> dict[str, Any]:
             return await self._run(context, caller, params, channel)
 
-        return await self.interactions.run(context, params, run, logs=self.shelf.facts.logs)
+        return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
     def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
         """What the SDK checks ``Mcp-Param-*`` headers against, for the caller of this request."""
-        return self.shelf.tools(view.get()).find_input_schema(name)
+        return self.offer.tools(view.get()).find_input_schema(name)
 
     async def _run(
         self, context: Context, caller: Caller, params: types.CallToolRequestParams, channel: Channel
     ) -> dict[str, Any]:
-        entry = self.shelf.tools(caller.scopes).find(params.name)
+        entry = self.offer.tools(caller.scopes).find(params.name)
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
             id=uuid.uuid4().hex,
@@ -78,7 +84,7 @@ class ToolHandlers:
             principal=caller.principal,
             door=caller.door,
             trace=caller.trace,
-            agent=self.shelf.agent if entry is None or entry.agent is None else entry.agent,
+            agent=self.offer.agent if entry is None or entry.agent is None else entry.agent,
         )
         try:
             outcome = await self.calls.dispatch(call, channel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retinue.protocols.mcp.uris import is_template
-from retinue.surfaces.mcp.shelf import Shelf
+from retinue.surfaces.mcp.offer import Offer
 
 UNDECLARED = {
     "prompts/list": "prompts",
@@ -16,13 +16,13 @@ UNDECLARED = {
 """Method → the capability without which it is as unknown as a method that does not exist."""
 
 
-def capabilities_of(shelf: Shelf, scopes: frozenset[str]) -> dict[str, Any]:
+def capabilities_of(offer: Offer, scopes: frozenset[str]) -> dict[str, Any]:
     """Exactly the seed's for an agent of tools and resources (S-04); more only where there is more.
 
     What a caller cannot see is not hinted at either: a hidden prompt declares nothing.
     """
-    resources = shelf.resources(scopes)
-    prompts = shelf.prompts(scopes)
+    resources = offer.resources(scopes)
+    prompts = offer.prompts(scopes)
     declared: dict[str, Any] = {"tools": {"listChanged": True}, "resources": {"listChanged": True}}
     if any(one.live for one in resources):
         declared["resources"] = {"subscribe": True, "listChanged": True}
@@ -30,6 +30,6 @@ def capabilities_of(shelf: Shelf, scopes: frozenset[str]) -> dict[str, Any]:
         declared["prompts"] = {"listChanged": True}
     if prompts or any(is_template(one.uri) for one in resources):
         declared["completions"] = {}
-    if shelf.facts.logs:
+    if offer.facts.logs:
         declared["logging"] = {}
     return declared

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import Principal
 from retinue.surfaces.mcp.callers import narrow, view
 from retinue.surfaces.mcp.hangups import watch
+from retinue.surfaces.mcp.ready_bytes import fill_in
 from retinue.surfaces.security import visitor_of
 
 
@@ -35,7 +36,7 @@ class McpEndpoint:
         )
         marked = view.set(principal.scopes)
         try:
-            await self._manager.handle_request(scope, watch(scope, receive), send)
+            await self._manager.handle_request(scope, watch(scope, receive), fill_in(scope, send))
         finally:
             view.reset(marked)
 

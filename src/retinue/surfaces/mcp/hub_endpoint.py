@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.surfaces.mcp.mesh_shelf import session
+from retinue.surfaces.mcp.mesh_offer import session
 
 _SESSION = b"mcp-session-id"
 
 
 class HubEndpoint:
-    """``app``, with the session of each request told to the shelf, and the list of agents as it is now."""
+    """``app``, with the session of each request told to the offer, and the list of agents as it is now."""
 
     def __init__(self, app: ASGIApp, ensure_fresh: Callable[[], Awaitable[None]]) -> None:
         self._app = app

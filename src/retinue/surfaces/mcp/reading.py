@@ -29,7 +29,7 @@ from retinue.surfaces.mcp.connections import Connections
 from retinue.surfaces.mcp.eras import complete
 from retinue.surfaces.mcp.interacting import Interactions, refuse_unaskable
 from retinue.surfaces.mcp.long_results import LongResults
-from retinue.surfaces.mcp.shelf import Shelf
+from retinue.surfaces.mcp.offer import Offer
 
 _log = structlog.get_logger(__name__)
 
@@ -40,22 +40,22 @@ Listing = types.PaginatedRequestParams | None
 class ReadHandlers:
     """The requests about resources and prompts."""
 
-    shelf: Shelf
+    offer: Offer
     reads: Reads
     connections: Connections
     interactions: Interactions
     long_results: LongResults
 
     async def list_resources(self, context: Context, params: Listing) -> dict[str, Any]:
-        seen = self.shelf.resources(principal_of(context).scopes)
+        seen = self.offer.resources(principal_of(context).scopes)
         return complete(context, {"resources": render_resources(seen)}, cacheable=True)
 
     async def list_templates(self, context: Context, params: Listing) -> dict[str, Any]:
-        seen = self.shelf.resources(principal_of(context).scopes)
+        seen = self.offer.resources(principal_of(context).scopes)
         return complete(context, {"resourceTemplates": render_templates(seen)}, cacheable=True)
 
     async def list_prompts(self, context: Context, params: Listing) -> dict[str, Any]:
-        seen = self.shelf.prompts(principal_of(context).scopes)
+        seen = self.offer.prompts(principal_of(context).scopes)
         return complete(context, {"prompts": [render_prompt(one) for one in seen]}, cacheable=True)
 
     async def read_resource(
@@ -71,7 +71,7 @@ class ReadHandlers:
             assert isinstance(parts, tuple)
             return {"contents": render_contents(params.uri, parts)}
 
-        return await self.interactions.run(context, params, run, logs=self.shelf.facts.logs, cacheable=True)
+        return await self.interactions.run(context, params, run, logs=self.offer.facts.logs, cacheable=True)
 
     async def get_prompt(self, context: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         caller = caller_of(context)
@@ -84,7 +84,7 @@ class ReadHandlers:
             described = {"description": prompt.description} if prompt.description else {}
             return {**described, "messages": messages}
 
-        return await self.interactions.run(context, params, run, logs=self.shelf.facts.logs)
+        return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
     async def complete_argument(
         self, context: Context, params: types.CompleteRequestParams
@@ -104,7 +104,7 @@ class ReadHandlers:
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         """Tell this connection of changes; a hidden resource is refused as a missing one."""
-        if find_resource(self.shelf, params.uri, principal_of(context).scopes) is None:
+        if find_resource(self.offer, params.uri, principal_of(context).scopes) is None:
             raise MCPError(*mcp_read_fault(UnknownResourceError(params.uri)))
         live = self.connections.note(context)
         if live is not None:
@@ -145,6 +145,6 @@ class ReadHandlers:
             principal=caller.principal,
             door=caller.door,
             trace=caller.trace,
-            agent=self.shelf.agent,
+            agent=self.offer.agent,
             **more,
         )

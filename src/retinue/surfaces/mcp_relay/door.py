@@ -45,7 +45,7 @@ from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
 from retinue.surfaces.mcp_relay.doorless import Doorless, receive_again
 from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
-from retinue.surfaces.mcp_relay.lookup import PinnedLookup, find_tool
+from retinue.surfaces.mcp_relay.lookup import BareListings, PinnedLookup, find_tool
 from retinue.surfaces.mcp_relay.questions import OpenQuestions, key_of
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
 from retinue.surfaces.mcp_relay.view import narrow_tools
@@ -139,6 +139,7 @@ class RelayDoor:
         self._upstreams = upstreams
         self._sessions = Sessions() if sessions is None else sessions
         self._doorless = Doorless(doorless)
+        self._bare = BareListings()
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -235,7 +236,10 @@ class RelayDoor:
                 final = exchange.final
                 if message.method == "tools/list" and error is None:
                     final = narrow_tools(final, visit.listing.record, visit.principal.scopes)
-                if final.media_type == EVENT_STREAM:
+                if final.message and not answer.streaming:
+                    # a stream of one event says no more than the message in it, and costs more
+                    await answer.whole(final.status, final.message, final.headers)
+                elif final.media_type == EVENT_STREAM:
                     await answer.stream(final.body, final.headers, last=True)
                 else:
                     await answer.whole(final.status, final.body, final.headers)
@@ -253,7 +257,7 @@ class RelayDoor:
             return InvalidRequestError("params.name must be a string")
         dispatcher = replace(
             self._dispatcher,
-            lookup=PinnedLookup(self._dispatcher.lookup, visit.listing),
+            lookup=PinnedLookup(self._dispatcher.lookup, visit.listing, self._bare),
             invoker_of=lambda _: exchange,
         )
         arguments = message.params.get("arguments")

@@ -83,12 +83,13 @@ class Upstreams(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """What ends an answer, as the agent sent it."""
+    """What ends an answer, as the agent sent it; ``message`` is the response within an event."""
 
     body: bytes
     status: int
     headers: Mapping[str, str]
     media_type: str
+    message: bytes = b""
 
 
 class Exchange:
@@ -187,7 +188,9 @@ class Exchange:
                 if event.data and (reply := read_reply(event.data)) is not None:
                     if passed:
                         await self._answer.stream(bytes(passed), upstream.headers)
-                    self.final = Final(event.raw, upstream.status, upstream.headers, EVENT_STREAM)
+                    # an event with an id can be asked for again, so it has to stay one
+                    alone = event.data if event.id is None else b""
+                    self.final = Final(event.raw, upstream.status, upstream.headers, EVENT_STREAM, alone)
                     return reply
                 if (question := read_question(event.data)) is not None:
                     self.questions.opened(self.channel, question)

@@ -5,10 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from retinue.core.errors import RetinueError, UnknownSkillError
-from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.core.record import AgentRecord, Listing, ListingKey, Skill
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.mcp.names import safe_names
+
+
+class BareListings:
+    """Listings with one skill each and no schema, made once for as long as a listing is what it is."""
+
+    def __init__(self, keep: int = 1000) -> None:
+        self._keep = keep
+        self._made: dict[tuple[ListingKey, str], tuple[Listing, Listing]] = {}
+
+    def get(self, listing: Listing, skill: Skill) -> Listing:
+        """The listing with this skill alone, its schemas left to the agent."""
+        key = (listing.id, skill.id)
+        made = self._made.get(key)
+        if made is not None and made[0] is listing:
+            return made[1]
+        bare = replace(skill, input_schema=None, output_schema=None)
+        found = replace(listing, record=replace(listing.record, skills=(bare,)))
+        if len(self._made) >= self._keep:
+            self._made.clear()
+        self._made[key] = (listing, found)
+        return found
 
 
 class PinnedLookup:
@@ -18,8 +39,9 @@ class PinnedLookup:
     results itself, and says so in its own words; a second check here would only say it in others.
     """
 
-    def __init__(self, lookup: Lookup, listing: Listing) -> None:
+    def __init__(self, lookup: Lookup, listing: Listing, bare: BareListings) -> None:
         self._lookup = lookup
+        self._bare = bare
         self._listing = listing
 
     async def resolve_skill(
@@ -38,13 +60,13 @@ class PinnedLookup:
             skill = None if listing is None else find_tool(listing.record, skill_id, scopes)
         if listing is None or skill is None:
             raise UnknownSkillError(skill_id)
-        return (_unchecked(listing, skill),)
+        return (self._bare.get(listing, skill),)
 
     async def reread(self, listing: Listing) -> Listing | None:
         newer = await self._lookup.reread(self._listing)
         held = listing.record.skills[0]
         skill = None if newer is None else newer.record.find_skill(held.id)
-        return None if newer is None or skill is None else _unchecked(newer, skill)
+        return None if newer is None or skill is None else self._bare.get(newer, skill)
 
     def mark_reachable(self, listing: Listing) -> None:
         self._lookup.mark_reachable(listing)
@@ -63,8 +85,3 @@ def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill |
         return skill if is_visible(skill, scopes) else None
     seen = {one.id: one for one in record.skills if is_visible(one, scopes)}
     return next((seen[one] for one, alias in safe_names(seen).items() if alias == name), None)
-
-
-def _unchecked(listing: Listing, skill: Skill) -> Listing:
-    bare = replace(skill, input_schema=None, output_schema=None)
-    return replace(listing, record=replace(listing.record, skills=(bare,)))

@@ -32,4 +32,6 @@ def narrow_tools(final: Final, record: AgentRecord, scopes: frozenset[str]) -> F
         return final
     result["tools"] = shown
     body = orjson.dumps(document)
-    return replace(final, body=render_event(body) if is_event else body)
+    if not is_event:
+        return replace(final, body=body)
+    return replace(final, body=render_event(body), message=body if final.message else b"")

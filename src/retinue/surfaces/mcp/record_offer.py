@@ -1,4 +1,4 @@
-"""The shelf of one agent: what its record says, kept ready for each kind of caller."""
+"""The offer of one agent: what its record says, kept ready for each kind of caller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from retinue.core.record import AgentRecord, Prompt, Resource
 from retinue.mesh.changes import ChangeObserver
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.mcp.names import Names
-from retinue.surfaces.mcp.shelf import ServerFacts, ToolCatalog
+from retinue.surfaces.mcp.offer import ServerFacts, ToolCatalog
 
 
-class RecordShelf:
+class RecordOffer:
     """``read_record`` gives the record as it is now; ``changes`` tells when it is another."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The shelf of a hub: its own skills under their own names, every agent's as ``<agent>__<skill>``.
+"""The offer of a hub: its own skills under their own names, every agent's as ``<agent>__<skill>``.
 
 Past `MANY` skills of agents only the hub's own tools are listed (setting ``hub.listing``), because a
 client pays for each line of the list with its model's attention; the others stay callable. Which of the
@@ -18,7 +18,7 @@ from retinue.mesh.changes import Change, ChangeObserver, Changes
 from retinue.mesh.directory import Change as DirectoryChange
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.mcp.names import Names, tool_id
-from retinue.surfaces.mcp.shelf import ServerFacts, ToolCatalog, ToolEntry
+from retinue.surfaces.mcp.offer import ServerFacts, ToolCatalog, ToolEntry
 
 ListingMode = Literal["all", "search", "auto"]
 
@@ -39,7 +39,7 @@ session: ContextVar[str | None] = ContextVar("retinue_mcp_session", default=None
 
 
 class Agents(Protocol):
-    """Where the shelf finds the agents: the directory."""
+    """Where the offer finds the agents: the directory."""
 
     def list_all(self) -> tuple[Listing, ...]: ...
 
@@ -50,20 +50,20 @@ class Agents(Protocol):
     def subscribe(self, watcher: Callable[[DirectoryChange], None]) -> Callable[[], None]: ...
 
 
-Offer = tuple[str | None, Skill]
+Offered = tuple[str | None, Skill]
 
 
 @dataclass(slots=True)
 class _View:
     """What callers of some scopes may have; the two lists are made when they are asked for."""
 
-    own: list[Offer]
-    others: list[Offer]
+    own: list[Offered]
+    others: list[Offered]
     agents: tuple[str, ...]
     catalogs: dict[bool, ToolCatalog] = field(default_factory=dict)
 
 
-class MeshShelf:
+class MeshOffer:
     """What the hub offers: ``read_record`` is its own record, ``agents`` everybody else."""
 
     def __init__(
@@ -120,8 +120,8 @@ class MeshShelf:
     def _view(self, scopes: frozenset[str]) -> _View:
         found = self._views.get(scopes)
         if found is None:
-            own: list[Offer] = [(None, one) for one in self._record.skills if is_visible(one, scopes)]
-            others: list[Offer] = []
+            own: list[Offered] = [(None, one) for one in self._record.skills if is_visible(one, scopes)]
+            others: list[Offered] = []
             agents: list[str] = []
             for listing in self._agents.list_all():
                 seen = [one for one in listing.record.skills if is_visible(one, scopes)]
@@ -175,8 +175,8 @@ class ShortCatalog(ToolCatalog):
 
     def __init__(
         self,
-        own: Sequence[Offer],
-        others: Sequence[Offer],
+        own: Sequence[Offered],
+        others: Sequence[Offered],
         agents: Agents,
         scopes: frozenset[str],
         names: Names,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
+
+import orjson
 
 from retinue.core.record import Prompt, Resource, Skill
 from retinue.mesh.changes import ChangeObserver
@@ -63,6 +66,11 @@ class ToolCatalog:
         self._found.update((entry.alias, entry) for entry in entries)
         self._schemas = {tool["name"]: tool["inputSchema"] for tool in self.tools}
 
+    @cached_property
+    def listed(self) -> bytes:
+        """``tools`` as JSON."""
+        return orjson.dumps(self.tools)
+
     def find(self, name: str) -> ToolEntry | None:
         """The tool of this alias or original name."""
         return self._found.get(name)
@@ -73,7 +81,7 @@ class ToolCatalog:
         return None if entry is None else self._schemas.get(entry.alias)
 
 
-class Shelf(Protocol):
+class Offer(Protocol):
     """What a door shows to a caller of these scopes; asked for each request, so answers are kept ready."""
 
     @property
@@ -90,4 +98,4 @@ class Shelf(Protocol):
     def prompts(self, scopes: frozenset[str]) -> Sequence[Prompt]: ...
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
-        """Be told what changed, in any thread, after the shelf has it."""
+        """Be told what changed, in any thread, after the offer has it."""
