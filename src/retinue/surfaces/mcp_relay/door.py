@@ -236,7 +236,7 @@ class RelayDoor:
                 final = exchange.final
                 if message.method == "tools/list" and error is None:
                     final = narrow_tools(final, visit.listing.record, visit.principal.scopes)
-                if final.message and not answer.streaming:
+                if is_call and final.message and not answer.streaming:
                     # a stream of one event says no more than the message in it, and costs more
                     await answer.whole(final.status, final.message, final.headers)
                 elif final.media_type == EVENT_STREAM:
