@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.core.call import Call, Principal, TraceContext
+from retinue.core.call import Call, TraceContext
 from retinue.core.errors import (
     CallTimedOutError,
     ExecutionError,
@@ -29,83 +28,35 @@ from retinue.core.errors import (
     RetinueError,
     UnknownAgentError,
 )
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import Listing
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.gate import Gate
 from retinue.mesh.patience import PatientChannel
 from retinue.protocols.mcp.messages import (
     Message,
-    is_modern,
     parse_message,
     render_cancelled,
     render_error,
 )
-from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_trace_meta, render_trace_meta
+from retinue.protocols.trace import merge_traces, parse_trace_meta, render_trace_meta
 from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.mcp_relay.answering import EVENT_STREAM, Answering
 from retinue.surfaces.mcp_relay.doorless import Doorless, receive_again
-from retinue.surfaces.mcp_relay.exchange import TRACE_KEYS, Exchange, Upstream, Upstreams
+from retinue.surfaces.mcp_relay.exchange import Exchange, Upstream, Upstreams
 from retinue.surfaces.mcp_relay.lookup import BareListings, PinnedLookup, find_tool
 from retinue.surfaces.mcp_relay.questions import OpenQuestions, key_of
 from retinue.surfaces.mcp_relay.sessions import Session, Sessions
 from retinue.surfaces.mcp_relay.view import narrow_tools
-from retinue.surfaces.security import Headers, visitor_of
+from retinue.surfaces.mcp_relay.visits import SESSION, VERSION, Agents, SessionGoneError, Visit, Visits
 
 PATH = "/agents/{agent}/mcp"
 DOOR = "mcp"
-SESSION = "mcp-session-id"
-VERSION = "mcp-protocol-version"
 
-_PASSED = frozenset(
-    {
-        b"accept",
-        b"content-type",
-        SESSION.encode(),
-        VERSION.encode(),
-        b"mcp-method",
-        b"mcp-name",
-        b"last-event-id",
-    }
-)
-_PASSED_PREFIX = b"mcp-param-"
 _METHODS = ("POST", "GET", "DELETE")
 _CANCEL_WITHIN_S = 5.0
 _NO_TRACE = TraceContext(id="")
-_MCP_VIEW = frozenset({"exposed"})
 
 _log = structlog.get_logger(__name__)
-
-
-class Agents(Protocol):
-    """Where the door finds agents: the directory."""
-
-    async def ensure_fresh(self) -> None:
-        """Read what has not been read yet."""
-
-    def find(self, name: str) -> Listing | None:
-        """The agent of a name."""
-
-    def find_listing(self, listing_id: ListingKey) -> Listing | None:
-        """What is held under an identity."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """Who asks what of which agent."""
-
-    principal: Principal
-    headers: Mapping[str, str]
-    trace: TraceContext | None
-    listing: Listing
-    session: Session | None
-
-    @property
-    def modern(self) -> bool:
-        return is_modern(self.headers.get(VERSION))
-
-
-class _SessionGoneError(Exception):
-    """The session is not this principal's, or no longer there; the client is to begin anew."""
 
 
 class _NoDoorError(Exception):
@@ -135,9 +86,9 @@ class RelayDoor:
     ) -> None:
         self._dispatcher = dispatcher
         self._gate = Gate(dispatcher.guard, dispatcher.limits, dispatcher.events)
-        self._agents = agents
         self._upstreams = upstreams
         self._sessions = Sessions() if sessions is None else sessions
+        self._visits = Visits(agents, self._sessions)
         self._doorless = Doorless(doorless)
         self._bare = BareListings()
         self._cancelling: set[asyncio.Task[None]] = set()
@@ -156,11 +107,11 @@ class RelayDoor:
                 if body is None:
                     return
                 message = parse_message(body)
-            instead = await self._doorless.find(await self._find(scope), scope)
+            instead = await self._doorless.find(await self._visits.find(scope), scope)
             if instead is not None:
                 await instead(scope, receive_again(body, receive), send)
                 return
-            visit = await self._visit(scope, message)
+            visit = self._visits.make(scope, message)
             async with HangUpWatch(receive):
                 with self._sessions.using(visit.session):
                     if message is None:
@@ -170,7 +121,7 @@ class RelayDoor:
         except _NoDoorError as found:
             instead = await self._doorless.note(found.listing)
             await instead(scope, receive_again(body, receive), send)
-        except _SessionGoneError:
+        except SessionGoneError:
             await answer.whole(404, render_error(None, -32600, "Session not found"), {})
         except RetinueError as error:
             status = 404 if isinstance(error, UnknownAgentError) else None
@@ -182,35 +133,7 @@ class RelayDoor:
                 ExecutionFailedError("internal error"), None if message is None else message.id
             )
 
-    async def _find(self, scope: Scope) -> Listing | None:
-        await self._agents.ensure_fresh()
-        return self._agents.find(scope["path_params"]["agent"])
-
-    async def _visit(self, scope: Scope, message: Message | None) -> _Visit:
-        visitor = visitor_of(scope)
-        principal = _as_mcp_client(visitor.principal)
-        name = scope["path_params"]["agent"]
-        headers = _passed(scope)
-        listing = self._agents.find(name)
-        session_id = headers.get(SESSION)
-        session = None
-        if session_id is not None:
-            session = self._sessions.find(listing.record.name if listing else name, session_id, principal)
-            if session is None:
-                raise _SessionGoneError
-            listing = self._agents.find_listing(session.listing)
-            if listing is None:
-                self._sessions.close(session)
-                raise _SessionGoneError
-        if listing is None or not listing.enabled:
-            raise UnknownAgentError(name)
-        if message is not None and message.method == "initialize" and session is None:
-            self._sessions.check_room()
-        return _Visit(
-            principal, headers, parse_trace_headers(_trace_headers(visitor.headers)), listing, session
-        )
-
-    async def _pass_message(self, message: Message, visit: _Visit, answer: Answering) -> None:
+    async def _pass_message(self, message: Message, visit: Visit, answer: Answering) -> None:
         exchange = Exchange(
             self._upstreams,
             self._dispatcher.guard,
@@ -250,7 +173,7 @@ class RelayDoor:
             status = None if message.kind == "request" else 502 if isinstance(error, ExecutionError) else 400
             await answer.refuse(error, message.id, tool_call=is_call, modern=visit.modern, status=status)
 
-    async def _call(self, message: Message, visit: _Visit, exchange: Exchange) -> RetinueError | None:
+    async def _call(self, message: Message, visit: Visit, exchange: Exchange) -> RetinueError | None:
         """A tool call: one dispatch, whose only candidate is this agent and whose invoker is the exchange."""
         name = message.params.get("name")
         if not isinstance(name, str):
@@ -266,7 +189,7 @@ class RelayDoor:
         call = self._as_call(message, visit, skill_id, {} if arguments is None else arguments)
         return (await dispatcher.dispatch(call, exchange.questions)).error
 
-    async def _carry(self, message: Message, visit: _Visit, exchange: Exchange) -> RetinueError | None:
+    async def _carry(self, message: Message, visit: Visit, exchange: Exchange) -> RetinueError | None:
         """Everything else; a response to a question of the agent's passes with the session alone."""
         try:
             if message.kind == "response":
@@ -297,7 +220,7 @@ class RelayDoor:
             return error
         return None
 
-    async def _pass_stream(self, method: str, visit: _Visit, answer: Answering) -> None:
+    async def _pass_stream(self, method: str, visit: Visit, answer: Answering) -> None:
         """GET: what the agent says by itself, for as long as both want. DELETE: the end of a session."""
         opened = self._upstreams.open(visit.listing, method, visit.headers, visit.principal)
         async with opened as upstream:
@@ -315,7 +238,7 @@ class RelayDoor:
             is_json = upstream.headers.get("content-type", "").startswith("application/json")
             await answer.whole(upstream.status, body if is_json else b"", upstream.headers)
 
-    def _as_call(self, message: Message, visit: _Visit, skill: str, arguments: object) -> Call:
+    def _as_call(self, message: Message, visit: Visit, skill: str, arguments: object) -> Call:
         return Call(
             id=uuid.uuid4().hex,
             skill=skill,
@@ -327,10 +250,10 @@ class RelayDoor:
         )
 
     @staticmethod
-    def _trace_of(message: Message, visit: _Visit) -> TraceContext:
+    def _trace_of(message: Message, visit: Visit) -> TraceContext:
         return merge_traces(visit.trace, parse_trace_meta(message.meta)) or _NO_TRACE
 
-    def _note_session(self, message: Message, visit: _Visit, listing: Listing, upstream: Upstream) -> None:
+    def _note_session(self, message: Message, visit: Visit, listing: Listing, upstream: Upstream) -> None:
         session_id = upstream.headers.get(SESSION)
         if message.method == "initialize" and session_id is not None and upstream.status == 200:
             agent = listing.record.name
@@ -342,7 +265,7 @@ class RelayDoor:
         if status == 404 and session is not None:
             self._sessions.close(session)
 
-    def _give_up(self, message: Message, visit: _Visit, exchange: Exchange) -> None:
+    def _give_up(self, message: Message, visit: Visit, exchange: Exchange) -> None:
         """Tell the agent that nobody waits any more: in a session by a message, else the stream's end does.
 
         A client that could take its stream up again has not given up.
@@ -353,7 +276,7 @@ class RelayDoor:
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
-    async def _cancel(self, message: Message, visit: _Visit, trace: TraceContext) -> None:
+    async def _cancel(self, message: Message, visit: Visit, trace: TraceContext) -> None:
         body = render_cancelled(message.id, "nobody waits for the answer", render_trace_meta(trace))
         headers = {name: visit.headers[name] for name in (SESSION, VERSION) if name in visit.headers}
         headers |= {"content-type": "application/json", "accept": f"application/json, {EVENT_STREAM}"}
@@ -365,30 +288,3 @@ class RelayDoor:
                 ) as upstream,
             ):
                 await upstream.drain(_CANCEL_WITHIN_S)
-
-
-def _as_mcp_client(principal: Principal) -> Principal:
-    """Who has shown no token sees over MCP only what is exposed (DESIGN 2, visibility)."""
-    if principal.kind != "anonymous":
-        return principal
-    return replace(principal, scopes=principal.scopes & _MCP_VIEW)
-
-
-def _passed(scope: Scope) -> dict[str, str]:
-    """The headers that mean something to the agent, by lower-case name; raises InvalidRequestError."""
-    found: dict[str, str] = {}
-    for raw, value in scope["headers"]:
-        if raw in _PASSED or raw.startswith(_PASSED_PREFIX):
-            name = raw.decode("latin-1")
-            if name in found:
-                # of two values this hub might believe one and the agent the other
-                raise InvalidRequestError(f"the header {name} appears more than once")
-            found[name] = value.decode("utf-8", "replace")
-    return found
-
-
-def _trace_headers(headers: Headers) -> dict[str, str]:
-    return {key.decode(): headers[key].decode("latin-1") for key in _TRACE if key in headers}
-
-
-_TRACE = frozenset(key.encode() for key in TRACE_KEYS)
