@@ -5,13 +5,15 @@ A door that is added here (``DOORS``) is held to the same suites.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from scripts.conformance import install
+from scripts.conformance import InstallFailedError, install
 from tests.processes.running import program
 
 AGENT = Path(__file__).parent / "fixture_agent.py"
@@ -44,8 +46,16 @@ DOORS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 
 @pytest.fixture(scope="session")
 def suites() -> None:
-    """The suites, installed from npm by the lock file when they are not there yet."""
-    install()
+    """The suites, installed from npm by the lock file when they are not there yet.
+
+    Without a network they are skipped, loudly; in CI that is a failure.
+    """
+    try:
+        install()
+    except (InstallFailedError, subprocess.TimeoutExpired) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"npm could not install the suites: {error}")
 
 
 @pytest.fixture(scope="module", params=list(DOORS))

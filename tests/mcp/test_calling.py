@@ -11,6 +11,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from retinue.authoring.agent import Agent
 from retinue.core.call import Answer, Part
 from retinue.core.record import Skill
+from retinue.settings import McpTable, Settings
 from tests.mcp.clients import MODES, connect, texts
 from tests.requirements import requirement
 from tests.system import System, Wire
@@ -167,6 +168,38 @@ async def test_a_skill_that_wants_no_object_is_called_inside_one(system: System)
         assert tool.meta == {"retinue/skill": "sum", "retinue/wrapped": ["input", "result"]}
         result: CallToolResult = await client.call_tool("sum", {"input": [1, 2, 3]})
         assert result.structured_content == {"result": 6}
+
+
+async def test_the_authors_names_are_listed_where_they_are_wanted(system: System) -> None:
+    system.settings = Settings(mcp=McpTable(names="seed"))
+    served = await system.start_agent(office_agent())
+    async with connect(served, "auto") as client:
+        assert (await client.list_tools()).tools[0].name == "fs:read_file"
+        assert texts(await client.call_tool("fs:read_file", {"path": "x"})) == ["# x"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@requirement("S-14")
+async def test_a_chain_that_is_too_deep_is_refused_with_its_path(system: System, mode: str) -> None:
+    served = await system.start_agent(office_agent())
+    meta: Any = {"X-OpenStarry-Trace-ID": "a-trace", "X-OpenStarry-Trace-Depth": 6}
+    async with connect(served, mode) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("numbers", meta=meta)
+        assert refused.value.code == -33007
+        data: Any = refused.value.error.data
+        assert (data["trace_id"], data["depth"], data["max_depth"]) == ("a-trace", 6, 5)
+
+
+async def test_the_guards_refusal_is_a_result_where_that_is_wanted(system: System) -> None:
+    system.settings = Settings(mcp=McpTable(guard_as_tool_error=True))
+    served = await system.start_agent(office_agent())
+    meta: Any = {"X-OpenStarry-Trace-ID": "a-trace", "X-OpenStarry-Trace-Depth": 6}
+    async with connect(served, "auto") as client:
+        result = await client.call_tool("numbers", meta=meta)
+        assert result.is_error
+        assert result.meta is not None
+        assert result.meta["retinue/error"]["depth"] == 6
 
 
 def initialize(version: str = "2025-11-25") -> dict[str, Any]:

@@ -28,6 +28,9 @@ def gives_parts(annotation: Any) -> bool:
 
 def has_parts(value: Any) -> bool:
     """Whether a skill returned content parts."""
+    kind = type(value)
+    if kind is str or kind is dict:  # as nearly every value is
+        return False
     if isinstance(value, list | tuple):
         return any(isinstance(one, Part) for one in value)
     return isinstance(value, Part | Answer)

@@ -101,7 +101,10 @@ class LocalLookup:
 
     def _current_revision(self) -> int:
         # they only grow, so the sum is another one whenever any of them is
-        return sum(agent.revision for agent in self._agents.values())
+        revision = 0
+        for agent in self._agents.values():
+            revision += agent.revision
+        return revision
 
     @property
     def names(self) -> Collection[str]:
