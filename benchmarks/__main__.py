@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, ranking, scale, startup
+from benchmarks import discovery, dispatch, find_text, lookup, mcp, mcp_hub, ranking, scale, startup
 
 BENCHMARKS = {
     "discovery": discovery.measure,
@@ -12,6 +12,8 @@ BENCHMARKS = {
     "lookup": lookup.measure,
     "scale": scale.measure,
     "find_text": find_text.measure,
+    "mcp": mcp.measure,
+    "mcp_hub": mcp_hub.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
 }

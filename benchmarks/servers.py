@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from benchmarks import mcp_hub_servers
 from retinue.apps.agent import agent_app
 from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
@@ -56,10 +57,21 @@ def registry_app(folder: Path) -> ASGIApp:
     return Doorkeeper(Starlette(routes=oci.routes(layouts, layouts)))
 
 
-async def main(kind: str, folder: str) -> int:
+async def main(kind: str, folder: str, upstream: str) -> int:
     listener = bind("127.0.0.1", 0)
     stop = Stop()
     stop.on_signals()
+    if kind.startswith("mcp-"):
+        if kind == "mcp-bare":
+            opened = mcp_hub_servers.bare()
+        elif kind == "mcp-proxy":
+            opened = mcp_hub_servers.proxy(upstream)
+        else:
+            opened = mcp_hub_servers.hub(folder, upstream, listener)
+        async with opened as app, serving(app, listener, stop):
+            print(url_of(listener), flush=True)
+            await stop.wait()
+        return 0
     with tempfile.TemporaryDirectory() as home:
         if kind == "registry":
             app = registry_app(Path(folder))
@@ -72,4 +84,5 @@ async def main(kind: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_loop(lambda: main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")))
+    given = [*sys.argv[1:], "", ""]
+    sys.exit(run_loop(lambda: main(given[0], given[1], given[2])))

@@ -20,6 +20,7 @@ FOLDERS = {
     "golden": "tests/seeds",
     "doors": "tests/doors",
     "processes": "tests/processes",
+    "mcp": "tests/mcp",
     "demo": "tests/demo",
     "docs": "tests/docs",
     "registry": "tests/registry",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.apps.agent import agent_app, agent_dispatcher, agent_mcp
 from retinue.apps.hub import hub_app
+from retinue.apps.hub_mcp import open_hub_mcp
 from retinue.apps.joined import JoinedMesh
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.parts import named_registries, registry_sources
@@ -26,7 +27,7 @@ from retinue.drivers.registry import Registry, publish_card
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.mesh.audit import record_calls
-from retinue.mesh.events import EventBus, log_line
+from retinue.mesh.events import EventBus, Observer, log_line
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 from retinue.settings import Settings
 from tests.recording import Recording
@@ -146,18 +147,25 @@ class System:
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
-        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url)
+        mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
+        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
         later.app = self.recording.before("hub", app)
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
         return Hub(url, mesh, audit)
 
     async def start_agent(
-        self, agent: Agent, *, publish_to: Registry | None = None, shown_url: str | None = None
+        self,
+        agent: Agent,
+        *,
+        publish_to: Registry | None = None,
+        shown_url: str | None = None,
+        observers: Iterable[Observer] = (),
     ) -> Served:
         """Serve an agent as ``retinue serve`` composes it, and publish its card.
 
-        ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says.
+        ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says;
+        ``observers`` see the events of its bus.
         """
         stack = await self.stack.enter_async_context(AsyncExitStack())
         later = _Later()
@@ -169,7 +177,9 @@ class System:
         mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
-        mcp = agent_mcp(agent, dispatcher, self.settings)
+        for observer in observers:
+            dispatcher.events.subscribe(observer)
+        mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(
             agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http, mcp=mcp

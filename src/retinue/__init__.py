@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from retinue.apps.discovery import discover_agent, open_directory
     from retinue.authoring.agent import Agent
     from retinue.authoring.context import Context, current_context
-    from retinue.core.call import Outcome
+    from retinue.core.call import Outcome, Part
     from retinue.core.errors import RetinueError, UnknownSkillError
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.mesh.directory import Directory
@@ -25,6 +25,7 @@ __all__ = [
     "Directory",
     "Example",
     "Outcome",
+    "Part",
     "RetinueError",
     "Skill",
     "Trait",
@@ -42,6 +43,7 @@ _HOMES = {
     "Directory": "retinue.mesh.directory",
     "Example": "retinue.core.record",
     "Outcome": "retinue.core.call",
+    "Part": "retinue.core.call",
     "RetinueError": "retinue.core.errors",
     "Skill": "retinue.core.record",
     "Trait": "retinue.core.record",

@@ -36,6 +36,8 @@ class HubTable(_Table):
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     bare: bool = False
+    listing: Literal["all", "search", "auto"] = "auto"
+    expose: tuple[str, ...] = ()
 
 
 class AgentTable(_Table):
@@ -118,6 +120,14 @@ class ExecuteTable(_Table):
     answer_without_id: bool = False
 
 
+class McpTable(_Table):
+    """``[mcp]``: how the MCP doors answer."""
+
+    names: Literal["safe", "seed"] = "safe"
+    guard_as_tool_error: bool = False
+    result_chars: int = Field(100_000, ge=4_000)
+
+
 class DirectoryTable(_Table):
     """``[directory]``: how fresh the list of agents is kept."""
 
@@ -178,6 +188,7 @@ class Settings(BaseSettings):
     limits: LimitTable = LimitTable()
     doors: DoorTable = DoorTable()
     execute: ExecuteTable = ExecuteTable()
+    mcp: McpTable = McpTable()
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()

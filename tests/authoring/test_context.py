@@ -41,7 +41,7 @@ class NotingChannel(NullChannel):
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         self.told.append((level, message, data))
 
-    async def elicit(self, message: str, schema: Mapping[str, Any]) -> Any:
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         return {"answer": message}
 
 

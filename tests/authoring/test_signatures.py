@@ -15,7 +15,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from retinue.authoring.context import Context
-from retinue.authoring.signatures import encode_result, read_signature
+from retinue.authoring.encoding import encode_result
+from retinue.authoring.signatures import read_signature
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError
 from tests.requirements import requirement
 

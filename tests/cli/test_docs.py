@@ -18,8 +18,8 @@ from tests.processes.running import program
 
 TEXT = PAGE.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
-ELSEWHERE = ("retinue demo textwrap", """retinue signal trip approve '{"ok": true}'""")
-"""What other tests run: the demo's own suite, and the tests of runs that wait."""
+ELSEWHERE = ("retinue demo textwrap", """retinue signal trip approve '{"ok": true}'""", "retinue mcp")
+"""What other tests run: the demo's own suite, the tests of runs that wait, and those of the bridge."""
 
 READY = {"hub": "hub at", "serve": "published"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -275,3 +276,13 @@ def test_doctor_sees_the_hub(live: Live, retinue: Retinue) -> None:
     assert reply["ok"]
     hub = next(check for check in reply["checks"] if check["check"] == "hub")
     assert "answers (pid" in hub["found"]
+
+
+def test_doctor_says_what_the_tools_cost_a_client(live: Live, retinue: Retinue) -> None:
+    """Who has the token is shown more; the estimate says how it was made."""
+    reply = orjson.loads(retinue("doctor", "--json").stdout)
+    found = next(check for check in reply["checks"] if check["check"] == "tool list")["found"]
+    counts = [int(number) for number in re.findall(r"(\d+) tools, about [\d,]+ tokens", found)]
+    assert len(counts) == 2
+    assert counts[0] < counts[1]
+    assert "JSON bytes / 4" in found

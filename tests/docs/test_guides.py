@@ -104,6 +104,10 @@ def test_the_patterns_run_as_shown(shell: Shell) -> None:
     assert play("orchestration-patterns.md", shell) == 5
 
 
+def test_the_mcp_page_runs_as_shown(shell: Shell) -> None:
+    assert play("mcp.md", shell) == 1
+
+
 @requirement("P-28")
 def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
     assert play("llm-guide.md", shell) == 2

@@ -16,10 +16,12 @@ import pytest
 from retinue.workflows.loading import load_definition
 from tests.docs.pages import README, Section, list_sections
 from tests.docs.shell import AGENT, REGISTRY, Shell
+from tests.mcp import clients
 from tests.processes.running import wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
+PATHS = ("Write an agent", "Run a mesh", "Connect your client", "Combine agents")
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
 from retinue import Agent
@@ -52,18 +54,12 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
     elsewhere = {
         command
         for title, found in SECTIONS.items()
-        if title not in ("Write an agent", "Run a mesh", "Combine agents")
+        if title not in PATHS
         for block in found.commands()
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [
-        len(section(title).commands()) for title in ("Write an agent", "Run a mesh", "Combine agents")
-    ] == [
-        2,
-        2,
-        1,
-    ]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -114,6 +110,35 @@ def test_a_registry_of_your_own_takes_the_place_of_the_folder(shell: Shell, tmp_
         assert shell.type(publish).startswith("agents/my:v1@sha256:")
         assert [line.split()[:2] for line in shell.type(find).splitlines()[1:]] == [["greet", "my-agent"]]
         assert shell.type(f"{find} --url") == f"{AGENT}\n"
+
+
+@requirement("S-03")
+async def test_connect_your_client_the_configuration_that_is_written_leads_to_the_first_tool_call(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    connecting = section("Connect your client")
+    ((connect,),), (shown,) = connecting.commands(), connecting.blocks("json")
+    new, serve, _ = section("Write an agent").commands()[0]
+    shell.type(new)
+    shell.type(serve)
+    shell.type(section("Run a mesh").commands()[0][0])
+    shell.type(connect)
+    written = orjson.loads((tmp_path / ".claude.json").read_bytes())
+    server = written["mcpServers"]["retinue"]
+    token = server["headers"]["Authorization"].removeprefix("Bearer rtn_local_")
+    as_shown = orjson.dumps(written, option=orjson.OPT_INDENT_2).decode().replace(token, "…")
+    assert orjson.loads(shell.to_shown(as_shown)) == orjson.loads(shown)
+    authorization = server["headers"]["Authorization"]
+    async with clients.connect(server["url"], "auto", authorization=authorization) as client:
+        assert {"list_agents", "my-agent__greet"} <= {tool.name for tool in (await client.list_tools()).tools}
+        found = await client.call_tool("list_agents", {})
+        greeted = await client.call_tool("my-agent__greet", {"name": "Ada"})
+    assert found.structured_content is not None
+    assert [agent["name"] for agent in found.structured_content["agents"]] == ["my-agent"]
+    assert greeted.structured_content == {"text": "Hello, Ada!"}
 
 
 @requirement("P-15")

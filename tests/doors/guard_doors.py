@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
+
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
 from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response
-from tests.system import System, Wire
+from tests.doors.mcp_clients import read_result, sessionless
+from tests.system import Hub, System, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Link:
     skill: str
     urls: Mapping[str, str]
     system: System
+    hub: Hub
     wire: Wire
 
 
@@ -34,6 +38,10 @@ class GuardDoor(Protocol):
     def hops(self) -> int:
         """How much deeper the next skill runs."""
 
+    @property
+    def tells_path(self) -> bool:
+        """Whether what it says of the trace is signed, and so believed with the path."""
+
     async def call(self, link: Link) -> Any:
         """The value; raises what the call failed with, a GuardError where the guard refused."""
 
@@ -43,6 +51,7 @@ class ExecuteDoor:
 
     name = "execute"
     hops = 1
+    tells_path = True
 
     async def call(self, link: Link) -> Any:
         return await link.ctx.call(link.skill)
@@ -53,6 +62,7 @@ class WorkflowDoor:
 
     name = "workflow step"
     hops = 2
+    tells_path = True
 
     async def call(self, link: Link) -> Any:
         steps = [{"id": "p", "parallel": {"mode": "all"}, "steps": [{"id": "go", "skill": link.skill}]}]
@@ -66,12 +76,48 @@ class SeedPeerDoor:
 
     name = "execute without a signature"
     hops = 1
+    tells_path = False
 
     async def call(self, link: Link) -> Any:
         trace = link.ctx.trace
         headers = {"x_openstarry_trace_id": trace.id, "x_openstarry_trace_depth": str(trace.depth + 1)}
         reply = await link.wire.call(link.urls[link.agent], link.skill, **headers)
         return value_of(reply.body)
+
+
+class McpRelayDoor:
+    """MCP to the next agent through the hub's relay, by a client that knows id and depth alone."""
+
+    name = "MCP through the relay"
+    hops = 1
+    tells_path = False
+
+    async def call(self, link: Link) -> Any:
+        return await call_tool(link, f"{link.hub.url}/agents/{link.agent}/mcp", link.skill)
+
+
+class McpHubDoor:
+    """The hub's own MCP, with progress wanted: the hub calls the agent over MCP as well."""
+
+    name = "MCP of the hub"
+    hops = 1
+    tells_path = False
+
+    async def call(self, link: Link) -> Any:
+        return await call_tool(link, f"{link.hub.url}/mcp", f"{link.agent}__{link.skill}", progressToken="p")
+
+
+async def call_tool(link: Link, url: str, tool: str, **meta: Any) -> Any:
+    """One tool call of the sessionless era, one hop deeper; the trace in ``_meta`` and as headers."""
+    depth = link.ctx.trace.depth + 1
+    meta |= {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
+    message, headers = sessionless("tools/call", {"name": tool, "arguments": {}}, **meta)
+    headers |= {"x_openstarry_trace_id": link.ctx.trace.id, "authorization": link.system.token}
+    reply = read_result((await link.wire.post(url, message, **headers)).body)
+    if "error" in reply:
+        return value_of(orjson.dumps(reply))
+    assert not reply["result"].get("isError"), reply
+    return reply["result"]["content"][0]["text"]
 
 
 def value_of(body: bytes) -> Any:
@@ -83,4 +129,4 @@ def value_of(body: bytes) -> Any:
     return found.value
 
 
-DOORS: tuple[GuardDoor, ...] = (ExecuteDoor(), WorkflowDoor(), SeedPeerDoor())
+DOORS: tuple[GuardDoor, ...] = (ExecuteDoor(), WorkflowDoor(), SeedPeerDoor(), McpRelayDoor(), McpHubDoor())

@@ -24,10 +24,13 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.drivers.state import State
 from retinue.drivers.tokens import TokenFile
+from tests.doors.mcp_clients import ACCEPT, read_result, sessionless
 from tests.requirements import requirement
 from tests.system import Hub, Reply, Served, System, Wire, open_system
 
 SECRET, SKILL = "secret-agent", "keep_secret"
+WORD = "secret://word"
+CLIENT = {"name": "test", "version": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,11 @@ def make_agents(with_secret: bool) -> list[Agent]:
         """Keeps a secret that nobody knows."""
         return f"told {ctx.principal.id}"
 
+    @secret.resource(WORD, expose=True)
+    async def word() -> str:
+        """The secret word."""
+        return "told"
+
     return [open_agent, secret]
 
 
@@ -92,6 +100,33 @@ Door = Callable[[World, dict[str, str]], Awaitable[Reply]]
 
 def hub_skill(skill_id: str, **arguments: Any) -> Door:
     return lambda world, token: world.wire.call(world.hub.url, skill_id, arguments, **token)
+
+
+def mcp(path: str, method: str, **params: Any) -> Door:
+    """One request of the sessionless era."""
+    message, headers = sessionless(method, params)
+    return lambda world, token: world.wire.post(f"{world.hub.url}{path}", message, **headers, **token)
+
+
+def mcp_session(path: str, method: str, **params: Any) -> Door:
+    """One request in a session of the handshake era, or the refusal of that session."""
+
+    async def ask(world: World, token: dict[str, str]) -> Reply:
+        url, headers = f"{world.hub.url}{path}", {"accept": ACCEPT, **token}
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+        opened = await world.wire.post(url, request("initialize", client), **headers)
+        if "mcp-session-id" not in opened.headers:
+            return opened
+        headers["mcp_session_id"] = opened.headers["mcp-session-id"]
+        told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await world.wire.post(url, told, **headers)).status == 202
+        return await world.wire.post(url, request(method, params), **headers)
+
+    return ask
+
+
+def request(method: str, params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
 DOORS: dict[str, Door] = {
@@ -115,9 +150,35 @@ DOORS: dict[str, Door] = {
     "call_skill": hub_skill("call_skill", skill=SKILL),
     "call_skill of the agent": hub_skill("call_skill", skill=SKILL, agent=SECRET),
     "list_agents": hub_skill("list_agents"),
+    "list_agents by words": hub_skill("list_agents", query="secret"),
+    "list_agents, the first": hub_skill("list_agents", limit=1),
     "refresh_agents": hub_skill("refresh_agents"),
+    "MCP, tools": mcp("/mcp", "tools/list"),
+    "MCP, tools in a session": mcp_session("/mcp", "tools/list"),
+    "MCP, resources": mcp("/mcp", "resources/list"),
+    "MCP, call": mcp("/mcp", "tools/call", name=f"{SECRET}__{SKILL}"),
+    "MCP, call by its other name": mcp("/mcp", "tools/call", name=f"{SECRET}@home.{SKILL}"),
+    "MCP, call in a session": mcp_session("/mcp", "tools/call", name=f"{SECRET}__{SKILL}"),
+    "MCP, call_skill": mcp("/mcp", "tools/call", name="call_skill", arguments={"skill": SKILL}),
+    "MCP, list_agents": mcp("/mcp", "tools/call", name="list_agents"),
+    "MCP, read": mcp("/mcp", "resources/read", uri=f"agent:{SECRET}"),
+    "MCP, complete": mcp(
+        "/mcp",
+        "completion/complete",
+        ref={"type": "ref/resource", "uri": "agent:{name}"},
+        argument={"name": "name", "value": "sec"},
+    ),
+    "MCP of the agent, tools": mcp(f"/agents/{SECRET}/mcp", "tools/list"),
+    "MCP of the agent, call": mcp(f"/agents/{SECRET}/mcp", "tools/call", name=SKILL),
+    "MCP of the agent, session": mcp_session(f"/agents/{SECRET}/mcp", "tools/list"),
+    "MCP of the agent, read": mcp(f"/agents/{SECRET}/mcp", "resources/read", uri=WORD),
+    "MCP of its other name": mcp(f"/agents/{SECRET}@home/mcp", "tools/call", name=SKILL),
+    "MCP of the agent, stream": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}/mcp", **t),
+    "MCP of the agent, lost session": lambda w, t: w.wire.get(
+        f"{w.hub.url}/agents/{SECRET}/mcp", mcp_session_id="0" * 32, **t
+    ),
 }
-"""Doors of the hub, each asked for what the caller does not see. The MCP doors are added here."""
+"""Doors of the hub, each asked for what the caller does not see."""
 
 CALLERS: dict[str, Callable[[World], dict[str, str]]] = {
     "anonymous, whom it does not hear": lambda world: {},
@@ -158,6 +219,17 @@ async def test_whom_the_agent_hears_sees_it_at_every_door(
     assert told.result == "told token:friend"
     straight = await wire.call(world.agents[SECRET].url, SKILL, {}, **friend)
     assert straight.result == "told token:friend"
+    for url, name in (
+        (f"{world.hub.url}/mcp", f"{SECRET}__{SKILL}"),
+        (f"{world.hub.url}/agents/{SECRET}/mcp", SKILL),
+        (f"{world.agents[SECRET].url}/mcp", SKILL),
+    ):
+        assert name in {tool["name"] for tool in (await ask_mcp(wire, url, "tools/list", **friend))["tools"]}
+        called = await ask_mcp(wire, url, "tools/call", {"name": name}, **friend)
+        assert called["content"][0]["text"] == "told token:friend"
+    for url in (f"{world.hub.url}/agents/{SECRET}/mcp", f"{world.agents[SECRET].url}/mcp"):
+        read = await ask_mcp(wire, url, "resources/read", {"uri": WORD}, **friend)
+        assert read["contents"][0]["text"] == "told"
     card = await wire.get(f"{world.hub.url}/agents/{SECRET}/agent-card", **friend)
     assert [skill["id"] for skill in card.json["skills"]] == [SKILL]
     listed = (await wire.call(world.hub.url, "list_agents", {}, **friend)).result["agents"]
@@ -175,6 +247,29 @@ async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
         hidden = await wire.call(url, SKILL, {}, **token)
         missing = await wire.call(url, "keep_nothing", {}, **token)
         assert hidden.body == missing.body.replace(b"keep_nothing", SKILL.encode())
+        door = f"{url}/mcp"
+        assert (await ask_mcp(wire, door, "tools/list", **token))["tools"] == []
+        assert (await ask_mcp(wire, door, "resources/list", **token))["resources"] == []
+        for method, params, named in (
+            ("tools/call", {"name": SKILL}, {"name": "keep_nothing"}),
+            ("resources/read", {"uri": WORD}, {"uri": "secret://none"}),
+        ):
+            answers = []
+            for given in (params, named):
+                message, headers = sessionless(method, given)
+                reply = await wire.post(door, message, **headers, **token)
+                answers.append(
+                    reply.body.replace(*(next(iter(g.values())).encode() for g in (given, params)))
+                )
+            assert answers[0] == answers[1]
+            assert b"error" in answers[0]
+
+
+async def ask_mcp(wire: Wire, url: str, method: str, params: Any = None, **token: str) -> Any:
+    """The result of one request of the sessionless era."""
+    message, headers = sessionless(method, params or {})
+    reply = await wire.post(url, message, **headers, **token)
+    return read_result(reply.body)["result"]
 
 
 @requirement("S-17")
@@ -186,6 +281,11 @@ async def test_a_forged_name_of_a_caller_opens_nothing(
     for base in (world.hub.url, world.agents[SECRET].url):
         for token in ({}, world.token("mesh")):
             assert (await wire.call(base, SKILL, {}, **forged, **token)).error["code"] == -32601
+            names = {
+                tool["name"]
+                for tool in (await ask_mcp(wire, f"{base}/mcp", "tools/list", **forged, **token))["tools"]
+            }
+            assert not [name for name in names if SKILL in name]
     asked = await wire.call(world.hub.url, "ask_around", {"skill": SKILL})
     assert asked.result == "told open-agent", "the agent itself, through the hub"
 

@@ -242,8 +242,9 @@ async def test_a_strict_mesh_refuses_what_it_was_told_to_and_works_within(
 
 async def test_an_agent_of_another_state_is_a_member_in_all_but_trust(retinue_home: Path, wire: Wire) -> None:
     """With the token of the other one, not its key: what it sends are claims, and its loops end as well."""
+    elsewhere = LayoutRegistry(retinue_home / "elsewhere")
     async with (
-        open_system(State(retinue_home / "1")) as here,
+        open_system(State(retinue_home / "1"), registries=(str(retinue_home / "elsewhere"),)) as here,
         open_system(State(retinue_home / "2")) as there,
     ):
         hub = await here.start_hub()
@@ -265,7 +266,7 @@ async def test_an_agent_of_another_state_is_a_member_in_all_but_trust(retinue_ho
             return await ctx.call("ask")
 
         await here.start_agent(ours)
-        await there.start_agent(theirs, publish_to=here.home)
+        await there.start_agent(theirs, publish_to=elsewhere)
         error = (await wire.call(hub.url, "ask")).error
         assert (error["code"], error["data"]["depth"]) == (-33007, 6)
         assert depths == [0, 1, 2, 3, 4, 5]

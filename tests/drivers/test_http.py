@@ -128,6 +128,42 @@ async def test_a_streamed_answer_under_the_cap_is_read(url: str, client: HttpCli
     assert answer.body == b"x" * 9000
 
 
+async def test_a_stream_is_read_as_it_comes_and_its_connection_serves_again(
+    url: str, client: HttpClient
+) -> None:
+    """Read to its end, or drained of what is left; the one left early is closed."""
+    async with client.stream("GET", f"{url}/stream?n=50", headers={}) as reply:
+        assert reply.status == 200
+        assert len(await reply.read_some()) > 0
+        await reply.drain(5.0)
+        assert await reply.read_some() == b""
+    ports = set()
+    for _ in range(3):
+        async with client.stream("GET", f"{url}/client", headers={}) as reply:
+            ports.add(await reply.read())
+    assert len(ports) == 1
+    async with client.stream("GET", f"{url}/stream?n=100000", headers={}) as reply:
+        await reply.read_some()
+    async with client.stream("GET", f"{url}/client", headers={}) as reply:
+        assert await reply.read() not in ports
+
+
+async def test_a_stream_that_cannot_begin_says_whether_it_was_sent(url: str, client: HttpClient) -> None:
+    """Nobody there, no url, or a cap passed on the way."""
+    refused: list[tuple[str, type[TransportError]]] = [
+        ("http://127.0.0.1:1/", TransportError),
+        ("ftp://x/", UrlRefusedError),
+    ]
+    for nowhere, kind in refused:
+        with pytest.raises(kind) as caught:
+            async with client.stream("GET", nowhere, headers={}):
+                raise AssertionError("it must not begin")
+        assert caught.value.sent is False
+    async with client.stream("GET", f"{url}/stream?n=50", headers={}) as reply:
+        with pytest.raises(ResponseTooLargeError):
+            await reply.read(1000)
+
+
 async def test_a_time_limit_names_the_layer_and_the_setting(url: str, client: HttpClient) -> None:
     with pytest.raises(
         CallTimedOutError, match=r"create_plan did not answer within 0.05 s \(caller\)"

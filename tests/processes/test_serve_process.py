@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -149,6 +150,28 @@ def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path
         url = second.url_in("asking-agent")
         second.wait_for("published")
         assert execute(url, "ask")["result"] == "heard one"
+
+
+@requirement("S-07")
+def test_lists_that_change_are_published_and_slips_of_the_pen_are_told(tmp_path: Path) -> None:
+    write_agent(tmp_path, "one-agent", "1.0.0", "who", "one").rename(tmp_path / "one.py")
+    lists = tmp_path / "agent.json"
+
+    def expose(*skills: str) -> None:
+        block = {"entry": "one.py:agent", "mcp": {"expose_tools": skills}}
+        lists.write_text(json.dumps(block))
+
+    expose("whu")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        with program("serve", str(lists), cwd=tmp_path) as served:
+            served.wait_for("warning: mcp.expose_tools: 'whu' matches nothing")
+            assert execute(url, "who")["error"]["code"] == -32601
+            expose("who")
+            served.wait_for("lists read anew")
+            wait_until(lambda: execute(url, "who").get("result") == "one", "the hub has the new card")
+            assert served.end() == 0
+        assert get(f"{url}/v2/_catalog")[1] == {"repositories": []}
 
 
 def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path, port: int) -> None:

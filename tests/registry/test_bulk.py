@@ -218,7 +218,9 @@ async def test_a_wrong_manifest_is_the_problem_of_its_own_repository(
     assert "agents/b:v1: content has digest" in str(problem.error)
     # Nothing false is remembered: the next reading finds it.
     storm.rules.clear()
-    assert len((await source.read_all()).listings) == len(NAMES)
+    again = await source.read_all()
+    assert [one.key for one in again.listings] == ["agents/b"]
+    assert again.unchanged.keys() == {"agents/a", "agents/c"}
 
 
 async def test_a_server_that_gives_one_at_a_time_is_asked_once_for_each(

@@ -22,7 +22,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.mesh.channel import Channel
-from retinue.surfaces import execute
+from retinue.surfaces import asgi
 from retinue.surfaces.execute import MAX_AT_ONCE, execute_route
 from retinue.surfaces.health import health_route
 from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, Tokens
@@ -325,7 +325,7 @@ async def test_a_client_that_hangs_up_cancels_its_call(post: Post, recorder: Rec
 async def test_a_client_that_stays_gets_its_late_answer(
     post: Post, base: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execute, "WATCH_AFTER_S", 0.0)
+    monkeypatch.setattr(asgi, "WATCH_AFTER_S", 0.0)
     pending = asyncio.ensure_future(post(request("wait")))
     async with asyncio.timeout(WAIT_S):
         await recorder.waiting.wait()

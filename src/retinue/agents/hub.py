@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_listing, hub_runs, hub_search, hub_workflows
+from retinue.agents import hub_listing, hub_reading, hub_runs, hub_search, hub_workflows
 from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -18,8 +18,6 @@ from retinue.core.record import Listing, Stats
 from retinue.mesh.access import Access, is_seen
 from retinue.mesh.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
-from retinue.protocols.agent_row import render_agent_row
-from retinue.protocols.pallet_card import render_card
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.shelf import Library
 
@@ -68,11 +66,7 @@ def hub_agent(
         """Shows one agent: its card, and what is known of it here."""
         await directory.ensure_fresh()
         listing = await directory.open_named(name, view=access.view_of(ctx.principal))
-        scopes = ctx.principal.scopes
-        return {
-            "card": render_card(listing.record, scopes=scopes),
-            "listing": render_agent_row(listing, scopes=scopes, metrics=stats_of(listing)),
-        }
+        return hub_reading.show_agent(listing, ctx.principal.scopes, stats_of)
 
     @agent.skill(idempotent=True)
     async def refresh_agents(ctx: Context) -> Json:
@@ -86,4 +80,5 @@ def hub_agent(
     hub_search.add_skills(agent, directory, search, access)
     hub_workflows.add_skills(agent, orchestrator, library)
     hub_runs.add_skills(agent, orchestrator.runs)
+    hub_reading.add_resources(agent, directory, stats_of, access)
     return agent

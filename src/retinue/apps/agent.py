@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from retinue.apps.access import agent_rule, check_address, door_settings, protected_resource, token_readers
 from retinue.apps.children import say_ready
+from retinue.apps.exposure import watch_lists
 from retinue.apps.joined import JoinedMesh, tell_hub
 from retinue.apps.parts import (
     configured_registry,
@@ -28,6 +29,7 @@ from retinue.apps.standing import Standing
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.authoring.reading import local_reader
 from retinue.core.call import Principal
 from retinue.drivers.http import HttpClient
 from retinue.drivers.joins import joined_token
@@ -35,7 +37,7 @@ from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.state import State
 from retinue.drivers.telemetry import open_spans
 from retinue.mesh.access import Access, AccessRule, is_seen
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
@@ -46,7 +48,7 @@ from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.health import health_route
 from retinue.surfaces.mcp.door import McpDoor, McpOptions
-from retinue.surfaces.mcp.record_shelf import RecordShelf
+from retinue.surfaces.mcp.record_offer import RecordOffer
 from retinue.surfaces.protected_resource import metadata_routes
 from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, Tokens
 
@@ -100,18 +102,19 @@ async def serve_agent(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
-        mcp = agent_mcp(agent, dispatcher, settings)
+        mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
         stack.callback(mcp.end)
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
+        then: Callable[[], Awaitable[None]] | None = None
         if options.publish:
             registry = configured_registry(_place_of_card(options, state), settings, http, state)
             standing = Standing(
                 registry,
-                agent.record(url),
+                lambda: agent.record(url),
                 options.tag,
                 http,
                 say,
@@ -125,6 +128,14 @@ async def serve_agent(
             keeping = asyncio.create_task(standing.keep(_LOOK_S[isinstance(registry, LayoutRegistry)], tell))
             stack.push_async_callback(end_task, keeping)
             await tell()
+
+            async def publish_anew() -> None:
+                """The card shows what the mesh may see, so it changes with the lists."""
+                await standing.renew()
+                await tell()
+
+            then = publish_anew
+        await stack.enter_async_context(watch_lists(target, say, then))
         say_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         say(f"stopping: {stop.reason}")
@@ -151,10 +162,21 @@ def agent_dispatcher(
     )
 
 
-def agent_mcp(agent: Agent, dispatcher: Dispatcher, settings: Settings) -> McpDoor:
+def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings: Settings) -> McpDoor:
     """The MCP server of one agent; the caller enters its ``running()``."""
-    shelf = RecordShelf(agent.record, agent.changes.subscribe)
-    return McpDoor(shelf, dispatcher, McpOptions(max_body_bytes=settings.limits.body_bytes))
+    offer = RecordOffer(
+        lambda: agent.record(with_facts=True),
+        agent.changes.subscribe,
+        names=settings.mcp.names,
+        logs=agent.logs,
+        sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name),
+    )
+    options = McpOptions(
+        guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        result_chars=settings.mcp.result_chars,
+        max_body_bytes=settings.limits.body_bytes,
+    )
+    return McpDoor(offer, dispatcher, local_reader(agent, dispatcher, mesh), options)
 
 
 def agent_app(
@@ -169,11 +191,13 @@ def agent_app(
     mcp: McpDoor | None = None,
 ) -> ASGIApp:
     """The doors of one agent, behind the doorkeeper."""
-    record = agent.record(url)
 
     @lru_cache(maxsize=8)
+    def render(scopes: frozenset[str], revision: int) -> bytes:
+        return encode_card(render_card(agent.record(url), scopes=scopes))
+
     def card(scopes: frozenset[str]) -> bytes:
-        return encode_card(render_card(record, scopes=scopes))
+        return render(scopes, agent.revision)
 
     app = Starlette(
         routes=[

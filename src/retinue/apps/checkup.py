@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from retinue.apps.list_cost import BYTES_PER_TOKEN, measure_list
 from retinue.apps.parts import configured_registry
 from retinue.apps.serving import bind, check_loopback
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.peers import is_loopback
 from retinue.drivers.probes import answers
 from retinue.drivers.registry import list_published
 from retinue.drivers.state import HUB_VARIABLE, State
@@ -40,6 +42,8 @@ OLDEST_PYTHON = (3, 11)
 LITTLE_BYTES = 1024**3
 TOO_LITTLE_BYTES = 50 * 1024**2
 LOCAL_HOST = "127.0.0.1"
+MANY_TOKENS = 20_000
+"""A tenth of what many models read at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,9 @@ async def examine(
         if given or folder.status != "fail":
             hub_check, hub_url = await _check_hub(state, given, settings, http)
             checks.append(hub_check)
+        if hub_url is not None:
+            url = hub_url
+            checks.append(await _guarded("tool list", lambda: _check_list(state, url, settings, http)))
         checks += [_check_own_network(), _check_hub_port(hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
@@ -235,6 +242,19 @@ def _check_own_network() -> Check:
     except RetinueError as error:
         return _failed("loopback", error)
     return Check("loopback", "ok", f"processes reach each other at {LOCAL_HOST}")
+
+
+async def _check_list(state: State, url: str, settings: Settings, http: HttpClient) -> Check:
+    """What the hub's list of tools costs the model behind an MCP client."""
+    timeout_s = settings.timeouts.probe_s
+    shown = await measure_list(http, url, None, timeout_s=timeout_s)
+    token = state.local_token() if is_loopback(url) else None
+    connected = await measure_list(http, url, token, timeout_s=timeout_s)
+    found = f"{shown} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    if connected.tokens > MANY_TOKENS:
+        remedy = 'list fewer: hub.listing = "search" in retinue.toml, or expose fewer skills'
+        return Check("tool list", "warn", found, remedy)
+    return Check("tool list", "ok", found)
 
 
 def _check_hub_port(hub_url: str | None) -> Check:

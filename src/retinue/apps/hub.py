@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from retinue.apps.access import check_address, protected_resource
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
+from retinue.apps.hub_mcp import HubMcp, open_hub_mcp
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep, watch_folder
@@ -93,9 +94,11 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
-        app = hub_app(mesh, settings, state, host=options.host, url=url)
+        mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
-        state.write_hub(url)
+        stack.callback(mcp.end)
+        state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await mesh.directory.ensure_fresh()
         upkeep = asyncio.create_task(
@@ -105,6 +108,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 mesh.http,
                 refresh_s=settings.directory.refresh_s,
                 probe_timeout_s=settings.timeouts.probe_s,
+                beside=mesh.prompts.refresh,
             ).run()
         )
         stack.push_async_callback(end_task, upkeep)
@@ -132,13 +136,16 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 timeout_s=settings.timeouts.probe_s,
             )
             _say_agents(mesh.directory, say)
+            state.write_hub(url)
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         say(f"stopping: {stop.reason}")
     return 1 if stop.reason == lost else 0
 
 
-def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str) -> ASGIApp:
+def hub_app(
+    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
+) -> ASGIApp:
     """The hub's doors: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
     without_id = settings.execute.answer_without_id
@@ -167,6 +174,7 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            *(() if mcp is None else mcp.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.agents.hub_reading import WorkflowPrompts
 from retinue.apps.access import hub_access
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
@@ -28,6 +29,8 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mcp_calls import AttendedInvoker
+from retinue.drivers.mcp_peers import McpPeers
 from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import PeerInvoker
@@ -38,6 +41,7 @@ from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
 from retinue.mesh.guards import TraceGuard
+from retinue.mesh.lifting import Lifting
 from retinue.mesh.limits import Limits
 from retinue.mesh.listings import Listings
 from retinue.mesh.pulse import Pulses
@@ -65,6 +69,8 @@ class Mesh:
     search: SkillSearch
     notifications: Notifications
     access: Access
+    prompts: WorkflowPrompts
+    mcp_peers: McpPeers
 
 
 @asynccontextmanager
@@ -83,7 +89,10 @@ async def open_mesh(
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http, state)
         directory = Directory(
-            listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
+            listings,
+            registry_sources(settings, registries),
+            ttl_s=settings.directory.ttl_s,
+            amendment=Lifting(settings.hub.expose) if settings.hub.expose else None,
         )
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, registries)
@@ -103,7 +112,9 @@ async def open_mesh(
         events = EventBus()
         access = hub_access(settings)
         bearer = MeshBearer(state.mesh_key()).make
-        peers = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
+        plain = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
+        mcp_peers = McpPeers(http, plain.token_for, signer)
+        peers = AttendedInvoker(mcp_peers, plain)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
@@ -142,4 +153,17 @@ async def open_mesh(
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, access)
+        prompts = WorkflowPrompts(agent, library)
+        yield Mesh(
+            agent,
+            dispatcher,
+            directory,
+            home,
+            http,
+            events,
+            search,
+            notifications,
+            access,
+            prompts,
+            mcp_peers,
+        )

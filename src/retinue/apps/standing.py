@@ -34,7 +34,7 @@ class Standing:
     def __init__(
         self,
         registry: Registry,
-        record: AgentRecord,
+        read_record: Callable[[], AgentRecord],
         tag: str,
         http: HttpClient,
         say: Callable[[str], None],
@@ -42,8 +42,9 @@ class Standing:
         probe_timeout_s: float,
     ) -> None:
         self._registry = registry
-        self._record = record
-        self._reference = Reference(card_repository(record.name), tag=tag)
+        self._read_record = read_record
+        self._record = read_record()
+        self._reference = Reference(card_repository(self._record.name), tag=tag)
         self._http = http
         self._say = say
         self._probe_timeout_s = probe_timeout_s
@@ -59,6 +60,12 @@ class Standing:
             self._say(f"another {before.name} answers at {before.url}; this card replaces that one's")
         self._published = await self._push()
         self._say(f"published {self._published} in {self._published.registry}")
+
+    async def renew(self) -> None:
+        """Publish the record as it is now, where the card is ours to replace; raises RegistryError."""
+        self._record = self._read_record()
+        if not self._succeeded:
+            self._published = await self._push()
 
     async def keep(self, every_s: float, on_return: Callable[[], Awaitable[None]]) -> None:
         """Look after the card until cancelled; ``on_return`` is called when it was published again."""

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,7 @@ from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import Trait
 from retinue.mesh.access import AccessRule
-from retinue.mesh.visibility import apply_lists
+from retinue.mesh.visibility import ExposureLists
 from retinue.protocols.json_values import name_shape
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -42,6 +42,8 @@ class Target:
     agent: Agent
     files: tuple[Path, ...]
     access: AccessRule = _NO_LISTS
+    lists_file: Path | None = None
+    """The ``agent.json`` whose lists say who sees what."""
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
@@ -150,16 +152,28 @@ def _load_agent_file(path: Path) -> Target:
         scores=_scores(facts, path),
         traits=_traits(facts, path),
     )
-    lists = facts.get("mcp")
-    if lists is not None:
-        if not isinstance(lists, Mapping):
+    agent.expose_by(_lists(facts, path))
+    return Target(agent, (path, *loaded.files), _access(facts, path), path)
+
+
+def read_lists(path: Path) -> ExposureLists | None:
+    """The ``mcp`` block of an ``agent.json`` as it is now; raises InvalidSettingError."""
+    return _lists(_read_agent_file(path), path)
+
+
+def _lists(facts: Mapping[str, Any], path: Path) -> ExposureLists | None:
+    block = facts.get("mcp")
+    if block is None:
+        return None
+    if not isinstance(block, Mapping):
+        raise InvalidSettingError(f"{path.name}: mcp", _found(block), remedy='write {"expose_tools": [...]}')
+    known = [field.name for field in fields(ExposureLists)]
+    for key in block:
+        if key not in known:
             raise InvalidSettingError(
-                f"{path.name}: mcp", _found(lists), remedy='write {"expose_tools": [...]}'
+                f"{path.name}: mcp.{key}", "unknown key", remedy=f"known are {', '.join(known)}"
             )
-        expose = _texts(lists, "expose_tools", path) or ()
-        private = _texts(lists, "private_tools", path) or ()
-        agent.replace_skills(apply_lists(agent.record(), expose_tools=expose, private_tools=private).skills)
-    return Target(agent, (path, *loaded.files), _access(facts, path))
+    return ExposureLists(**{name: _texts(block, name, path) or () for name in known})
 
 
 def _access(facts: Mapping[str, Any], path: Path) -> AccessRule:

@@ -32,7 +32,10 @@ async def watch_folder(state: State, on_loss: Callable[[], None], *, every_s: fl
 
 
 class Upkeep:
-    """Background work over one directory; ``run`` goes on until it is cancelled."""
+    """Background work over one directory; ``run`` goes on until it is cancelled.
+
+    ``beside`` is what else is to be read again with the registries.
+    """
 
     def __init__(
         self,
@@ -42,12 +45,14 @@ class Upkeep:
         *,
         refresh_s: float,
         probe_timeout_s: float,
+        beside: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._directory = directory
         self._pulses = pulses
         self._http = http
         self._refresh_s = refresh_s
         self._probe_timeout_s = probe_timeout_s
+        self._beside = beside
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -56,6 +61,8 @@ class Upkeep:
 
     async def _refresh(self) -> None:
         await self._directory.refresh(thorough=False)
+        if self._beside is not None:
+            await self._beside()
         await self._probe([one async for page in self._directory.iterate_pages() for one in page])
 
     async def _ask_the_lost(self) -> None:

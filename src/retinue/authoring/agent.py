@@ -7,18 +7,31 @@ import inspect
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from retinue.authoring.answers import as_answer, has_parts
 from retinue.authoring.context import Context, _current
+from retinue.authoring.encoding import encode_result
+from retinue.authoring.facts import list_facts
 from retinue.authoring.local import local_dispatcher
-from retinue.authoring.signatures import Signature, encode_result, read_signature
+from retinue.authoring.offering import Offering, describe, visibility_of
+from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome
 from retinue.core.errors import InvalidSettingError, UnknownSkillError
-from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait, Visibility
-from retinue.mesh.changes import Change, Changes
+from retinue.core.record import (
+    AgentRecord,
+    Endpoint,
+    Example,
+    Hints,
+    Schema,
+    Skill,
+    Trait,
+)
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guards import fresh_trace
 from retinue.mesh.schema import check_skill
+from retinue.mesh.visibility import ExposureLists, expose_resources
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,11 +42,13 @@ _VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]{0,63}")
 """Wider than semver: cards are read leniently, but a version without a number sorts nowhere."""
 
 
-class Agent:
+class Agent(Offering):
     """An agent: a name, some skills, and whatever else its card should say.
 
     ``skills`` declares skills that an overridden ``execute_skill`` runs; typed functions are added
-    with ``@agent.skill``. Raises InvalidSettingError for what no card can hold.
+    with ``@agent.skill``. ``expose_resources`` are names or globs of resources that MCP clients may read,
+    such as ``profile``; ``logging`` = ``ctx.log`` lines reach MCP clients. Raises InvalidSettingError for
+    what no card can hold.
     """
 
     def __init__(
@@ -53,6 +68,8 @@ class Agent:
         annotations: Mapping[str, str] | None = None,
         traits: Iterable[Trait] = (),
         skills: Iterable[Skill] = (),
+        expose_resources: Iterable[str] = (),
+        logging: bool = False,
     ) -> None:
         self._name = _check_name(name)
         self.version = _check_version(version)
@@ -68,8 +85,11 @@ class Agent:
             "labels": dict(labels or {}),
             "annotations": dict(annotations or {}),
             "traits": tuple(traits),
+            "resource_globs": {"expose": globs} if (globs := tuple(expose_resources)) else None,
         }
-        self.changes = Changes()
+        super().__init__()
+        self.logs = logging
+        self._lists: ExposureLists | None = None
         self._skills: dict[str, Skill] = {}
         self._functions: dict[str, tuple[Callable[..., Any], Signature]] = {}
         for skill in skills:
@@ -82,14 +102,35 @@ class Agent:
     @property
     def skills(self) -> tuple[Skill, ...]:
         """Every skill, private ones included, in the order of their declaration."""
-        return tuple(self._skills.values())
+        return self.record().skills
 
-    def record(self, url: str | None = None) -> AgentRecord:
-        """The agent record, with ``url`` (the base of ``/execute``) as its endpoint."""
-        endpoints = () if url is None else (Endpoint("execute", url),)
-        return AgentRecord(
-            name=self.name, version=self.version, endpoints=endpoints, skills=self.skills, **self._facts
+    def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
+        """The agent record, with ``url`` (the base of ``/execute``) as its endpoint.
+
+        ``with_facts`` lists the profile and the traits among the resources: doors offer them, while a
+        card that they would repeat does not.
+        """
+        record = AgentRecord(
+            name=self.name,
+            version=self.version,
+            endpoints=() if url is None else (Endpoint("execute", url),),
+            skills=tuple(self._skills.values()),
+            resources=self._readables.resources,
+            prompts=self._readables.prompts,
+            **self._facts,
         )
+        if with_facts:
+            record = replace(record, resources=(*record.resources, *list_facts(record)))
+        if record.resource_globs is not None:
+            shown = expose_resources(record.resources, record.resource_globs["expose"])
+            record = replace(record, resources=shown)
+        return record if self._lists is None else self._lists.apply(record)
+
+    def expose_by(self, lists: ExposureLists | None) -> None:
+        """Let the lists of an ``agent.json`` decide who sees what; None = as the code says."""
+        self._lists = lists
+        for kind in ("tools", "resources", "prompts"):
+            self._tell(kind)
 
     def amend(
         self,
@@ -110,6 +151,7 @@ class Agent:
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None
                 self._facts[fact] = keep_as(value) if keep_as else value
+        self._tell("resources")
 
     def replace_skills(self, skills: Iterable[Skill]) -> None:
         """Exchange skills for amended ones of the same ids, such as with another visibility."""
@@ -117,7 +159,7 @@ class Agent:
             if skill.id not in self._skills:
                 raise UnknownSkillError(skill.id)
             self._skills[skill.id] = skill
-        self.changes.tell(Change("tools"))
+        self._tell("tools")
 
     def declare(self, skill: Skill) -> None:
         """Add a skill without a function; its schemas are checked now (SchemaRefusedError)."""
@@ -127,7 +169,14 @@ class Agent:
             )
         check_skill(skill)
         self._skills[skill.id] = skill
-        self.changes.tell(Change("tools"))
+        self._tell("tools")
+
+    def forget_skill(self, skill_id: str) -> None:
+        """Take a skill away again; raises UnknownSkillError."""
+        if self._skills.pop(skill_id, None) is None:
+            raise UnknownSkillError(skill_id)
+        self._functions.pop(skill_id, None)
+        self._tell("tools")
 
     @overload
     def skill(self, id_: F, /) -> F: ...
@@ -185,7 +234,6 @@ class Agent:
         **hints: bool,
     ) -> F:
         signature = read_signature(function, skill_id)
-        visibility: Visibility = "private" if private else "exposed" if expose else "mesh"
         if timeout_s is not None and timeout_s <= 0:
             raise InvalidSettingError(
                 f"skill {skill_id}: timeout_s", f"{timeout_s} is no time", remedy="give seconds above 0"
@@ -193,7 +241,7 @@ class Agent:
         self.declare(
             Skill(
                 id=skill_id,
-                description=inspect.getdoc(function) or "" if description is None else description,
+                description=describe(function, description),
                 title=title,
                 input_schema=signature.input_schema if input_schema is None else input_schema,
                 output_schema=signature.output_schema if output_schema is None else output_schema,
@@ -201,7 +249,7 @@ class Agent:
                 similes=tuple(similes),
                 examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
                 roles=tuple(roles),
-                visibility=visibility,
+                visibility=visibility_of(expose, private),
                 hints=Hints(**hints),
                 timeout_s=timeout_s,
             )
@@ -235,6 +283,8 @@ class Agent:
             value = await pending if inspect.isawaitable(pending) else pending
         finally:
             _current.reset(token)
+        if has_parts(value):
+            return as_answer(call.skill, value)
         if type(self).execute_skill is not Agent.execute_skill:
             value = encode_result(call.skill, value)
         return Answer(value=value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext
 from retinue.core.errors import CallTimedOutError, GuardError, RemoteFaultError, RetinueError
-from retinue.mesh.channel import Channel, LogLevel
+from retinue.mesh.channel import Channel, LogLevel, Root
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import Departure, Passage
 
@@ -84,9 +84,21 @@ class Context:
         """Send one log line to the caller."""
         await self._channel.log(level, message, data)
 
-    async def elicit(self, message: str, schema: Mapping[str, Any]) -> Any:
-        """Ask the person behind the call; raises InputRequiredError where nobody can answer."""
-        return await self._channel.elicit(message, schema)
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+        """Ask the person behind the call; the answer fits ``schema``.
+
+        Raises InputRequiredError where nobody can answer, and InputRefusedError (which is one) where
+        the person does not want to. ``key`` names the question, for clients that answer in advance.
+        """
+        return await self._channel.elicit(message, schema, key=key)
+
+    async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
+        """What the caller's own model says to ``prompt``; raises InputRequiredError where there is none."""
+        return await self._channel.sample(prompt, max_tokens=max_tokens, key=key)
+
+    async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
+        """The folders that the caller works in; raises InputRequiredError where it does not say."""
+        return await self._channel.roots(key=key)
 
     async def call(
         self,

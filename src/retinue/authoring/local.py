@@ -40,6 +40,10 @@ class LocalAgent(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def revision(self) -> int:
+        """Another number whenever the record is another one."""
+
     def record(self, url: str | None = None) -> AgentRecord: ...
 
     async def run(self, call: Call, context: Context, channel: Channel) -> Answer: ...
@@ -61,7 +65,7 @@ class LocalInvoker:
         context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
         try:
             return await agent.run(call, context, channel)
-        except _PASSED_ON:
+        except PASSED_ON:
             raise
         except RetinueError as error:
             if context.comes_from_further_call(error):
@@ -73,7 +77,7 @@ class LocalInvoker:
             raise
 
 
-_PASSED_ON = (GuardError, BusyError, CallTimedOutError, CallCancelledError, InputRequiredError)
+PASSED_ON = (GuardError, BusyError, CallTimedOutError, CallCancelledError, InputRequiredError)
 """What a skill's own further call met and a caller should know as what it is."""
 
 
@@ -81,15 +85,28 @@ class LocalLookup:
     """Finds skills among the agents of this process; a hidden one is missing (SPEC 5, doubt 9)."""
 
     def __init__(self, agents: Mapping[str, LocalAgent], url: str | None = None) -> None:
+        self._agents = agents
+        self._url = url
+        self._read_agents()
+
+    def _read_agents(self) -> None:
+        self._revision = self._current_revision()
         self._listings = {
-            name: Listing(record=agent.record(url), source=LOCAL_SOURCE, key=name, reachable=True)
-            for name, agent in agents.items()
+            name: Listing(record=agent.record(self._url), source=LOCAL_SOURCE, key=name, reachable=True)
+            for name, agent in self._agents.items()
         }
         # one pass now instead of a search at each call
         self._by_skill: dict[str, list[tuple[Listing, Skill]]] = {}
         for listing in self._listings.values():
             for skill in listing.record.skills:
                 self._by_skill.setdefault(skill.id, []).append((listing, skill))
+
+    def _current_revision(self) -> int:
+        # they only grow, so the sum is another one whenever any of them is
+        revision = 0
+        for agent in self._agents.values():
+            revision += agent.revision
+        return revision
 
     @property
     def names(self) -> Collection[str]:
@@ -104,6 +121,8 @@ class LocalLookup:
         view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
         """The listings that offer the skill to such a caller, in such a version."""
+        if self._revision != self._current_revision():
+            self._read_agents()
         found = tuple(
             listing
             for listing, skill in self._by_skill.get(skill_id, ())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 import typing
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,10 +19,11 @@ from pydantic import (
 )
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError
 
+from retinue.authoring.answers import gives_parts, has_parts
 from retinue.authoring.context import Context
-from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError, Problem
+from retinue.authoring.encoding import encode_result
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
 
 
@@ -84,68 +82,21 @@ class Signature:
         return bound
 
     def encode(self, value: Any) -> Any:
-        """The result as a JSON value; raises OutputInvalidError naming what is none."""
+        """The result as a JSON value, or content parts as they are; raises OutputInvalidError."""
+        if has_parts(value):
+            return value
         return encode_result(self.where, value, self.result)
-
-
-def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
-    """A result as a JSON value, through its declared type where there is one."""
-    given = value
-    try:
-        if adapter is not None:
-            value = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
-        encoded = orjson.dumps(value)
-    except (TypeError, ValueError, PydanticSerializationError) as error:
-        problem = f"no JSON value: {type(value).__name__} ({str(error).splitlines()[0]})"
-        raise OutputInvalidError(where, [Problem("", problem)]) from error
-    if adapter is None and not isinstance(value, str | int | float | bool | None):
-        plain = orjson.loads(encoded)
-    else:
-        plain = value
-    # orjson writes NaN and the infinities as null, pydantic those in parts without a type of their own:
-    # a number would silently become nothing
-    if b"null" in encoded:
-        path = _find_nonfinite(value)
-        path = _find_nonfinite(given) if path is None else path
-        if path is not None:
-            shown = ".".join(path)
-            at = f" at {shown}" if shown else ""
-            raise OutputInvalidError(
-                where, [Problem(shown, f"no JSON value: a float that is not finite{at}")]
-            )
-    return plain
-
-
-def _find_nonfinite(value: Any) -> tuple[str, ...] | None:
-    """Where a number stands that JSON cannot carry; None where all can be carried."""
-    pending: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    while pending:
-        path, one = pending.pop()
-        if isinstance(one, float) and not math.isfinite(one):
-            return path
-        pending.extend(((*path, str(key)), part) for key, part in _parts_of(one))
-    return None
-
-
-def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
-    """What a result is made of, in every form in which pydantic and orjson write it."""
-    if isinstance(value, Mapping):
-        return value.items()
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        return enumerate(value)
-    if isinstance(value, BaseModel):
-        return [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in fields(value)]
-    return ()
 
 
 def _dotted(location: tuple[str | int, ...]) -> str:
     return f"'{'.'.join(str(at) for at in location)}': " if location else ""
 
 
-def read_signature(function: Callable[..., Any], where: str) -> Signature:
-    """Read a skill function; raises InvalidSettingError for parameters that JSON cannot carry."""
+def read_signature(function: Callable[..., Any], where: str, *, reads_result: bool = True) -> Signature:
+    """Read a skill function; raises InvalidSettingError for parameters that JSON cannot carry.
+
+    Without ``reads_result`` what it returns is left alone, being no JSON value of a declared type.
+    """
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -178,8 +129,8 @@ def read_signature(function: Callable[..., Any], where: str) -> Signature:
     try:
         arguments = create_model("Arguments", __base__=shape, **parameters)
         input_schema = _render(arguments.model_json_schema, "validation", "Arguments")
-        returned = hints.get("return", Any)
-        result = None if returned is Any else TypeAdapter(returned)
+        returned = hints.get("return", Any) if reads_result else Any
+        result = None if returned is Any or gives_parts(returned) else TypeAdapter(returned)
         output_schema = (
             None
             if result is None

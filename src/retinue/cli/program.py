@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "The mesh": {
         "hub": ("hub:hub", "Run the hub of this mesh."),
+        "mcp": ("mcp:mcp", "Be an MCP server on standard input and output, for clients that start programs."),
         "agents": ("agents:agents", "List the agents."),
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("find:find", "Find skills by words or by id."),

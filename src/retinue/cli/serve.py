@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import click
 
@@ -23,6 +24,7 @@ from retinue.cli.session import open_session
 @click.option("--tag", metavar="TAG", default="v1", show_default=True, help="The tag to publish under.")
 @registry_option("Publish there (http://host:port or a folder); else in the state folder.")
 @click.option("--join", "hub_url", metavar="HUB", help="The hub's url; else the one of this state, if any.")
+@click.option("--stdio", is_flag=True, help="Be an MCP server on standard input and output, and no other.")
 @click.option("--reload", "reloads", is_flag=True, help="Start again whenever a file of the agent changes.")
 @click.option("--insecure-bind", is_flag=True, help="Listen beyond this machine without asking for a token.")
 @click.option("--port-may-move", is_flag=True, hidden=True)
@@ -34,6 +36,7 @@ def serve(
     tag: str,
     registry: str | None,
     hub_url: str | None,
+    stdio: bool,
     reloads: bool,
     insecure_bind: bool,
     port_may_move: bool,
@@ -51,9 +54,18 @@ def serve(
     from retinue.apps.targets import Target, load_target
     from retinue.drivers.joins import JOIN_VARIABLE, accept_join, parse_join
 
+    if stdio and (reloads or port is not None):
+        raise click.UsageError("--stdio goes with neither --port nor --reload")
     session = open_session(log_level="info")
     if hub_url is not None and (text := os.environ.pop(JOIN_VARIABLE, "")):
         accept_join(session.state.keys, hub_url, parse_join(text))
+    if stdio:
+        from retinue.apps.stdio import claim_stdio, serve_on_stdio
+
+        wire = claim_stdio()
+        loaded = load_target(target)
+        say = partial(click.echo, err=True)
+        return run_loop(lambda: serve_on_stdio(loaded, wire, session.settings, session.state, hub_url, say))
     options = ServeOptions(
         host=host,
         port=port,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -97,6 +98,33 @@ class Part:
     mime: str = "text/plain"
     name: str | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def text(cls, text: str) -> Part:
+        """A piece of text."""
+        return cls("text", text)
+
+    @classmethod
+    def image(cls, content: bytes, mime: str = "image/png") -> Part:
+        """A picture."""
+        return cls("image", b64encode(content).decode(), mime)
+
+    @classmethod
+    def audio(cls, content: bytes, mime: str = "audio/wav") -> Part:
+        """A sound."""
+        return cls("audio", b64encode(content).decode(), mime)
+
+    @classmethod
+    def resource(cls, uri: str, content: str | bytes, mime: str = "text/plain") -> Part:
+        """A resource with its content: text, or bytes."""
+        if isinstance(content, bytes):
+            return cls("resource", {"uri": uri, "blob": b64encode(content).decode()}, mime)
+        return cls("resource", {"uri": uri, "text": content}, mime)
+
+    @classmethod
+    def link(cls, uri: str, name: str, mime: str = "text/plain") -> Part:
+        """A resource by its address: whoever wants it reads it."""
+        return cls("resource", {"uri": uri}, mime, name)
 
 
 @dataclass(frozen=True, slots=True)

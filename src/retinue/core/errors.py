@@ -21,6 +21,8 @@ RetinueError
 │   ├── UnknownTokenError     no token of this id
 │   ├── UnknownRoleError      there is no such role
 │   ├── RoleNotOfferedError   no agent has the role
+│   ├── UnknownResourceError  nothing to read under this uri
+│   ├── UnknownPromptError
 │   ├── AmbiguousNameError
 │   └── VersionConflictError  offered, but in no version of the asked range
 ├── AccessError
@@ -41,6 +43,8 @@ RetinueError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error of its own
 │   ├── InputRequiredError    it needs an answer from a person
+│   │   ├── CannotAskError    the caller has nobody who could give this kind of answer
+│   │   └── InputRefusedError  the person said no, or something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
 │   └── StepFailedError       a step of a workflow failed, and with it the run
 ├── RunConflictError          a run id was used again with other input
@@ -344,6 +348,30 @@ class RoleNotOfferedError(LookupFailedError):
         super().__init__(f"{who} has the role {role}", remedy=f"see who has: retinue agents --role {role}")
         self.role = role
         self.agent = agent
+
+
+class UnknownResourceError(LookupFailedError):
+    """Nothing visible can be read under this uri; a hidden resource answers alike."""
+
+    type = "unknown_resource"
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Unknown resource: {uri}")
+        self.uri = uri
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"uri": self.uri}
+
+
+class UnknownPromptError(LookupFailedError):
+    """No visible prompt has this name; a hidden one answers alike."""
+
+    type = "unknown_prompt"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown prompt: {name}")
+        self.name = name
 
 
 class AmbiguousNameError(LookupFailedError):
@@ -650,6 +678,29 @@ class InputRequiredError(ExecutionError):
 
     type = "input_required"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+
+class CannotAskError(InputRequiredError):
+    """The caller did not say that it can be asked this way: ``capability`` is what it lacks."""
+
+    type = "cannot_ask"
+
+    def __init__(self, capability: str) -> None:
+        super().__init__(
+            f"the caller cannot be asked: it has no {capability}",
+            remedy=f"use a client that declares the capability {capability}",
+        )
+        self.capability = capability
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"capability": self.capability}
+
+
+class InputRefusedError(InputRequiredError):
+    """The person declined, closed the question, or answered what does not fit the asked schema."""
+
+    type = "input_refused"
 
 
 class ExpressionError(ExecutionError):

@@ -7,13 +7,15 @@ addresses are checked after resolution, so a public name that points inwards is 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import ipaddress
 import select
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -78,6 +80,38 @@ class HttpResponse:
     body: bytes
 
 
+class HttpStream:
+    """An answer that is read as it comes, and no faster than it is taken: nothing piles up here."""
+
+    def __init__(self, response: aiohttp.ClientResponse, url: URL) -> None:
+        self._response = response
+        self._url = url
+        self.status = response.status
+        self.headers = response.headers
+
+    async def read_some(self) -> bytes:
+        """The next piece of the body as it arrives, b"" at its end; raises TransportError when it is cut."""
+        try:
+            return await self._response.content.readany()
+        except _FAILURES as error:
+            raise _tell(error, self._url) from error
+
+    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        """The whole body; raises ResponseTooLargeError and TransportError."""
+        try:
+            return await _read_capped(self._response, self._url, limit_bytes)
+        except _FAILURES as error:
+            raise _tell(error, self._url) from error
+
+    async def drain(self, timeout_s: float) -> None:
+        """Read what is left, so that the connection can serve again; one that goes on is closed."""
+        if not self._response.content.at_eof():
+            with suppress(TimeoutError, TransportError):
+                async with asyncio.timeout(timeout_s):
+                    while await self.read_some():
+                        pass
+
+
 class HttpClient:
     """A pool of connections; an async context manager, to be shared by a whole process."""
 
@@ -134,38 +168,82 @@ class HttpClient:
         ``setting`` stand in the CallTimedOutError. ``tls`` replaces this machine's list of authorities.
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
-        if self._session is None:
-            raise RuntimeError("HttpClient is used outside its async with block")
-        target = _parse_url(url)
-        if not self._allow_private:
-            _check_public_literal(target)
+        session, target = self._prepare(url)
         try:
-            async with self._session.request(
+            async with session.request(
                 method,
                 target,
                 headers=headers,
-                data=body if body is None or len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
+                data=_payload(body),
                 allow_redirects=False,
                 ssl=tls if tls is not None else True,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             ) as response:
                 content = await _read_capped(response, target, max_response_bytes)
                 return HttpResponse(response.status, response.headers, content)
-        except aiohttp.ConnectionTimeoutError:
-            raise TransportError(
-                _origin(target), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False
-            ) from None
-        except TimeoutError:
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                raise _tell(error, target) from None
             raise CallTimedOutError(
                 what or f"{method} {_origin(target)}", timeout_s, layer=layer, setting=setting
             ) from None
-        except aiohttp.ClientConnectorError as error:
-            raise TransportError(_origin(target), _one_line(error.os_error), sent=False) from error
-        except aiohttp.InvalidURL as error:
-            raise UrlRefusedError(_origin(target), "it is no usable url") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            sent = not _was_left_unread(error, target)
-            raise TransportError(_origin(target), _one_line(error), sent=sent) from error
+        except _FAILURES as error:
+            raise _tell(error, target) from error
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[HttpStream]:
+        """Ask once and give the answer, whatever its status, as soon as it begins.
+
+        Only the connecting has a time limit: the rest is the asker's to bound. Leaving before the end
+        of the body closes the connection, which is how the other side learns of it.
+        Raises TransportError and UrlRefusedError.
+        """
+        session, target = self._prepare(url)
+        try:
+            response = await session.request(
+                method,
+                target,
+                headers=headers,
+                data=_payload(body),
+                allow_redirects=False,
+                timeout=_UNBOUNDED,
+            )
+        except _FAILURES as error:
+            raise _tell(error, target) from error
+        try:
+            yield HttpStream(response, target)
+        finally:
+            response.release()
+
+    def _prepare(self, url: str) -> tuple[aiohttp.ClientSession, URL]:
+        """The session, and the url after the guard's look at it."""
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside its async with block")
+        target = _parse_url(url)
+        if not self._allow_private:
+            _check_public_literal(target)
+        return self._session, target
+
+
+_UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+_FAILURES = (aiohttp.ClientError, OSError, ValueError)
+
+
+def _tell(error: Exception, url: URL) -> TransportError:
+    """What a failed request means to whoever asked."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return TransportError(_origin(url), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return TransportError(_origin(url), _one_line(error.os_error), sent=False)
+    if isinstance(error, aiohttp.InvalidURL):
+        return UrlRefusedError(_origin(url), "it is no usable url")
+    return TransportError(_origin(url), _one_line(error), sent=not _was_left_unread(error, url))
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    return body if body is None or len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body)
 
 
 class _LiveConnector(aiohttp.TCPConnector):

@@ -33,6 +33,7 @@ from retinue.core.record import Listing, Skill
 from retinue.drivers.http import HttpClient, HttpResponse, ResponseTooLargeError, TransportError
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Departure, Passage, Signer
+from retinue.mesh.lifting import is_lifted
 from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response, render_request
 from retinue.protocols.pallet_card import parse_card
 from retinue.protocols.rights import render_rights
@@ -77,6 +78,10 @@ class PeerInvoker:
         name, url = listing.record.name, listing.record.url
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
+        if is_lifted(skill):
+            # exposed by this hub and not by the agent, so it is called by the right of the mesh
+            principal = replace(call.principal, scopes=call.principal.scopes | {"mesh"})
+            call = replace(call, principal=principal)
         target = Target(name, url, name, skill.id, self.token_for(listing.source, url))
         with passage.forward() as departure:
             try:

@@ -38,11 +38,12 @@ def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """Where the hub of a state folder answers."""
+    """Where the hub of a state folder answers; ready = the agents that it starts have been waited for."""
 
     url: str
     pid: int
     started_at: str
+    is_ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class State:
         try:
             found = orjson.loads(self.hub_file.read_bytes())
             birth = found.get("birth")
-            hub = HubAddress(str(found["url"]), int(found["pid"]), str(found.get("started_at", "")))
+            url, pid = str(found["url"]), int(found["pid"])
+            hub = HubAddress(url, pid, str(found.get("started_at", "")), bool(found.get("ready", True)))
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
         except (FileNotFoundError, NotADirectoryError):
@@ -132,10 +134,15 @@ class State:
         same = birth is None or _birth_of(hub.pid) in (None, birth)
         return hub if same and _is_alive(hub.pid) else None
 
-    def write_hub(self, url: str) -> None:
+    def write_hub(self, url: str, *, ready: bool = True) -> None:
         """Say where this process answers as the hub."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        address: dict[str, object] = {"url": url, "pid": os.getpid(), "started_at": started_at}
+        address: dict[str, object] = {
+            "url": url,
+            "pid": os.getpid(),
+            "started_at": started_at,
+            "ready": ready,
+        }
         if (birth := _birth_of(os.getpid())) is not None:
             address["birth"] = birth
         with storage_errors(self.hub_file):

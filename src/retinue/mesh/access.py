@@ -19,7 +19,7 @@ from retinue.mesh.entry import Candidate
 C = TypeVar("C", bound=Candidate)
 
 AgentView = Callable[[str], bool]
-"""Whether a caller sees the agent of this name."""
+"""Whether a caller sees the agent of this name; two that are equal show the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,18 @@ class Access:
         globs = principal.agents
         if not (closed or globs):
             return None
-        return lambda agent: agent not in closed and (not globs or matches(agent, globs))
+        return SeenAgents(frozenset(closed), globs)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAgents:
+    """A view: equal ones show the same. Nobody ``closed``, and where there are ``globs`` only whom they fit."""
+
+    closed: frozenset[str]
+    globs: tuple[str, ...]
+
+    def __call__(self, agent: str) -> bool:
+        return agent not in self.closed and (not self.globs or matches(agent, self.globs))
 
 
 def is_seen(view: AgentView | None, agent: str) -> bool:

@@ -21,7 +21,7 @@ from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.access import AgentView, is_seen, within
 from retinue.mesh.entry import Candidate, Entry, Scopes
 from retinue.mesh.feed import Feed
-from retinue.mesh.holdings import Change, Holdings
+from retinue.mesh.holdings import Amendment, Change, Holdings
 from retinue.mesh.intake import GLANCED, Intake
 from retinue.mesh.listings import Listings
 from retinue.mesh.misses import explain_miss
@@ -47,7 +47,8 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 class Directory:
     """The agents that ``sources`` name, first source first, and those given by `upsert`.
 
-    ``clock`` counts seconds; ``now`` tells the time that listings carry. Call `aclose` at the end.
+    ``clock`` counts seconds; ``now`` tells the time that listings carry; ``amendment`` is what this mesh
+    has to say about a listing whatever its source says. Call `aclose` at the end.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Directory:
         ttl_s: float = TTL_S,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        amendment: Amendment | None = None,
     ) -> None:
         self._ttl_s = ttl_s
         self._clock = clock
@@ -67,7 +69,11 @@ class Directory:
         self._watchers: list[Callable[[Change], None]] = []
         ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._held = Holdings(
-            listings, lambda name: ranks.get(name, _RANK_OF_GIVEN), ranks.__contains__, self._tell
+            listings,
+            lambda name: ranks.get(name, _RANK_OF_GIVEN),
+            ranks.__contains__,
+            self._tell,
+            amendment,
         )
         self._index = self._held.index
         for source in sources:
@@ -167,6 +173,10 @@ class Directory:
             await asyncio.shield(task or self._start_reread(feed, candidate.id))
             listing = self._held.open(candidate.id)
         return listing
+
+    def name_of(self, entry: Candidate) -> str:
+        """What to call this agent: its name, or ``name@source`` where another agent has the name."""
+        return self._index.name_of(entry)
 
     def stands(self, entry: Candidate) -> bool:
         """Whether this listing is the one that stands for its agent, as in `list_entries`."""

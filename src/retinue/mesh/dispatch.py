@@ -38,6 +38,7 @@ from retinue.mesh.entry import Candidate
 from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.mesh.limits import Limits
+from retinue.mesh.patience import PatientChannel
 from retinue.mesh.pulse import Board, Pulses, note_health
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.mesh.schema import SchemaCheck, compile_schema
@@ -257,6 +258,8 @@ class Dispatcher:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
+                if call.deadline is None and channel is not _NULL_CHANNEL:
+                    channel = PatientChannel(channel, limit)
                 return await invoker.invoke(listing, skill, call, passage, channel)
         except RetinueError:
             raise

@@ -100,6 +100,10 @@ class Entry:
         kinds = _kinds_seen(scopes)
         return [one for one, kind in zip(self.skills, self.kinds, strict=True) if kind in kinds]
 
+    def count_skills(self, scopes: Scopes) -> int:
+        """How many `list_skills` lists, at less cost."""
+        return _count_seen(self.kinds, scopes)
+
     def has_role(self, role: str, scopes: Scopes) -> bool:
         """Whether a skill with this id, or one that names the role, is within these scopes."""
         held = (*zip(self.skills, self.kinds, strict=True), *self.roles)
@@ -203,6 +207,12 @@ def _share(value: T) -> T:
 @lru_cache(maxsize=8192)
 def _seen(value: Hashable) -> Hashable:
     return value
+
+
+@lru_cache(maxsize=1024)
+def _count_seen(kinds: str, scopes: Scopes) -> int:
+    seen = _kinds_seen(scopes)
+    return sum(kind in seen for kind in kinds)
 
 
 @lru_cache(maxsize=64)

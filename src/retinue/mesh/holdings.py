@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
+from typing import Literal, Protocol
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill
@@ -27,10 +27,21 @@ _GROWN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a listing; ``changed`` is told of measurements as well."""
+    """What became of a listing; ``changed`` is told of measurements as well, and ``measured`` of no more."""
 
     kind: Literal["added", "changed", "removed"]
     entry: Entry
+    measured: bool = False
+
+
+class Amendment(Protocol):
+    """What this mesh has to say about listings whatever their sources say; the store keeps them as given."""
+
+    def concerns(self, entry: Entry) -> bool:
+        """Whether it may change this listing."""
+
+    def apply(self, listing: Listing) -> Listing:
+        """The listing as this mesh has it; one that is amended already stays as it is."""
 
 
 class Holdings:
@@ -42,11 +53,13 @@ class Holdings:
         source_rank: Callable[[str], int],
         is_shown: Callable[[str], bool],
         tell: Callable[[Change], None],
+        amendment: Amendment | None = None,
     ) -> None:
         self.index = ListingIndex(source_rank)
         self.failure: StateError | None = None
         self._store = store
         self._tell = tell
+        self._amendment = amendment
         self._recall = Recall()
         self._unsaved: dict[ListingKey, Listing] = {}
         self._remembered: dict[ListingKey, Entry] = {}
@@ -54,7 +67,7 @@ class Holdings:
         with _no_collection():
             for entry in store.load():
                 if is_shown(entry.source):
-                    self.index.put(entry)
+                    self.index.put(self._amend_entry(entry))
                 else:
                     self._remembered[entry.id] = entry
             self._spare()
@@ -66,14 +79,14 @@ class Holdings:
             return None
         unsaved = self._unsaved.get(listing_id)
         if unsaved is not None:
-            return bring_up_to_date(unsaved, entry)
+            return bring_up_to_date(self._amend(unsaved), entry)
         listing = self._recall.find(listing_id)
         if listing is None:
             kept = self._store.find(listing_id)
             if kept is None or kept.digest != entry.digest:
                 self.remove([listing_id])
                 return None
-            listing = bring_up_to_date(kept, entry)
+            listing = bring_up_to_date(self._amend(kept), entry)
             self._recall.put(listing)
         return listing
 
@@ -83,20 +96,26 @@ class Holdings:
         absent = [listing_id for listing_id, listing in found.items() if listing is None]
         found.update((listing.id, listing) for listing in self._store.find_all(absent))
         whole = [(found[e.id], e) for e in entries]
-        return [bring_up_to_date(one, e) for one, e in whole if one is not None and one.digest == e.digest]
+        return [
+            bring_up_to_date(self._amend(one), e)
+            for one, e in whole
+            if one is not None and one.digest == e.digest
+        ]
 
     def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
         """One skill of what is held, without opening the listing. Raises StateError."""
         listing = self._unsaved.get(entry.id) or self._recall.find(entry.id)
+        if listing is None and self._is_amended(entry):
+            listing = self.open(entry.id)
         if listing is not None and listing.digest == entry.digest:
-            return listing.record.find_skill(skill_id)
+            return self._amend(listing).record.find_skill(skill_id)
         return self._store.find_skill(entry, skill_id)
 
     def keep_at_hand(self, listing: Listing) -> None:
         """Let `open` give this listing without the store, if it is the one that is held."""
         entry = self.index.find(listing.id)
         if entry is not None and entry.digest == listing.digest:
-            self._recall.put(bring_up_to_date(listing, entry))
+            self._recall.put(bring_up_to_date(self._amend(listing), entry))
 
     def accept(self, listings: Iterable[Listing]) -> list[Entry]:
         """Add or replace listings; returns what holds now of each.
@@ -112,9 +131,10 @@ class Holdings:
                 continue
             before = current or self._remembered.pop(listing.id, None)
             accepted = carry_over(listing, before) if before is not None else listing
-            entry = entry_of(accepted)
+            shown = self._amend(accepted)
+            entry = entry_of(shown)
             self.index.put(entry)
-            self._recall.renew(accepted)
+            self._recall.renew(shown)
             # whoever is told of it may want to open it before it is written
             self._unsaved[accepted.id] = accepted
             new.append(accepted)
@@ -129,9 +149,11 @@ class Holdings:
         """Hold what was chosen or measured."""
         changed = list(entries)
         for entry in changed:
+            before = self.index.find(entry.id)
             self.index.put(entry)
             self._recall.note(entry)
-            self._tell(Change("changed", entry))
+            measured = before is not None and before.enabled == entry.enabled
+            self._tell(Change("changed", entry, measured))
         if changed:
             self._attempt(lambda: self._store.note_all(changed))
             if self._unsaved and self.failure is None:
@@ -148,6 +170,17 @@ class Holdings:
             if entry is not None:
                 self.index.remove(listing_id)
                 self._tell(Change("removed", entry))
+
+    def _amend(self, listing: Listing) -> Listing:
+        return listing if self._amendment is None else self._amendment.apply(listing)
+
+    def _is_amended(self, entry: Entry) -> bool:
+        return self._amendment is not None and self._amendment.concerns(entry)
+
+    def _amend_entry(self, entry: Entry) -> Entry:
+        """What was kept, as this mesh has it now; one whose card was lost stays as it is."""
+        kept = self._store.find(entry.id) if self._is_amended(entry) else None
+        return entry if kept is None else entry_of(bring_up_to_date(self._amend(kept), entry))
 
     def _spare(self) -> None:
         """Let no collection of garbage walk over what is held, which would stop the process for a while.
@@ -170,7 +203,7 @@ class Holdings:
             whole = self.open(held.id)
         except StateError:
             return False
-        return whole is not None and whole.record == new.record
+        return whole is not None and whole.record == self._amend(new).record
 
     def _write(self, listings: Sequence[Listing]) -> None:
         waiting = {i: self._unsaved[i] for i in islice(self._unsaved, _RETRIED)}

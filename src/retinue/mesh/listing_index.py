@@ -123,6 +123,12 @@ class ListingIndex:
             named = [one for part in parts for one in self.list_named(part, source=name[len(part) + 1 :])]
         return named[0] if named else None
 
+    def name_of(self, entry: Candidate) -> str:
+        """What to call this agent: its name, or ``name@source`` where another agent has the name."""
+        name = entry.name
+        is_alone = len(self._by_name.list_of(name)) <= 1 or len(self.list_named(name)) <= 1
+        return name if is_alone else f"{name}@{entry.id.source}"
+
     def stands(self, entry: Candidate) -> bool:
         """Whether this is the one that stands for its agent, as in `list_agents`."""
         if len(self._by_name.list_of(entry.name)) == 1:

@@ -1,13 +1,14 @@
-"""Who sees which skill: ``private`` ⊂ ``mesh`` ⊂ ``exposed``, and the lists of an agent (DESIGN 2)."""
+"""Who sees what: ``private`` ⊂ ``mesh`` ⊂ ``exposed``, and the lists of an ``agent.json`` (DESIGN 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from retinue.core.record import AgentRecord, Visibility
+from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
+from retinue.mesh.suggest import suggest
 
 
 class Shown(Protocol):
@@ -25,25 +26,84 @@ def is_visible(thing: Shown, scopes: frozenset[str]) -> bool:
     return thing.visibility in scopes or (thing.visibility == "exposed" and "mesh" in scopes)
 
 
-def apply_lists(
-    record: AgentRecord, expose_tools: Iterable[str], private_tools: Iterable[str] = ()
-) -> AgentRecord:
-    """``record`` as the ``mcp`` block of its ``agent.json`` wants it seen (S-06 … S-08).
+@dataclass(frozen=True, slots=True)
+class UnknownEntry:
+    """An entry of a list that matches nothing, with the names nearest to it."""
 
-    Both lists hold ids or globs such as ``fs:*``. Listed = exposed, not listed = private, and
-    ``private_tools`` wins over everything.
+    list: str
+    entry: str
+    near: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
+        return f"mcp.{self.list}: {self.entry!r} matches nothing of this agent{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureLists:
+    """The ``mcp`` block of an ``agent.json`` (S-06 … S-08; SPEC 5, doubts 8 and 10).
+
+    Each holds names or globs such as ``fs:*``: of skills their ids, of resources names or uris, of
+    prompts names. Listed = exposed, not listed = private, and the private lists win over everything.
     """
-    exposed, private = tuple(expose_tools), tuple(private_tools)
 
-    def choose(skill_id: str) -> Visibility:
-        if _matches(skill_id, private) or not _matches(skill_id, exposed):
-            return "private"
-        return "exposed"
+    expose_tools: Sequence[str] = ()
+    private_tools: Sequence[str] = ()
+    expose_resources: Sequence[str] = ()
+    private_resources: Sequence[str] = ()
+    expose_prompts: Sequence[str] = ()
+    private_prompts: Sequence[str] = ()
 
-    return replace(
-        record, skills=tuple(replace(skill, visibility=choose(skill.id)) for skill in record.skills)
+    def apply(self, record: AgentRecord) -> AgentRecord:
+        """``record`` as these lists want it seen."""
+        tools = (self.expose_tools, self.private_tools)
+        resources = (self.expose_resources, self.private_resources)
+        prompts = (self.expose_prompts, self.private_prompts)
+        return replace(
+            record,
+            skills=tuple(replace(s, visibility=_choose(_names_of(s), *tools)) for s in record.skills),
+            resources=tuple(
+                replace(r, visibility=_choose(_names_of(r), *resources)) for r in record.resources
+            ),
+            prompts=tuple(replace(p, visibility=_choose(_names_of(p), *prompts)) for p in record.prompts),
+        )
+
+    def find_unknown(self, record: AgentRecord) -> list[UnknownEntry]:
+        """The entries that match nothing of ``record``: mostly slips of the pen (SPEC 5, doubt 8)."""
+        known: dict[str, list[str]] = {
+            "tools": [name for one in record.skills for name in _names_of(one)],
+            "resources": [name for one in record.resources for name in _names_of(one)],
+            "prompts": [name for one in record.prompts for name in _names_of(one)],
+        }
+        found = []
+        for kind, names in known.items():
+            for prefix in ("expose", "private"):
+                entries: Sequence[str] = getattr(self, f"{prefix}_{kind}")
+                found += [
+                    UnknownEntry(f"{prefix}_{kind}", entry, suggest(entry, names))
+                    for entry in entries
+                    if not _matches(tuple(names), (entry,))
+                ]
+        return found
+
+
+def expose_resources(resources: Iterable[Resource], globs: Sequence[str]) -> tuple[Resource, ...]:
+    """The resources, those that a glob names exposed and the others as they are."""
+    return tuple(
+        replace(one, visibility="exposed") if _matches(_names_of(one), globs) else one for one in resources
     )
 
 
-def _matches(skill_id: str, globs: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(skill_id, glob) for glob in globs)
+def _names_of(thing: Skill | Resource | Prompt) -> tuple[str, ...]:
+    if isinstance(thing, Skill):
+        return (thing.id,)
+    return (thing.name, thing.uri) if isinstance(thing, Resource) else (thing.name,)
+
+
+def _choose(names: tuple[str, ...], expose: Sequence[str], private: Sequence[str]) -> Visibility:
+    return "exposed" if _matches(names, expose) and not _matches(names, private) else "private"
+
+
+def _matches(names: tuple[str, ...], globs: Sequence[str]) -> bool:
+    # a name with brackets is no glob, but itself
+    return any(name == glob or fnmatchcase(name, glob) for name in names for glob in globs)

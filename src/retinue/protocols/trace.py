@@ -25,7 +25,7 @@ ID_KEY = "X-OpenStarry-Trace-ID"
 DEPTH_KEY = "X-OpenStarry-Trace-Depth"
 DETAIL_KEY = "X-Retinue-Trace"
 CALLS_USED_KEY = "X-Retinue-Calls-Used"
-"""On the way back: how many further calls the call has caused; absent = none."""
+"""On the way back: how many further calls the call has caused; absent = none, in ``_meta`` = not told."""
 
 MAX_DETAIL_BYTES = 4096
 """Past this the path is cut from its middle; depth never is (DESIGN 2, trace)."""
@@ -188,6 +188,12 @@ def parse_calls_used(value: Any) -> int:
             int(value) if value.isascii() and value.isdigit() and len(value) <= len(str(_MAX_BUDGET)) else 0
         )
     return _parse_calls(value) or 0
+
+
+def find_calls_used(meta: Any) -> int | None:
+    """What ``_meta`` of a result tells of it; None where it tells nothing."""
+    value = meta.get(CALLS_USED_KEY) if isinstance(meta, Mapping) else None
+    return None if value is None else parse_calls_used(value)
 
 
 def _parse_depth(value: Any) -> int | None:

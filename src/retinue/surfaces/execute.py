@@ -37,11 +37,9 @@ from retinue.protocols.jsonrpc import (
     render_result,
 )
 from retinue.protocols.trace import CALLS_USED_KEY, parse_trace_headers
+from retinue.surfaces.asgi import HangUpWatch, read_body
 from retinue.surfaces.faults import execute_fault
 from retinue.surfaces.security import Headers, Visitor, visitor_of
-
-WATCH_AFTER_S = 0.05
-"""A call that takes longer is worth watching for a client that hangs up."""
 
 MAX_AT_ONCE = 16
 """Requests of one batch that run at the same time."""
@@ -100,12 +98,12 @@ class ExecuteEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor = visitor_of(scope)
-        body = await _read_body(receive)
+        body = await read_body(receive)
         if body is None:
             return
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
-        async with _HangUpWatch(receive):
+        async with HangUpWatch(receive):
             await _send(send, await self._answer(body, visitor, agent, used), used)
 
     async def _answer(
@@ -183,55 +181,6 @@ class _CallsUsed:
     """Further calls that a request has caused: told to its caller, who shares out a budget."""
 
     calls: int = 0
-
-
-class _HangUpWatch:
-    """Cancels the request's own task when its client hangs up while it runs.
-
-    Watching starts late, so that a quick call pays for one timer and for no task.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._gone = False
-        self._watcher: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._timer = loop.call_later(WATCH_AFTER_S, self._start)
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-        # Only the cancellation that came from here ends here.
-        return self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0
-
-    def _start(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
-        self._task.cancel()
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None when the client went away before its end."""
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body", False):
-        return bytes(message.get("body", b""))
-    chunks: list[bytes] = []
-    while message["type"] == "http.request":
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
-        message = await receive()
-    return None
 
 
 async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:

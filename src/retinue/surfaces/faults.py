@@ -70,6 +70,14 @@ class McpFault(NamedTuple):
     data: Any
 
 
+class McpError(NamedTuple):
+    """A JSON-RPC error of MCP."""
+
+    code: int
+    message: str
+    data: Any
+
+
 class A2aFault(NamedTuple):
     """``code`` None = a task in ``state`` with ``message`` as its status text."""
 
@@ -134,6 +142,12 @@ TABLE: dict[type[RetinueError], Row] = {
         UNKNOWN_METHOD, "", 404, _SAID, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
     ),
     e.UnknownSkillError: _row(
+        UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.UnknownResourceError: _row(
+        UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
+    ),
+    e.UnknownPromptError: _row(
         UNKNOWN_METHOD, "", 404, _ERROR, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS, facts=False
     ),
     e.UnknownRunError: _row(
@@ -236,6 +250,21 @@ def mcp_fault(error: RetinueError, *, guard_as_tool_error: bool = False) -> McpF
     row = row_of(type(error))
     as_result = row.mcp == "tool_error" or (guard_as_tool_error and isinstance(error, e.GuardError))
     return McpFault(None if as_result else row.standard_code, row.prefix + error.message, facts_of(error))
+
+
+def mcp_read_fault(error: RetinueError) -> McpError:
+    """A JSON-RPC error of MCP's reading requests, which know no ``isError``.
+
+    What is hidden and what is missing answer alike (SPEC 5, doubts 9 and 10).
+    """
+    if isinstance(error, e.UnknownResourceError):
+        return McpError(INVALID_PARAMETERS, "Resource not found", {"uri": error.uri})
+    if isinstance(error, e.UnknownPromptError):
+        return McpError(INVALID_PARAMETERS, error.message, None)
+    if isinstance(error, e.RemoteFaultError):
+        return McpError(error.code, error.message, error.fault_data)
+    row = row_of(type(error))
+    return McpError(row.standard_code, row.prefix + error.message, facts_of(error))
 
 
 def a2a_fault(error: RetinueError) -> A2aFault:

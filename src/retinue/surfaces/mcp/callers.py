@@ -1,10 +1,10 @@
-"""Who sent an MCP message, and what that caller sees: the door's own rule of visibility."""
+"""Who sent an MCP message, through which door and in which chain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from retinue.core.call import Principal, TraceContext
 from retinue.protocols.trace import merge_traces, parse_trace_headers, parse_trace_meta
+from retinue.surfaces.mcp_visitors import CLIENT, narrow
 from retinue.surfaces.security import visitor_of
 
 Context = ServerRequestContext[Any, Any]
@@ -19,11 +20,10 @@ Context = ServerRequestContext[Any, Any]
 STDIO = Principal("stdio", "local", frozenset({"exposed", "runs_code"}))
 """Whoever started this process as its MCP server: it may run code, and sees what clients see."""
 
-_EXPOSED = frozenset({"exposed"})
 _NO_TRACE = TraceContext(id="")
 
-view: ContextVar[frozenset[str]] = ContextVar("retinue_mcp_view", default=_EXPOSED)
-"""Scopes of the request being served, where the SDK asks a question without naming its caller."""
+asking: ContextVar[Principal] = ContextVar("retinue_mcp_asking", default=CLIENT)
+"""Who sent the request being served, where the SDK asks a question without naming its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,6 @@ class Caller:
     principal: Principal
     door: str
     trace: TraceContext
-
-    @property
-    def scopes(self) -> frozenset[str]:
-        return self.principal.scopes
-
-
-def narrow(principal: Principal) -> Principal:
-    """Without a token an MCP client sees what is exposed, and not what the mesh sees (DESIGN 2)."""
-    if principal.kind == "anonymous" and principal.scopes != _EXPOSED:
-        return replace(principal, scopes=_EXPOSED & principal.scopes)
-    return principal
 
 
 def principal_of(context: Context) -> Principal:

@@ -10,19 +10,31 @@ from typing import Any
 import mcp_types as types
 import structlog
 from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
 
 from retinue.core.call import Call, Outcome
-from retinue.core.errors import ExecutionFailedError, OutputInvalidError, Problem, RetinueError
+from retinue.core.errors import (
+    CannotAskError,
+    ExecutionFailedError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+)
 from retinue.core.record import Schema
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.protocols.mcp.content import render_call_result, render_error_result
-from retinue.protocols.mcp.tools import read_arguments
-from retinue.surfaces.faults import mcp_fault
-from retinue.surfaces.mcp.callers import Caller, Context, caller_of, principal_of, view
+from retinue.protocols.mcp.tool_calls import WHOLE_KEY
+from retinue.protocols.mcp.tools import read_arguments, render_output_schema
+from retinue.protocols.trace import CALLS_USED_KEY
+from retinue.surfaces.faults import mcp_fault, mcp_read_fault
+from retinue.surfaces.mcp.callers import Caller, Context, asking, caller_of, principal_of
 from retinue.surfaces.mcp.channel import McpChannel
 from retinue.surfaces.mcp.eras import complete
-from retinue.surfaces.mcp.shelf import Shelf
+from retinue.surfaces.mcp.interacting import Interactions, refuse_unaskable
+from retinue.surfaces.mcp.long_results import LongResults
+from retinue.surfaces.mcp.offer import Offer
+from retinue.surfaces.mcp.ready_bytes import leave_mark
 
 _log = structlog.get_logger(__name__)
 
@@ -31,30 +43,47 @@ _log = structlog.get_logger(__name__)
 class ToolHandlers:
     """The requests about tools."""
 
-    shelf: Shelf
+    offer: Offer
     calls: Calls
+    interactions: Interactions
+    long_results: LongResults
     guard_as_tool_error: bool = False
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> dict[str, Any]:
         """Every tool at once: clients read all pages anyway."""
-        tools = self.shelf.tools(principal_of(context).scopes).tools
+        try:
+            catalog = self.offer.tools(principal_of(context))
+        except RetinueError as error:
+            raise MCPError(*mcp_read_fault(error)) from error
+        request = context.request
+        if isinstance(request, Request):
+            tools: Any = leave_mark(request.scope, catalog.listed)
+        else:
+            tools = catalog.tools
         return complete(context, {"tools": tools}, cacheable=True)
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         """Run one tool; a hidden one and a missing one are refused by the same dispatch."""
-        result = await self._run(caller_of(context), params, McpChannel(context))
-        return complete(context, result)
+        caller = caller_of(context)
+
+        async def run(channel: McpChannel) -> dict[str, Any]:
+            return await self._run(context, caller, params, channel)
+
+        return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
     def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
         """What the SDK checks ``Mcp-Param-*`` headers against, for the caller of this request."""
-        return self.shelf.tools(view.get()).find_input_schema(name)
+        return self.offer.tools(asking.get()).find_input_schema(name)
 
     async def _run(
-        self, caller: Caller, params: types.CallToolRequestParams, channel: Channel
+        self, context: Context, caller: Caller, params: types.CallToolRequestParams, channel: Channel
     ) -> dict[str, Any]:
-        entry = self.shelf.tools(caller.scopes).find(params.name)
+        try:
+            entry = self.offer.tools(caller.principal).find(params.name)
+        except RetinueError as unreadable:
+            return self._render_error(unreadable)
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
             id=uuid.uuid4().hex,
@@ -63,7 +92,7 @@ class ToolHandlers:
             principal=caller.principal,
             door=caller.door,
             trace=caller.trace,
-            agent=self.shelf.agent if entry is None or entry.agent is None else entry.agent,
+            agent=self.offer.agent if entry is None or entry.agent is None else entry.agent,
         )
         try:
             outcome = await self.calls.dispatch(call, channel)
@@ -71,16 +100,29 @@ class ToolHandlers:
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
             error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
             return self._render_error(error)
-        return self._render(outcome, None if entry is None else entry.skill.output_schema)
+        if isinstance(outcome.error, CannotAskError):
+            refuse_unaskable(context, outcome.error)
+        output_schema = None if entry is None else entry.skill.output_schema
+        is_for_program = WHOLE_KEY in (context.meta or {})
+        result = self._render(outcome, caller, output_schema, is_whole=is_for_program)
+        if caller.trace.mac is not None and outcome.calls_used is not None:
+            # a process of a mesh asks, which shares out a budget
+            result["_meta"] = {**result.get("_meta", {}), CALLS_USED_KEY: outcome.calls_used}
+        return result
 
-    def _render(self, outcome: Outcome, output_schema: Schema | None) -> dict[str, Any]:
+    def _render(
+        self, outcome: Outcome, caller: Caller, output_schema: Schema | None, *, is_whole: bool
+    ) -> dict[str, Any]:
         if outcome.error is not None:
             return self._render_error(outcome.error)
         try:
-            return render_call_result(outcome.value, outcome.parts, output_schema)
+            result = render_call_result(outcome.value, outcome.parts, output_schema)
         except TypeError as cause:
             problem = Problem("", f"it is no JSON value: {cause}")
             return self._render_error(OutputInvalidError(outcome.skill, [problem]))
+        if is_whole or render_output_schema(output_schema) is not None:
+            return result
+        return self.long_results.shorten(result, caller.principal)
 
     def _render_error(self, error: RetinueError) -> dict[str, Any]:
         """A result that a model reads, or a JSON-RPC error (raised)."""

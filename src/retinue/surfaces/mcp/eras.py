@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcp.server.lowlevel import Server
+from mcp_types import SERVER_INFO_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from retinue.surfaces.mcp.callers import Context
@@ -22,3 +24,10 @@ def complete(context: Context, result: dict[str, Any], *, cacheable: bool = Fals
     if not is_modern(context):
         return result
     return {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
+
+
+def stamp(context: Context, result: dict[str, Any], server: Server[Any]) -> dict[str, Any]:
+    """A result that does not pass the SDK's own shaping, with the server's name where the era wants it."""
+    if not is_modern(context):
+        return result
+    return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: server.server_info_stamp}}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
+import orjson
+
+from retinue.core.call import Principal
 from retinue.core.record import Prompt, Resource, Skill
 from retinue.mesh.changes import ChangeObserver
 from retinue.protocols.mcp.names import Names, list_spellings, safe_names, tool_id
@@ -35,33 +39,32 @@ class ToolEntry:
 class ToolCatalog:
     """The tools that one kind of caller sees; rendered once, found by every spelling.
 
-    ``offered`` are (agent or None, skill) in their order; those of ``unlisted`` are callable all the same.
+    ``offered`` are (agent or None, skill) in their order.
     """
 
-    def __init__(
-        self,
-        offered: Iterable[tuple[str | None, Skill]],
-        *,
-        names: Names = "safe",
-        unlisted: Iterable[tuple[str | None, Skill]] = (),
-    ) -> None:
-        listed, further = list(offered), list(unlisted)
-        ids = [tool_id(agent, skill.id) for agent, skill in (*listed, *further)]
+    def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
+        listed = list(offered)
+        ids = [tool_id(agent, skill.id) for agent, skill in listed]
         aliases = safe_names(ids) if names == "safe" else {one: one for one in ids}
-        entries = [
-            ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in (*listed, *further)
-        ]
-        self.entries: Sequence[ToolEntry] = tuple(entries[: len(listed)])
-        self.tools: list[dict[str, Any]] = [
-            render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in self.entries
-        ]
+        entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
+        self._rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
         self._found: dict[str, ToolEntry] = {}
         for entry in entries:
             for spelling in list_spellings(entry.agent, entry.skill.id):
                 self._found.setdefault(spelling, entry)
         # an alias is what the list shows: it wins over anybody's spelling
         self._found.update((entry.alias, entry) for entry in entries)
-        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self.tools}
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._rendered}
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """What a client is listed."""
+        return self._rendered
+
+    @cached_property
+    def listed(self) -> bytes:
+        """``tools`` as JSON."""
+        return orjson.dumps(self.tools)
 
     def find(self, name: str) -> ToolEntry | None:
         """The tool of this alias or original name."""
@@ -73,8 +76,8 @@ class ToolCatalog:
         return None if entry is None else self._schemas.get(entry.alias)
 
 
-class Shelf(Protocol):
-    """What a door shows to a caller of these scopes; asked for each request, so answers are kept ready."""
+class Offer(Protocol):
+    """What a door shows to each caller; asked for each request, so answers are kept ready."""
 
     @property
     def facts(self) -> ServerFacts: ...
@@ -83,11 +86,14 @@ class Shelf(Protocol):
     def agent(self) -> str:
         """Whose skills are meant by a name without an agent."""
 
-    def tools(self, scopes: frozenset[str]) -> ToolCatalog: ...
+    def sight_of(self, principal: Principal) -> Hashable:
+        """Equal for callers that see the same, now and after every change."""
 
-    def resources(self, scopes: frozenset[str]) -> Sequence[Resource]: ...
+    def tools(self, principal: Principal) -> ToolCatalog: ...
 
-    def prompts(self, scopes: frozenset[str]) -> Sequence[Prompt]: ...
+    def resources(self, principal: Principal) -> Sequence[Resource]: ...
+
+    def prompts(self, principal: Principal) -> Sequence[Prompt]: ...
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
-        """Be told what changed, in any thread, after the shelf has it."""
+        """Be told what changed, in any thread, after the offer has it."""

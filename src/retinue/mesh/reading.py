@@ -1,0 +1,214 @@
+"""The second, thin path: resources, prompts and completion, ``read(request, channel)``.
+
+admit → trace guard → find within the caller's view → read → record, as a call has it (DESIGN 2); there
+is nothing to choose and no schema to check. The audit row of a read names its kind and what was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from retinue.core.call import Call, Outcome, Part, Principal, Status, TraceContext
+from retinue.core.errors import (
+    AccessError,
+    BusyError,
+    CallCancelledError,
+    CallTimedOutError,
+    ExecutionFailedError,
+    GuardError,
+    LookupFailedError,
+    RequestError,
+    RetinueError,
+)
+from retinue.mesh.access import Access, is_seen
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.events import CallEndedEvent, EventBus, now
+from retinue.mesh.guards import Passage, TraceGuard
+from retinue.mesh.limits import Limits
+from retinue.mesh.patience import PatientChannel
+
+ReadKind = Literal["resource", "prompt", "completion"]
+
+_NULL_CHANNEL = NullChannel()
+_REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What is read: the resource of a uri, a prompt with its arguments, or values for one argument.
+
+    Of a completion ``name`` is the prompt's name or the uri template, ``argument`` the argument asked
+    about, ``value`` what was typed of it, ``arguments`` those that are known.
+    """
+
+    id: str
+    kind: ReadKind
+    name: str
+    principal: Principal
+    door: str
+    trace: TraceContext
+    agent: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    argument: str = ""
+    value: str = ""
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a prompt."""
+
+    role: Literal["user", "assistant"]
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt with its arguments filled in."""
+
+    messages: tuple[Message, ...]
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Values that fit; ``total`` of them, where that is known to be more."""
+
+    values: tuple[str, ...]
+    total: int | None = None
+
+
+Read = tuple[Part, ...] | PromptText | Completion
+"""What a read gives, by its kind; the parts of a resource are of kind ``resource``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOutcome:
+    """What became of a read; ``error`` is set unless ``value`` is."""
+
+    request_id: str
+    value: Read | None = None
+    error: RetinueError | None = None
+
+    def get(self) -> Read:
+        """The value; raises ``error`` otherwise."""
+        if self.error is not None:
+            raise self.error
+        assert self.value is not None
+        return self.value
+
+
+class Reads(Protocol):
+    """Whatever takes a read to its outcome: a `Reader` here, or a hub that asks an agent."""
+
+    async def read(self, request: ReadRequest, channel: Channel = _NULL_CHANNEL) -> ReadOutcome:
+        """Read once; a failure is in ``ReadOutcome.error``, only cancellation raises."""
+
+
+class ReadSource(Protocol):
+    """Whoever has the things that can be read."""
+
+    async def read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
+        """Read once, within what the principal may see.
+
+        Raises UnknownResourceError or UnknownPromptError for what is missing and for what is hidden.
+        """
+
+
+@dataclass(slots=True)
+class Reader:
+    """Takes reads to outcomes for one process; shares guard, limits, bus and lists with its dispatcher.
+
+    To whom the agent's list does not hear, all that it has is hidden.
+    """
+
+    agent: str
+    source: ReadSource
+    guard: TraceGuard = field(default_factory=TraceGuard)
+    limits: Limits = field(default_factory=Limits)
+    events: EventBus = field(default_factory=EventBus)
+    timeout_s: float = 60.0
+    access: Access = field(default_factory=Access)
+
+    async def read(self, request: ReadRequest, channel: Channel = _NULL_CHANNEL) -> ReadOutcome:
+        """Read once; every failure is data in the outcome, only cancellation raises."""
+        started = time.perf_counter()
+        call = _as_call(request, self.agent)
+        try:
+            self.limits.admit(call.principal.id)
+            passage: Passage | None = None
+            try:
+                passage = self.guard.enter(call, call.agent or self.agent)
+                call = replace(call, trace=passage.trace)
+                value = await self._read(request, call, passage, channel)
+            finally:
+                self.limits.release()
+                if passage is not None:
+                    self.guard.leave(passage)
+        except RetinueError as error:
+            self._record(call, started, error)
+            return ReadOutcome(request.id, error=error)
+        except asyncio.CancelledError:
+            self._record(call, started, CallCancelledError(call.skill))
+            raise
+        self._record(call, started, None)
+        return ReadOutcome(request.id, value)
+
+    async def _read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
+        limit = asyncio.timeout(self._time_left(request))
+        try:
+            async with limit:
+                if request.deadline is None and channel is not _NULL_CHANNEL:
+                    channel = PatientChannel(channel, limit)
+                return await self.source.read(self._seen(request), call, passage, channel)
+        except (RetinueError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise CallTimedOutError(
+                    call.skill, self._time_left(request), layer=f"door {call.door}", setting="timeouts.door_s"
+                ) from error
+            raise ExecutionFailedError.from_exception(error) from error
+
+    def _seen(self, request: ReadRequest) -> ReadRequest:
+        principal = request.principal
+        if is_seen(self.access.view_of(principal), self.agent):
+            return request
+        return replace(request, principal=replace(principal, scopes=frozenset()))
+
+    def _time_left(self, request: ReadRequest) -> float:
+        if request.deadline is None:
+            return self.timeout_s
+        return min(self.timeout_s, request.deadline - asyncio.get_running_loop().time())
+
+    def _record(self, call: Call, started: float, error: RetinueError | None) -> None:
+        if not self.events.observed:
+            return
+        status: Status = "done" if error is None else "refused" if isinstance(error, _REFUSALS) else "failed"
+        outcome = Outcome(
+            call_id=call.id,
+            skill=call.skill,
+            status=status,
+            agent=self.agent,
+            duration_ms=(time.perf_counter() - started) * 1000,
+            error=error,
+        )
+        self.events.emit(CallEndedEvent(call, outcome, now()))
+
+
+def _as_call(request: ReadRequest, agent: str) -> Call:
+    """The read as guard, bus and audit know it."""
+    return Call(
+        id=request.id,
+        skill=f"{request.kind} {request.name}",
+        arguments=dict(request.arguments),
+        principal=request.principal,
+        door=request.door,
+        trace=request.trace,
+        agent=request.agent or agent,
+        deadline=request.deadline,
+    )

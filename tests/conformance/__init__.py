@@ -1,0 +1,1 @@
+"""The public MCP conformance suites against an agent that ``retinue serve`` serves."""

@@ -1,0 +1,64 @@
+"""What the conformance suites are pointed at: doors of one agent, each by its url.
+
+A door that is added here (``DOORS``) is held to the same suites.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from scripts.conformance import InstallFailedError, install
+from tests.processes.running import program
+
+AGENT = Path(__file__).parent / "fixture_agent.py"
+
+
+@contextmanager
+def served_agent(folder: Path) -> Iterator[str]:
+    """The agent's own door, served by ``retinue serve`` as a process."""
+    environment = {"RETINUE_HOME": str(folder / "home")}
+    with program("serve", str(AGENT), "--no-publish", cwd=folder, environment=environment) as served:
+        yield f"{served.url_in('conformance-agent 1.0.0 at')}/mcp"
+
+
+@contextmanager
+def relayed_agent(folder: Path) -> Iterator[str]:
+    """The same agent through a hub: ``/agents/{name}/mcp``."""
+    environment = {"RETINUE_HOME": str(folder / "home")}
+    with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
+        url = hub.url_in("hub at")
+        with program("serve", str(AGENT), cwd=folder, environment=environment) as served:
+            served.wait_for("published")
+            yield f"{url}/agents/conformance-agent/mcp"
+
+
+DOORS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
+    "agent": served_agent,
+    "hub": relayed_agent,
+}
+
+
+@pytest.fixture(scope="session")
+def suites() -> None:
+    """The suites, installed from npm by the lock file when they are not there yet.
+
+    Without a network they are skipped, loudly; in CI that is a failure.
+    """
+    try:
+        install()
+    except (InstallFailedError, subprocess.TimeoutExpired) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"npm could not install the suites: {error}")
+
+
+@pytest.fixture(scope="module", params=list(DOORS))
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with DOORS[request.param](tmp_path_factory.mktemp("conformance")) as found:
+        yield found

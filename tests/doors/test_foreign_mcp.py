@@ -1,0 +1,105 @@
+"""Agents of other make, which know ``/execute`` and no MCP: the hub is their MCP server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from retinue.drivers.state import State
+from tests.doors.mcp_clients import open_client, text_of
+from tests.requirements import requirement
+from tests.serving import serve_app
+from tests.system import System, open_system, publish
+
+both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
+
+
+def _foreign_app() -> Starlette:
+    """An agent as seed 001 has it, and nothing more; every other path is an HTML page."""
+
+    async def execute(request: Request) -> Response:
+        asked = orjson.loads(await request.body())
+        if asked["method"] == "greet":
+            reply: dict[str, Any] = {"result": {"said": f"hello {asked['params'].get('name')}"}}
+        else:
+            reply = {"error": {"code": -32601, "message": f"Unknown skill: {asked['method']}"}}
+        return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], **reply})
+
+    return Starlette(routes=[Route("/execute", execute, methods=["POST"])])
+
+
+def _card(url: str, *skills: str) -> bytes:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    described = [{"id": one, "description": f"Does {one}", "input_schema": schema} for one in skills]
+    card = {"name": "greeter", "description": "Greets", "version": "1.0.0", "url": url, "skills": described}
+    return orjson.dumps(card)
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with serve_app(_foreign_app()) as url:
+        yield url
+
+
+@both_eras
+@requirement("S-16")
+async def test_a_foreign_agent_is_an_mcp_server_at_the_hub(system: System, url: str, mode: str) -> None:
+    """Made of its card: tools, schemas and calls, checked as everywhere."""
+    await publish(system.home, _card(url, "greet"))
+    hub = await system.start_hub()
+    async with open_client(f"{hub.url}/agents/greeter", mode, token=system.token) as client:
+        assert client.server_info is not None
+        assert client.server_info.name == "greeter"
+        (tool,) = (await client.list_tools()).tools
+        assert (tool.name, tool.input_schema["required"]) == ("greet", ["name"])
+        called = await client.call_tool("greet", {"name": "Bo"})
+        assert called.structured_content == {"said": "hello Bo"}
+        refused = await client.call_tool("greet", {})
+        assert refused.is_error
+        assert "missing required field 'name'" in text_of(refused)
+        with pytest.raises(MCPError, match="Unknown tool: nope"):
+            await client.call_tool("nope")
+
+
+async def test_its_list_follows_its_card(system: System, url: str) -> None:
+    """A card published again is another list in the session that is open."""
+    await publish(system.home, _card(url, "greet"))
+    hub = await system.start_hub()
+    async with open_client(f"{hub.url}/agents/greeter", "legacy", token=system.token) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["greet"]
+        await publish(system.home, _card(url, "greet", "part"))
+        await hub.mesh.directory.refresh()
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["greet", "part"]
+
+
+async def _names(client: Client) -> list[str]:
+    return [tool.name for tool in (await client.list_tools()).tools]
+
+
+@pytest.mark.parametrize(("globs", "seen"), [((), False), (("greeter__*",), True), (("other__*",), False)])
+async def test_what_the_hub_exposes_of_a_foreign_agent_clients_see_and_call(
+    retinue_home: Path, url: str, globs: tuple[str, ...], seen: bool
+) -> None:
+    """A foreign card counts as ``mesh``; ``hub.expose`` shows it to who has no token."""
+    async with open_system(State(retinue_home), hub={"expose": globs}) as system:
+        await publish(system.home, _card(url, "greet"))
+        hub = await system.start_hub()
+        for _ in range(2):  # read from the registry, and from the store of a hub that ran before
+            async with open_client(hub.url) as client:
+                assert ("greeter__greet" in await _names(client)) == seen
+                if seen:
+                    called = await client.call_tool("greeter__greet", {"name": "Bo"})
+                    assert called.structured_content == {"said": "hello Bo"}
+            async with open_client(f"{hub.url}/agents/greeter") as client:
+                assert (await _names(client) == ["greet"]) == seen
+            hub = await system.start_hub()

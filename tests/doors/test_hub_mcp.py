@@ -1,0 +1,196 @@
+"""The hub's own ``/mcp``: its tools, those of every agent, its resources and prompts, by who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import orjson
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from retinue.authoring.agent import Agent
+from retinue.drivers.state import State
+from tests.doors.mcp_clients import open_client, text_of
+from tests.requirements import requirement
+from tests.system import WAIT_S, Hub, System, open_system
+
+FIXED = ["call_skill", "list_agents", "find_skills", "list_workflows", "orchestrate_workflow"]
+MAX_FIXED_BYTES = 12 * 1024
+
+both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
+
+
+def _agent(name: str, *exposed: str, mesh: tuple[str, ...] = ()) -> Agent:
+    agent = Agent(name, version="1.0.0")
+
+    def add(skill: str, expose: bool) -> None:
+        @agent.skill(skill, expose=expose)
+        async def say(text: str = "") -> str:
+            """Says what it was told, and by whom."""
+            return f"{name}:{skill} {text}".strip()
+
+    for skill in exposed:
+        add(skill, True)
+    for skill in mesh:
+        add(skill, False)
+    return agent
+
+
+async def _names(client: Client) -> list[str]:
+    return [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
+
+
+@both_eras
+@requirement("S-01")
+async def test_a_hub_lists_its_own_tools_and_those_of_every_agent(system: System, mode: str) -> None:
+    """Its own under their names, the others as ``<agent>__<skill>``, with who they are in title and _meta."""
+    await system.start_agent(_agent("one", "fs:read_file", "say", mesh=("inner",)))
+    await system.start_agent(_agent("two", "say"))
+    hub = await system.start_hub()
+    async with open_client(hub.url, mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert list(tools) == [*FIXED, "one__fs_read_file", "one__say", "two__say"]
+        tool = tools["one__fs_read_file"]
+        assert tool.title == "one: fs:read_file"
+        assert tool.meta == {"retinue/skill": "fs:read_file", "retinue/agent": "one"}
+        for name in ("one__fs_read_file", "one__fs:read_file", "one.fs:read_file"):
+            assert text_of(await client.call_tool(name, {"text": "x"})) == "one:fs:read_file x"
+        with pytest.raises(MCPError, match="Unknown tool: one__inner"):
+            await client.call_tool("one__inner")
+    async with open_client(hub.url, mode, token=system.token) as client:
+        assert "one__inner" in await _names(client)
+        assert "show_agent" in await _names(client)
+        assert text_of(await client.call_tool("one__inner")) == "one:inner"
+
+
+async def test_the_same_tools_stand_under_the_agents_path_of_the_hub(system: System) -> None:
+    """The hub is an agent as well: ``/agents/retinue/mcp``."""
+    hub = await system.start_hub()
+    async with open_client(f"{hub.url}/agents/retinue") as client:
+        assert await _names(client) == FIXED
+
+
+async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: System) -> None:
+    """``call_skill`` reaches no further than the list; ``find_skills`` shows no more."""
+    await system.start_agent(_agent("one", "say", mesh=("inner",)))
+    hub = await system.start_hub()
+    async with open_client(hub.url) as client:
+        called = await client.call_tool("call_skill", {"skill": "say", "arguments": {"text": "hi"}})
+        assert text_of(called) == "one:say hi"
+        for name in ("inner", "inexistent"):
+            with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
+                await client.call_tool("call_skill", {"skill": name})
+        found = await client.call_tool("find_skills", {"query": "says"})
+        assert [row["skill"] for row in orjson.loads(text_of(found))["skills"]] == ["say"]
+        (row,) = orjson.loads(text_of(await client.call_tool("list_agents")))["agents"]
+        assert (row["name"], row["skills"]) == ("one", ["say"])
+
+
+async def test_the_fixed_tools_cost_a_client_little(system: System) -> None:
+    """At most 12 kB together, for whoever asks."""
+    hub = await system.start_hub()
+    for token in (None, system.token):
+        async with open_client(hub.url, token=token) as client:
+            tools = (await client.list_tools()).tools
+            size = len(
+                orjson.dumps(
+                    [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+                )
+            )
+            assert size <= MAX_FIXED_BYTES
+
+
+async def test_past_forty_only_the_fixed_tools_are_listed_and_the_others_stay_callable(
+    system: System,
+) -> None:
+    """``find_skills`` says how many more there are; a session's list keeps its form."""
+    await system.start_agent(_agent("big", *(f"skill_{number}" for number in range(40))))
+    hub = await system.start_hub()
+    async with open_client(hub.url, "legacy") as before:
+        assert len(await _names(before)) == len(FIXED) + 40
+        await system.start_agent(_agent("more", "say"))
+        await hub.mesh.directory.refresh()
+        assert len(await _names(before)) == len(FIXED) + 41
+        async with open_client(hub.url, "legacy") as after:
+            tools = (await after.list_tools()).tools
+            assert [tool.name for tool in tools] == FIXED
+            (finder,) = [tool for tool in tools if tool.name == "find_skills"]
+            assert "41 more tools of 2 agents are not in this list" in (finder.description or "")
+            for name in ("big__skill_7", "more.say"):
+                assert not (await after.call_tool(name)).is_error
+    async with open_client(hub.url) as modern:
+        assert await _names(modern) == FIXED
+
+
+@pytest.mark.parametrize(("listing", "count"), [("all", 41), ("search", 0)])
+async def test_the_setting_decides_what_is_listed(retinue_home: Path, listing: str, count: int) -> None:
+    """``hub.listing``: all of them, or the fixed ones however few there are."""
+    async with open_system(State(retinue_home), hub={"listing": listing}) as system:
+        await system.start_agent(_agent("big", *(f"skill_{number}" for number in range(41))))
+        hub = await system.start_hub()
+        async with open_client(hub.url) as client:
+            assert len(await _names(client)) == len(FIXED) + count
+            assert not (await client.call_tool("big__skill_0")).is_error
+
+
+async def _changes(hub: Hub, system: System, mode: str, change: Any) -> list[str]:
+    """What a client of the hub hears while ``change`` happens: the kinds of lists."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            heard.put_nowait("tools")
+
+    async with asyncio.timeout(WAIT_S), open_client(hub.url, mode, message_handler=hear) as client:
+        await _names(client)
+        if mode == "legacy":
+            await change()
+            await hub.mesh.directory.refresh()
+            return [await heard.get(), *(await _names(client))]
+        async with client.listen(tools_list_changed=True) as events:
+            await change()
+            await hub.mesh.directory.refresh()
+            await anext(events)
+            return ["tools", *(await _names(client))]
+
+
+@both_eras
+async def test_a_client_hears_of_an_agent_that_joins_changes_and_leaves(system: System, mode: str) -> None:
+    """In both eras, and the list is then another one."""
+    hub = await system.start_hub()
+    joined = await _changes(hub, system, mode, lambda: system.start_agent(_agent("one", "say")))
+    assert joined == ["tools", *FIXED, "one__say"]
+    changed = await _changes(hub, system, mode, lambda: system.start_agent(_agent("one", "say", "sing")))
+    assert changed == ["tools", *FIXED, "one__say", "one__sing"]
+    left = await _changes(hub, system, mode, lambda: system.home.delete("agents/one", "v1"))
+    assert left == ["tools", *FIXED]
+
+
+@requirement("S-02")
+async def test_every_agent_is_a_resource_and_every_workflow_a_prompt(system: System) -> None:
+    """``agent:<name>`` tells what the caller may know; a prompt says how its workflow is run."""
+    await system.start_agent(_agent("one", "say", mesh=("inner",)))
+    await system.start_agent(_agent("quiet", mesh=("inner",)))
+    hub = await system.start_hub()
+    await hub.mesh.prompts.refresh()
+    async with open_client(hub.url) as client:
+        uris = [str(one.uri) for one in (await client.list_resources()).resources]
+        assert "agent:one" in uris
+        assert "agent:quiet" not in uris
+        (contents,) = (await client.read_resource("agent:one")).contents
+        told = orjson.loads(contents.text)  # type: ignore[union-attr]
+        assert [skill["id"] for skill in told["card"]["skills"]] == ["say"]
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [one.uri_template for one in templates] == ["agent:{name}"]
+        reference = types.ResourceTemplateReference(uri="agent:{name}")
+        completed = await client.complete(reference, {"name": "name", "value": "on"})
+        assert completed.completion.values == ["one"]
+        prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        assert "plan-build-test" in prompts
+        said = (await client.get_prompt("plan-build-test", {"input": "textwrap"})).messages[0].content
+        assert "orchestrate_workflow" in said.text  # type: ignore[union-attr]
+        assert "textwrap" in said.text  # type: ignore[union-attr]
