@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
+
+import orjson
 
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.workflows.memory_context import MemoryContext
@@ -22,6 +25,8 @@ from retinue.workflows.runs import (
     RunRecord,
     RunRequest,
     RunStatus,
+    StepOutcome,
+    StepRecord,
     copy_json,
 )
 
@@ -58,14 +63,22 @@ class MemoryRuns:
         return self._find(run_id).record
 
     async def list_all(
-        self, *, status: RunStatus | None = None, children: bool = False
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        records = [run.record for run in reversed(self._runs.values())]
-        return tuple(
+        records = (run.record for run in reversed(self._runs.values()))
+        found = (
             record
             for record in records
-            if (status is None or record.status == status) and (children or record.parent_id is None)
+            if (status is None or record.status == status)
+            and (name is None or record.request.name == name)
+            and (children or record.parent_id is None)
         )
+        return tuple(islice(found, limit))
 
     async def finish(self, run_id: str) -> RunRecord:
         run = self._find(run_id)
@@ -110,6 +123,9 @@ class MemoryRuns:
 
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
         self._find(run_id).put_signal(topic, copy_json(value, f"signal {topic}"))
+
+    async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
+        return tuple(_iterate_records(self._find(run_id)))
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
         run = self._find(run_id)
@@ -222,6 +238,15 @@ class MemoryRuns:
         for old in ended[: max(0, len(ended) - self._kept)]:
             for run_id in [i for i, r in self._runs.items() if r.root is old]:
                 del self._runs[run_id]
+
+
+def _iterate_records(run: Run) -> Iterator[StepRecord]:
+    for entry in run.journal:
+        if entry.kind in ("step", "receive"):
+            outcome = StepOutcome.from_json(orjson.loads(entry.outcome))
+            yield StepRecord(run.record.id, run.name_step(entry.path), outcome)
+    for child in run.children:
+        yield from _iterate_records(child)
 
 
 def _is_within(path: str, step: str) -> bool:

@@ -53,16 +53,7 @@ class MemoryContext:
             recorded = self._replay("step", path)
             if recorded is not None:
                 return StepOutcome.from_json(recorded)
-            facts = dict(facts or {})
-            self._emit("step_started", path, facts)
-            began = time.perf_counter()
-            outcome = await self._run_effect(path, effect, timeout_s)
-            self._record("step", path, outcome.to_json())
-            finished = facts | {"duration_ms": round((time.perf_counter() - began) * 1000, 3)}
-            if outcome.fault is not None:
-                finished["error"] = outcome.fault.to_json()
-            self._emit("step_finished", path, finished)
-            return outcome
+            return await self._run_seen("step", path, effect, timeout_s, facts)
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self._take_turn(path):
@@ -87,7 +78,7 @@ class MemoryContext:
                         self._services.resume(run)
                 ended = await (_wait_first(runs) if mode == "first" else _wait_all(runs))
                 recorded = [
-                    {"run_id": run.record.id, "status": run.record.status}
+                    {"run_id": run.record.id, "status": run.record.status, "duration_ms": _duration_ms(run)}
                     | StepOutcome(run.record.value, run.record.fault).to_json()
                     for run in ended
                 ]
@@ -109,7 +100,9 @@ class MemoryContext:
                 await self._services.sleep(seconds)
                 self._record("sleep", path, True)
 
-    async def receive(self, path: str, topic: str, timeout_s: float) -> StepOutcome:
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
         with self._take_turn(path):
             recorded = self._replay("receive", path)
             if recorded is not None:
@@ -118,9 +111,23 @@ class MemoryContext:
             async def take() -> Any:
                 return await self._run.take_signal(topic)
 
-            outcome = await self._run_effect(path, take, timeout_s)
-            self._record("receive", path, outcome.to_json())
-            return outcome
+            return await self._run_seen("receive", path, take, timeout_s, facts)
+
+    async def _run_seen(
+        self, kind: str, path: str, effect: Effect, timeout_s: float, given: Mapping[str, Any] | None
+    ) -> StepOutcome:
+        """Run an effect, record its outcome, and tell both in the events."""
+        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        self._emit("step_started", path, dict(facts))
+        began = time.perf_counter()
+        outcome = await self._run_effect(path, effect, timeout_s)
+        self._record(kind, path, outcome.to_json())
+        facts.pop("input", None)
+        facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
+        if outcome.fault is not None:
+            facts["error"] = outcome.fault.to_json()
+        self._emit("step_finished", path, facts)
+        return outcome
 
     async def _run_effect(
         self, path: str, effect: Callable[[], Awaitable[Any]], timeout_s: float
@@ -207,4 +214,10 @@ async def _wait_first(runs: Sequence[Run]) -> list[Run]:
 
 def _read_child_outcome(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = StepOutcome.from_json(item)
-    return ChildOutcome(children[item["run_id"]], item["status"], outcome.value, outcome.fault)
+    child = children[item["run_id"]]
+    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["duration_ms"])
+
+
+def _duration_ms(run: Run) -> float:
+    ended_at = run.record.finished_at
+    return 0.0 if ended_at is None else round((ended_at - run.record.started_at) * 1000, 3)

@@ -75,10 +75,13 @@ class Run:
         """Whether an event is of this run or of one below it."""
         return event.run_id == self.record.id or event.run_id.startswith(f"{self.record.id}/")
 
-    def emit(self, kind: EventKind, path: str, at: float, facts: Mapping[str, Any]) -> int:
+    def name_step(self, path: str) -> str:
+        """The path of a step of this run, seen from the outermost run."""
         below = self.record.id[len(self.root.record.id) :].lstrip("/")
-        step = "/".join(part for part in (below, path) if part)
-        return self.events.append(kind, self.record.id, step, at, facts)
+        return "/".join(part for part in (below, path) if part)
+
+    def emit(self, kind: EventKind, path: str, at: float, facts: Mapping[str, Any]) -> int:
+        return self.events.append(kind, self.record.id, self.name_step(path), at, facts)
 
     def put_signal(self, topic: str, value: Any) -> None:
         self._signals[topic].append(value)

@@ -113,12 +113,13 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child run ended."""
+    """How a child run ended, and how long it took from its start to its end."""
 
     child: Child
     status: RunStatus
     value: Any = None
     fault: Fault | None = None
+    duration_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,9 @@ class RunEvent:
     """One thing that happened in a run or one of its children.
 
     ``seq`` counts from 1 within the outermost run. ``step`` is the step's path seen from there,
-    such as ``each.left/draft``, "" for the run itself. ``facts`` of a step: kind (call, choose,
-    skip, fail), agent, skill, attempt; when finished also duration_ms and error (a fault).
+    such as ``each.left/draft``, "" for the run itself. ``facts`` of a step are what the body gave
+    (kind, agent, skill, attempt, input …); ``input`` stands only in ``step_started``, and
+    ``step_finished`` adds duration_ms and error (a fault). What a step gave is in `Runs.list_steps`.
     """
 
     seq: int
@@ -196,6 +198,15 @@ class RunEvent:
     step: str
     at: float
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """The recorded outcome of one step or receive; ``step`` is its path seen from the outermost run."""
+
+    run_id: str
+    step: str
+    outcome: StepOutcome
 
 
 class RunContext(Protocol):
@@ -228,8 +239,10 @@ class RunContext(Protocol):
     async def sleep(self, path: str, seconds: float) -> None:
         """Wait; a run resumed later does not wait again for time that has passed."""
 
-    async def receive(self, path: str, topic: str, timeout_s: float) -> StepOutcome:
-        """The next signal of a topic; a time-out is a fault."""
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        """The next signal of a topic; a time-out is a fault. Seen in the events as a step is."""
 
 
 Body = Callable[[RunContext, RunRequest], Awaitable[Any]]
@@ -250,9 +263,14 @@ class Runs(Protocol):
         """Raises UnknownRunError."""
 
     async def list_all(
-        self, *, status: RunStatus | None = None, children: bool = False
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
     ) -> tuple[RunRecord, ...]:
-        """The runs, newest first; those of a status; with children only when asked."""
+        """The runs, newest first; those of a status, of a workflow; with children only when asked."""
 
     async def finish(self, run_id: str) -> RunRecord:
         """Wait until a run has ended; raises UnknownRunError."""
@@ -274,6 +292,12 @@ class Runs(Protocol):
 
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
         """Hand a value to a run that receives, or will; raises UnknownRunError."""
+
+    async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
+        """The recorded outcomes of this run and its children, a child's after those of its parent.
+
+        A forked run has those that it kept. Raises UnknownRunError.
+        """
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
         """What has happened so far, past ``after``; raises UnknownRunError."""
