@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any
 
 import structlog
@@ -35,6 +35,7 @@ POSTGRES_CONNECTIONS = 10
 Execute = Callable[[dict[str, Any], str | None], Awaitable[Any]]
 
 _execute: Execute | None = None
+_started_here: ContextVar[str | None] = ContextVar("_started_here", default=None)
 
 
 @DBOS.workflow(name=RUN, max_recovery_attempts=MAX_RECOVERIES)
@@ -68,14 +69,20 @@ class Engine:
                 "serializer": DBOSPortableJSONSerializer(),
                 "log_level": "WARNING",
                 "enable_otlp": False,
+                # Nothing here listens; closing waits for so long.
+                "notification_listener_polling_interval_sec": 0.1,
             }
+        )
+        # Known before the launch, or the engine would find it a second later.
+        client = database.client
+        await database.ask(
+            lambda: client.register_queue(
+                engine.queue, polling_interval_sec=poll_s, on_conflict="always_update"
+            )
         )
         DBOS.listen_queues([engine.queue])
         # On the loop's own thread: what is taken from a queue must run on this loop too.
         DBOS.launch()
-        await DBOS.register_queue_async(
-            engine.queue, polling_interval_sec=poll_s, on_conflict="always_update"
-        )
         return engine
 
     async def start(self, run_id: str, request: dict[str, Any], root: str | None) -> None:
@@ -85,8 +92,12 @@ class Engine:
 
     async def start_below(self, run_id: str, request: dict[str, Any], root: str | None) -> str:
         """Start a run, inside of a run as its child; gives the id, on replay the recorded one."""
-        with SetWorkflowID(run_id):
-            handle = await DBOS.start_workflow_async(_run, request, root, time.time())
+        token = _started_here.set(run_id)
+        try:
+            with SetWorkflowID(run_id):
+                handle = await DBOS.start_workflow_async(_run, request, root, time.time())
+        finally:
+            _started_here.reset(token)
         return handle.workflow_id
 
     async def close(self) -> None:
@@ -96,6 +107,11 @@ class Engine:
         # It had put its own threads under the loop's, and they are gone.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         _execute = None
+
+
+def is_first_execution(run_id: str) -> bool:
+    """Whether this code is part of the execution that a run was started with, not of a later one."""
+    return _started_here.get() == run_id
 
 
 def current_owner() -> str | None:

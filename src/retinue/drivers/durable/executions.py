@@ -18,7 +18,7 @@ from dbos import error as dbos_errors
 from retinue.core.errors import RetinueError, StateError, UnknownRunError
 from retinue.drivers.durable.context import DurableContext
 from retinue.drivers.durable.database import RunDatabase
-from retinue.drivers.durable.engine import Engine, current_owner
+from retinue.drivers.durable.engine import Engine, current_owner, is_first_execution
 from retinue.drivers.durable.events import EventTable, NewEvent, Told
 from retinue.drivers.durable.leases import Lease
 from retinue.drivers.durable.records import Found, RunReader, done_with, fail_with, find_root
@@ -121,9 +121,8 @@ class Executions:
         longer this execution's.
         """
         run_id = DBOS.workflow_id or ""
-        live = self._starting.pop(run_id, None)
-        new = live is not None
-        live = live or Live(run_id)
+        new = is_first_execution(run_id)
+        live = (self._starting.pop(run_id, None) if new else None) or Live(run_id)
         live.root, live.events = find_root(run_id, root), self._events
         self._live[run_id] = live
         task = asyncio.current_task()

@@ -314,9 +314,9 @@ class DurableRuns:
 
     async def _ensure_told_end(self, found: Found) -> None:
         """Tell the end of a run whose node did not live to tell it."""
-        executions = self._executions
-        if executions is not None and executions.find(found.record.id) is not None:
-            return
+        here = self._executions and self._executions.find(found.record.id)
+        if here:
+            await here.ended.wait()
         told = await self._events.read_told(found.record.id)
         if f"end {told.resumed}" not in told.once:
             self._events.add(end_of(found, told.resumed))
