@@ -213,10 +213,11 @@ class Executions:
         if found.record.status == "cancelled":
             raise dbos_errors.DBOSWorkflowCancelledError(f"run {live.run_id} was cancelled")
         live.told = await self._events.read_told(live.run_id)
+        # A fork has steps that were another run's, and were told there.
+        live.repairs = found.record.forked_from is None
         if "start" not in live.told.once:
             live.tell("run_started", "", {"name": name}, "start")
             return
-        live.repairs = found.record.forked_from is None
         live.told = Told(live.told.once, live.told.resumed + 1)
         live.tell("run_resumed", "", {"name": name, "node": self.lease.executor})
 
