@@ -183,7 +183,7 @@ async def run_node(plan: Plan) -> Report:
             await Orchestrator(runs).start(load_definition(definition), {"n": 0}, run_id=run_id)
         async with asyncio.timeout(END_S):
             for run_id in (*plan.start, *plan.wait_for):
-                values[run_id] = (await runs.finish(run_id)).get()
+                values[run_id] = (await runs.finish(run_id)).value
                 events = await runs.list_events(run_id)
                 steps[run_id] = [event.step for event in events if event.kind == "step_finished"]
         if plan.stay:

@@ -17,8 +17,10 @@ class Postgres:
         # It runs as a user of its own when the tests run as root: the way to the data must be open.
         for parent in (folder, *folder.parents[:3]):
             parent.chmod(parent.stat().st_mode | 0o055)
-        self._server = PostgresServer(folder / "data", cleanup_mode="stop")
-        self._server.__enter__()
+        data = folder / "data"
+        data.mkdir()
+        self._server = PostgresServer(data, cleanup_mode="stop")
+        self._server.start()
 
     def create_database(self) -> str:
         """The url of a new, empty database."""
@@ -34,4 +36,4 @@ class Postgres:
         self._server.start()
 
     def close(self) -> None:
-        self._server.__exit__(None, None, None)
+        self._server.cleanup()
