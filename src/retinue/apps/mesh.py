@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.late_runs import LateRuns
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
@@ -60,6 +61,7 @@ class Mesh:
     events: EventBus
     search: SkillSearch
     notifications: Notifications
+    runs: LateRuns | MemoryRuns
 
 
 @asynccontextmanager
@@ -71,8 +73,12 @@ async def open_mesh(
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
+    durable: bool = False,
 ) -> AsyncIterator[Mesh]:
-    """Compose the mesh of ``state`` and the configured registries; closed on leaving."""
+    """Compose the mesh of ``state`` and the configured registries; closed on leaving.
+
+    ``durable``: its runs survive this process; of such meshes a process has one.
+    """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
@@ -111,7 +117,8 @@ async def open_mesh(
             strategy=strategy,
         )
         caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
-        runs = MemoryRuns(Interpreter(caller).run)
+        body = Interpreter(caller).run
+        runs = LateRuns(body, settings, state) if durable else MemoryRuns(body)
         stack.push_async_callback(runs.aclose)
         library = Library([RegistryShelf(registry) for registry in registries.values()])
         agent = hub_agent(
@@ -124,4 +131,4 @@ async def open_mesh(
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, runs)

@@ -44,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),
+        "worker": ("worker:worker", "Run workflows beside the hub."),
         "workflows": ("workflows:workflows", "List the workflows."),
     },
     "Your shell": {

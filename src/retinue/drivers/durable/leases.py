@@ -61,9 +61,14 @@ class Lease:
         self._held = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Get the lease; raises StateError where the database does not answer."""
+    async def begin(self, dead: Sequence[str] = ()) -> None:
+        """Get the lease, and the runs of nodes that are known to be dead.
+
+        Raises StateError where the database does not answer.
+        """
         await self._beat()
+        if dead:
+            await self._rescue(dead)
         self._task = asyncio.create_task(self._keep(), name="lease of the runs")
 
     async def end(self) -> None:
@@ -121,8 +126,17 @@ class Lease:
         self._held.set()
         self.nodes = await self._database.read(self._read_living)
 
-    async def _rescue(self) -> None:
-        given = await self._database.write(self._give_away, patience_s=self._lease_s / 3)
+    async def _rescue(self, dead: Sequence[str] | None = None) -> None:
+        """Give away the runs of all nodes that do not live, or of these, which are dead whatever they said."""
+
+        def give_away(connection: sa.Connection) -> dict[str, int]:
+            if dead is not None:
+                forget = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor IN :dead")  # noqa: S608
+                parameters = {"dead": list(dead)}
+                connection.execute(forget.bindparams(sa.bindparam("dead", expanding=True)), parameters)
+            return self._give_away(connection, dead)
+
+        given = await self._database.write(give_away, patience_s=self._lease_s / 3)
         for executor, runs in given.items():
             _log.info("runs taken over", node=executor, runs=runs)
 
@@ -134,7 +148,7 @@ class Lease:
         rows = connection.execute(query, {"version": VERSION} | self._database.clock())
         return tuple(Node(row.executor, row.running) for row in rows)
 
-    def _give_away(self, connection: sa.Connection) -> dict[str, int]:
+    def _give_away(self, connection: sa.Connection, only: Sequence[str] | None) -> dict[str, int]:
         """Queue the runs of dead nodes at the living, each with all that is below it at the same one."""
         database = self._database
         living = (
@@ -147,11 +161,18 @@ class Lease:
             f"AND substr(queue_name, {len(QUEUE_PREFIX) + 1}) NOT IN ({living})))"
         )
         names: dict[str, Any] = {"version": VERSION} | database.clock()
-        found = connection.execute(
-            sa.text(f"SELECT workflow_uuid FROM {database.runs} WHERE {lost} LIMIT {_BATCH}"),  # noqa: S608
+        rows = connection.execute(
+            sa.text(
+                f"SELECT workflow_uuid, coalesce(executor_id, '') AS executor, queue_name AS queue "  # noqa: S608
+                f"FROM {database.runs} WHERE {lost} LIMIT {_BATCH}"
+            ),
             names,
-        ).scalars()
-        shares = _share_out(list(found), [node.executor for node in self._read_living(connection)])
+        )
+        queues = {queue_of(executor) for executor in only or ()}
+        found = [
+            row.workflow_uuid for row in rows if only is None or row.executor in only or row.queue in queues
+        ]
+        shares = _share_out(found, [node.executor for node in self._read_living(connection)])
         update = sa.text(
             f"UPDATE {database.runs} SET status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
             f"started_at_epoch_ms = NULL, queue_name = :queue WHERE workflow_uuid IN :runs AND {lost}"

@@ -90,20 +90,20 @@ class DurableRuns:
         async with self._launching:
             if self._executions is None:
                 await self._database.prepare()
-                executor = self._stack.enter_context(take_slot(self._nodes))
+                slot = self._stack.enter_context(take_slot(self._nodes))
                 lease = Lease(
                     self._database,
-                    executor,
+                    slot.executor,
                     lease_s=self._options.lease_s,
                     count_running=lambda: executions.outermost,
                 )
                 executions = Executions(
                     self._body, self._database, self._reader, self._events, self._signals, lease
                 )
-                await lease.begin()
+                await lease.begin(slot.free)
                 self._stack.push_async_callback(lease.end)
                 executions.engine = await Engine.launch(
-                    self._database, executor, executions.execute, poll_s=self._options.poll_s
+                    self._database, slot.executor, executions.execute, poll_s=self._options.poll_s
                 )
                 self._stack.push_async_callback(executions.engine.close)
                 self._stack.push_async_callback(executions.close)
@@ -164,6 +164,9 @@ class DurableRuns:
 
     async def resume(self, run_id: str) -> RunRecord:
         found = await self._get(run_id)
+        if not found.ended:
+            # One that was left behind goes on as soon as somebody takes part.
+            await self.launch()
         if found.record.status == "cancelled":
             queue = queue_of((await self.launch()).lease.executor)
             client = self._database.client

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -18,20 +19,41 @@ from retinue.drivers.files import replace_file, storage_errors
 _MAX_SLOTS = 1000
 
 
-@contextmanager
-def take_slot(folder: Path) -> Iterator[str]:
-    """Hold the lowest free slot in ``folder``; gives its executor id, unique among all machines.
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot that is held: its executor id, unique among all machines, and those that nobody holds."""
 
-    Raises StateError where the folder cannot be written.
-    """
+    executor: str
+    free: tuple[str, ...]
+
+
+@contextmanager
+def take_slot(folder: Path) -> Iterator[Slot]:
+    """Hold the lowest free slot in ``folder``; raises StateError where the folder cannot be written."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         host = _read_host(folder)
         number, lock = _lock_lowest(folder)
+        free = [other for other in _list_numbers(folder) if other != number and _is_free(folder, other)]
     try:
-        yield f"{host}-{number}"
+        yield Slot(f"{host}-{number}", tuple(f"{host}-{other}" for other in free))
     finally:
         lock.release()
+
+
+def _list_numbers(folder: Path) -> list[int]:
+    names = [path.stem.removeprefix("slot-") for path in folder.glob("slot-*.lock")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _is_free(folder: Path, number: int) -> bool:
+    lock = FileLock(folder / f"slot-{number}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    lock.release()
+    return True
 
 
 def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
