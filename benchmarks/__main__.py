@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, ranking, startup
+from benchmarks import discovery, dispatch, find_text, lookup, ranking, scale, startup
 
 BENCHMARKS = {
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "lookup": lookup.measure,
+    "scale": scale.measure,
     "find_text": find_text.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,

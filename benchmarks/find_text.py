@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import random
 import statistics
@@ -14,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
-from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
+from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.drivers.store import SqliteListings
 from retinue.drivers.text_index import SqliteTextIndex
+from retinue.mesh.directory import Directory
 from retinue.mesh.search.agent_ranking import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.skill_texts import render_text
+from retinue.mesh.sources import MemorySource
 
 AGENTS = 100_000
 SKILLS_EACH = 5
 VOCABULARY = 25_000
 SEARCHES = 400
 UPSERTS = 200
+SOURCE = "bench"
 SCOPES = frozenset({"mesh"})
 
 
@@ -31,18 +35,18 @@ def measure() -> list[Figure]:
     draw = _Words(random.Random(1))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "retinue.db"
-        index = SqliteTextIndex(path)
-        held: dict[ListingKey, Listing] = {}
-        search = SkillSearch(index, held.get)
+        index, store = SqliteTextIndex(path), SqliteListings(path)
         spent = worked = 0.0
         for batch in _batches(draw):
-            held.update((listing.id, listing) for listing in batch)
-            # The hub freezes what it holds, too: else the collector walks all listings again and again.
-            gc.freeze()
+            store.put_all(batch)
             started, began = time.perf_counter(), time.process_time()
-            search.put(batch)
+            index.put_all([render_text(listing) for listing in batch])
             spent += time.perf_counter() - started
             worked += time.process_time() - began
+        directory = Directory(store, [MemorySource(SOURCE)])
+        search = SkillSearch(
+            index, directory.find_listing, find_entry=directory.find_entry, find_skill=directory.find_skill
+        )
         return [
             Figure(f"load {AGENTS:,} agents × {SKILLS_EACH} skills", spent, "s"),
             Figure("the same, processor time", worked, "s"),
@@ -133,7 +137,7 @@ def _listing(number: int, draw: _Words) -> Listing:
         skills=skills,
     )
     return Listing(
-        record=record, source="bench", key=f"agents/{number}", digest=f"sha256:{draw.text(1)}{number}"
+        record=record, source=SOURCE, key=f"agents/{number}", digest=f"sha256:{draw.text(1)}{number}"
     )
 
 

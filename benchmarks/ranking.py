@@ -24,6 +24,7 @@ import orjson
 
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Example, Listing, Skill
+from retinue.mesh.entry import Entry
 from retinue.mesh.search import scoring
 from retinue.mesh.search.agent_ranking import AgentSearch
 from retinue.mesh.search.ranking import Found, SkillSearch
@@ -142,7 +143,7 @@ def _of_agents(data: MetaTool) -> list[Figure]:
     agents = AgentSearch(search)
     questions = [(text, frozenset({agent_of[tool]})) for text, (tool,) in data.unseen[: QUERIES // 4]]
     hit, recall = _quality(
-        lambda text: [one.listing.record.name for one in agents.find_agents(text, SCOPES, limit=_AT)],
+        lambda text: [one.entry.name for one in agents.find_agents(text, SCOPES, limit=_AT)],
         questions,
     )
     return [
@@ -172,8 +173,8 @@ def _abstaining(data: MetaTool, search: SkillSearch) -> list[Figure]:
     ]
 
 
-def _lacks(tools: frozenset[str]) -> Callable[[Listing], bool]:
-    return lambda listing: listing.key not in tools
+def _lacks(tools: frozenset[str]) -> Callable[[Entry], bool]:
+    return lambda entry: entry.key not in tools
 
 
 def _search(data: MetaTool, examples: dict[str, list[str]]) -> SkillSearch:

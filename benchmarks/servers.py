@@ -17,6 +17,7 @@ from retinue.apps.agent import agent_app
 from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.state import State
 from retinue.settings import load_settings
@@ -35,7 +36,7 @@ def bare_app() -> ASGIApp:
     return Starlette(routes=[Route("/execute", echo, methods=["POST"])])
 
 
-def retinue_app(home: Path) -> ASGIApp:
+def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
     """The same echo as a skill, with both schemas, behind every check of an agent's door."""
     agent = Agent("echo-agent", version="1.0.0")
 
@@ -45,9 +46,8 @@ def retinue_app(home: Path) -> ASGIApp:
         return {"text": text, "count": count}
 
     dispatcher = local_dispatcher(agent)
-    return agent_app(
-        agent, dispatcher, load_settings(), State(home), host="127.0.0.1", url="http://127.0.0.1"
-    )
+    url = "http://127.0.0.1"
+    return agent_app(agent, dispatcher, load_settings(), State(home), host="127.0.0.1", url=url, http=http)
 
 
 def registry_app(folder: Path) -> ASGIApp:
@@ -64,7 +64,7 @@ async def main(kind: str, folder: str) -> int:
         if kind == "registry":
             app = registry_app(Path(folder))
         else:
-            app = bare_app() if kind == "bare" else retinue_app(Path(home))
+            app = bare_app() if kind == "bare" else retinue_app(Path(home), HttpClient())
         async with serving(app, listener, stop):
             print(url_of(listener), flush=True)
             await stop.wait()

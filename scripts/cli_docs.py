@@ -15,7 +15,7 @@ from retinue.cli.program import program
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100
-_BLOCK = re.compile(r"(<!-- help: retinue ?(?P<name>\w*) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- help: retinue ?(?P<name>[\w ]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def render_help(name: str) -> str:
@@ -23,10 +23,13 @@ def render_help(name: str) -> str:
     root = click.Context(program, info_name="retinue", terminal_width=WIDTH, **program.context_settings)
     if not name:
         return program.get_help(root)
-    command = program.get_command(root, name)
-    if command is None:
-        raise LookupError(f"docs/cli.md has a block for {name!r}, which is no command")
-    return command.get_help(click.Context(command, info_name=name, parent=root))
+    group: click.Command | None = program
+    for word in name.split():
+        group = group.get_command(root, word) if isinstance(group, click.Group) else None
+        if group is None:
+            raise LookupError(f"docs/cli.md has a block for {name!r}, which is no command")
+        root = click.Context(group, info_name=word, parent=root)
+    return root.command.get_help(root)
 
 
 def render_page(page: str) -> str:
@@ -42,6 +45,18 @@ def render_page(page: str) -> str:
 def list_documented(page: str) -> list[str]:
     """The commands that the page has a block for, "" being the program."""
     return [found["name"] for found in _BLOCK.finditer(page)]
+
+
+def list_commands() -> list[str]:
+    """Every command that there is, those of groups included, "" being the program."""
+    root = click.Context(program)
+    found = [""]
+    for name in program.list_commands(root):
+        command = program.get_command(root, name)
+        found.append(name)
+        if isinstance(command, click.Group):
+            found += [f"{name} {below}" for below in command.commands]
+    return found
 
 
 def main() -> int:

@@ -120,4 +120,5 @@ def traces(draw: st.DrawFn) -> TraceContext:
         baggage=draw(st.dictionaries(st.text(_TOKEN, min_size=1, max_size=8), texts, max_size=3)),
         kid=draw(words) if mac else None,
         mac=mac,
+        sent_at_ms=draw(st.integers(0, 2**53 - 1)) if mac else None,
     )

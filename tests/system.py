@@ -13,11 +13,12 @@ import aiohttp
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.apps.agent import PUBLISHED_SCOPES, agent_app, agent_dispatcher, agent_mcp
+from retinue.apps.agent import agent_app, agent_dispatcher, agent_mcp
 from retinue.apps.hub import hub_app
 from retinue.apps.joined import JoinedMesh
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.parts import named_registries, registry_sources
+from retinue.apps.publishable import PUBLISHED_SCOPES
 from retinue.authoring.agent import Agent
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
@@ -25,7 +26,7 @@ from retinue.drivers.registry import Registry, publish_card
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.mesh.audit import record_calls
-from retinue.mesh.events import log_line
+from retinue.mesh.events import EventBus, log_line
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 from retinue.settings import Settings
 from tests.recording import Recording
@@ -132,7 +133,7 @@ class System:
         """The ``Authorization`` of whoever belongs to this state."""
         return f"Bearer {self.state.local_token()}"
 
-    async def start_hub(self, *, port: int = 0) -> Hub:
+    async def start_hub(self, *, port: int = 0, hub_id: str = "hub-under-test") -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder."""
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
@@ -141,7 +142,7 @@ class System:
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
         mesh = await self.stack.enter_async_context(
-            open_mesh(self.settings, self.state, listings, hub_id="hub-under-test", url=url)
+            open_mesh(self.settings, self.state, listings, hub_id=hub_id, url=url)
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
@@ -170,11 +171,13 @@ class System:
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
         mcp = agent_mcp(agent, dispatcher, self.settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, mcp=mcp)
+        app = agent_app(
+            agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http, mcp=mcp
+        )
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return Served(url, stack.aclose)
+        return Served(url, stack.aclose, dispatcher.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,7 @@ class Served:
 
     url: str
     stop: Callable[[], Awaitable[None]]
+    events: EventBus
 
 
 @dataclass(slots=True)

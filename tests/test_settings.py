@@ -153,3 +153,37 @@ def test_a_wrong_flag_is_named_by_its_place(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettingError) as caught:
         load_settings({"hub": {"port": -1}}, start=tmp_path)
     assert caught.value.field == "hub.port"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jwks_url = 'https://a/keys'", "issuer and audience are wanted too"),
+        ("jwks_url = 'https://a/keys'\nissuer = 'https://a'", "issuer and audience are wanted too"),
+        ("jwks_url = 'https://a'\njwks_file = 'b'", "give jwks_url or jwks_file, not both"),
+        (
+            "jwks_url = 'http://a/keys'\nissuer = 'https://a'\naudience = ['x']",
+            "jwks_url must begin with https://",
+        ),
+        ("scopes = {agents = 'mehs'}", "'exposed', 'mesh' or 'runs_code'"),
+        ("anonymus = false", "unknown key"),
+    ],
+)
+def test_a_half_made_lock_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    write(tmp_path, f"[auth]\n{text}\n")
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert said in str(caught.value)
+    assert "Value error" not in str(caught.value)
+
+
+def test_keys_of_an_issuer_on_this_machine_need_no_tls(tmp_path: Path) -> None:
+    write(tmp_path, "[auth]\njwks_url = 'http://127.0.0.1:1/keys'\nissuer = 'a'\naudience = ['b']\n")
+    assert load_settings(start=tmp_path).auth.audience == ("b",)
+
+
+def test_an_empty_list_of_callers_is_not_the_same_as_none(tmp_path: Path) -> None:
+    write(tmp_path, "[access.plan-agent]\nreceive = []\n[access.build-agent]\nsend = ['test-agent']\n")
+    access = load_settings(start=tmp_path).access
+    assert (access["plan-agent"].receive, access["plan-agent"].send) == ((), None)
+    assert (access["build-agent"].receive, access["build-agent"].send) == (None, ("test-agent",))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -77,6 +78,38 @@ class DoorTable(_Table):
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+
+
+class AuthTable(_Table):
+    """``[auth]``: whose tokens are taken beside those of ``retinue token new``."""
+
+    anonymous: bool = True
+    jwks_url: str | None = None
+    jwks_file: Path | None = None
+    issuer: str | None = None
+    audience: tuple[str, ...] = ()
+    scopes_claim: str = "scope"
+    scopes: Mapping[str, Literal["exposed", "mesh", "runs_code"]] = {}
+    authorization_servers: tuple[str, ...] = ()
+    resource: str | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        keys = (self.jwks_url, self.jwks_file)
+        if all(keys):
+            raise ValueError("give jwks_url or jwks_file, not both")
+        if any(keys) and not (self.issuer and self.audience):
+            raise ValueError("with keys, issuer and audience are wanted too: a token of anybody is none")
+        if self.jwks_url is not None and not _is_guarded(self.jwks_url):
+            raise ValueError("jwks_url must begin with https:// unless it is on this machine")
+        return self
+
+
+class AccessTable(_Table):
+    """``[access.NAME]``: whom the agent of this name hears, and whom it may call."""
+
+    receive: tuple[str, ...] | None = None
+    send: tuple[str, ...] | None = None
 
 
 class ExecuteTable(_Table):
@@ -151,7 +184,9 @@ class Settings(BaseSettings):
     routing: RoutingTable = RoutingTable()
     database: str | None = None
     runs: RunTable = RunTable()
+    auth: AuthTable = AuthTable()
     registry: Mapping[str, RegistryTable] = {}
+    access: Mapping[str, AccessTable] = {}
 
     @classmethod
     def settings_customise_sources(
@@ -182,6 +217,8 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         problem = f"{first['msg']}; found {_shape(first.get('input'))}"
+        if first["type"] == "value_error":  # of a table whose fields do not go together
+            problem = first["msg"].removeprefix("Value error, ")
         raise InvalidSettingError(
             _place(first["loc"], file, flags or {}),
             "unknown key" if first["type"] == "extra_forbidden" else problem,
@@ -209,6 +246,15 @@ def _place(location: tuple[int | str, ...], file: Path | None, flags: Mapping[st
     if variable := next((v for v in variables if v in os.environ and v != "RETINUE_HUB"), None):
         return variable
     return f"{file}: {dotted}" if file else dotted
+
+
+def _is_guarded(url: str) -> bool:
+    """Whether nobody on the way can change what comes from there."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+
+
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def _shape(value: Any) -> str:

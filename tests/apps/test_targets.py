@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from retinue.apps.access import agent_rule
 from retinue.apps.targets import load_target
 from retinue.core.errors import InvalidSettingError
+from retinue.mesh.access import AccessRule
+from retinue.settings import Settings
+from tests.requirements import requirement
 
 AGENT = "from retinue import Agent\n\nagent = Agent('word-agent')\n"
 
@@ -65,3 +69,35 @@ def test_what_an_import_raises_is_said_and_is_not_our_end(
 
 def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert refusal("no_such_module:agent", tmp_path) == "target: no module named no_such_module"
+
+
+@requirement("S-17")
+def test_an_agent_json_says_whom_the_agent_hears_and_whom_it_may_call(tmp_path: Path) -> None:
+    write(
+        tmp_path, b'{"entry": "agent.py", "access": {"receive": ["build-*"], "send": ["docs-agent/read_*"]}}'
+    )
+    assert load_target("agent.json", folder=tmp_path).access == AccessRule(
+        ("build-*",), ("docs-agent/read_*",)
+    )
+    write(tmp_path, b'{"entry": "agent.py", "access": {"receive": []}}')
+    assert load_target("agent.json", folder=tmp_path).access == AccessRule((), None)
+    write(tmp_path, b'{"entry": "agent.py"}')
+    assert load_target("agent.json", folder=tmp_path).access == AccessRule()
+
+
+@pytest.mark.parametrize("access", [b"[]", b'{"recieve": []}', b'{"send": "x"}', b'{"send": [1]}'])
+def test_lists_of_another_form_are_refused(tmp_path: Path, access: bytes) -> None:
+    write(tmp_path, b'{"entry": "agent.py", "access": ' + access + b"}")
+    refusal("agent.json", tmp_path)
+
+
+def test_the_settings_win_over_the_lists_of_the_agent_list_by_list() -> None:
+    settings = Settings(access={"word-agent": {"send": ["a"]}})
+    own = AccessRule(("b",), ("c",))
+    assert agent_rule(settings, "word-agent", own) == AccessRule(("b",), ("a",))
+    assert agent_rule(settings, "other-agent", own) == own
+
+
+def test_an_entry_without_an_agent_is_refused() -> None:
+    with pytest.raises(InvalidSettingError, match="names no agent"):
+        agent_rule(Settings(access={"word-agent": {"send": ["/read"]}}), "word-agent", AccessRule())

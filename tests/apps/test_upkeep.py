@@ -13,7 +13,8 @@ from starlette.routing import Route
 
 from retinue.apps.upkeep import Upkeep
 from retinue.drivers.http import HttpClient
-from retinue.mesh.directory import Change, Directory
+from retinue.mesh.directory import Directory
+from retinue.mesh.holdings import Change
 from retinue.mesh.listings import MemoryListings
 from retinue.mesh.pulse import Pulses
 from tests.mesh.scripted import make_listing
@@ -55,7 +56,7 @@ async def test_health_is_noticed_from_available_to_unreachable_and_back_without_
 
     def note(change: Change) -> None:
         if change.kind == "changed":
-            seen.put_nowait(change.listing.health)
+            seen.put_nowait(change.entry.health)
 
     directory.subscribe(note)
     async with serve_app(door.app) as url:

@@ -206,6 +206,29 @@ def test_an_agent_json_gives_no_name_that_an_agent_cannot_have(name: str) -> Non
     assert agent.name == "a"
 
 
+def test_a_name_that_no_registry_could_keep_is_refused() -> None:
+    with pytest.raises(InvalidSettingError, match=r"name: 'nnnn.* has 500 characters"):
+        Agent("n" * 500)
+    agent = Agent("n" * 128)
+    with pytest.raises(InvalidSettingError, match="has 129 characters"):
+        agent.amend(name="m" * 129)
+    assert agent.name == "n" * 128
+
+
+@pytest.mark.parametrize("version", ["banana", "", " 1.0", "1.0 beta", "1.0\n", "v", "1" * 70])
+def test_a_version_that_is_none_is_refused(version: str) -> None:
+    with pytest.raises(InvalidSettingError, match="is no version"):
+        Agent("a", version=version)
+
+
+@pytest.mark.parametrize("version", ["1", "v2.0", "1.0.0-rc.1+build", "2026.01.05", "1.0rc1"])
+def test_versions_are_read_leniently(version: str) -> None:
+    agent = Agent("a", version=version)
+    with pytest.raises(InvalidSettingError, match="'banana' is no version"):
+        agent.amend(version="banana")
+    assert agent.version == version
+
+
 def test_skills_are_exchanged_for_amended_ones_only() -> None:
     agent = plan_agent()
     agent.replace_skills([Skill("create_plan", visibility="exposed")])

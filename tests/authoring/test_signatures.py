@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from retinue.authoring.context import Context
 from retinue.authoring.signatures import encode_result, read_signature
@@ -321,6 +321,49 @@ def test_a_result_with_null_beside_finite_numbers_is_fine() -> None:
 def test_a_number_that_is_not_finite_is_refused_in_a_typed_result_as_well(type_: Any) -> None:
     with pytest.raises(OutputInvalidError):
         typed_result(type_, {"a": [1.0, float("nan")]})
+
+
+@dataclass
+class Report:
+    """A result of which only the outside has types."""
+
+    title: str
+    figures: dict  # type: ignore[type-arg]
+    rows: Any = None
+
+
+class Model(BaseModel):
+    """The same as a model that takes more."""
+
+    model_config = ConfigDict(extra="allow")
+    report: Report | None = None
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "path"),
+    [
+        (Report, Report("t", {"mean": {"x": [1.0, float("nan")]}}), "figures.mean.x.1"),
+        (Report, Report("t", {}, rows=({"a": float("inf")},)), "rows.0.a"),
+        (Model, Model(report=Report("t", {1: float("-inf")})), "report.figures.1"),
+        (Model, Model(more=[float("nan")]), "more.0"),
+        (list[Any], [Report("t", {"x": float("nan")})], "0.figures.x"),
+        (Any, {"a": Report("t", {"x": float("nan")})}, "a.figures.x"),
+        (float, float("nan"), ""),
+    ],
+)
+def test_a_number_that_is_not_finite_is_named_wherever_it_hides(type_: Any, value: Any, path: str) -> None:
+    with pytest.raises(OutputInvalidError) as caught:
+        typed_result(type_, value)
+    assert caught.value.problems[0].path == path
+    assert caught.value.message.endswith(f"not finite at {path}" if path else "not finite")
+
+
+def test_a_null_in_a_dataclass_is_fine() -> None:
+    assert typed_result(Report, Report("t", {"x": None})) == {
+        "title": "t",
+        "figures": {"x": None},
+        "rows": None,
+    }
 
 
 def test_a_result_that_refers_to_itself_is_refused() -> None:

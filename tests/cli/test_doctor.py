@@ -90,7 +90,20 @@ def test_a_damaged_token_is_named(retinue: Retinue, retinue_home: Path) -> None:
 
 def test_a_state_folder_that_is_a_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
     retinue_home.write_text("no folder")
-    assert "is no folder" in _examine(retinue)["state"]["found"]
+    checks = _examine(retinue)
+    assert checks["state"]["found"] == f"{retinue_home} is no folder"
+    for name in ("local token", "database", "registry", "hub"):
+        assert (checks[name]["status"], checks[name]["found"]) == ("warn", "not looked at")
+
+
+def test_a_file_in_the_way_of_the_state_folder_is_named(
+    retinue: Retinue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "file" / "a" / "b"))
+    check = _examine(retinue)["state"]
+    assert check["status"] == "fail"
+    assert check["found"].endswith(f"cannot be made: {tmp_path / 'file'} is no folder")
 
 
 def test_a_state_folder_that_cannot_be_made_is_named(

@@ -119,7 +119,7 @@ def test_what_a_skill_raised_is_one_line(live: Live, retinue: Retinue) -> None:
 def test_a_call_that_takes_too_long_is_given_up(live: Live, retinue: Retinue) -> None:
     failed = retinue("call", "wait_long", '{"who": "call"}', "--timeout", "0.3")
     assert failed.exit_code == 6
-    assert "wait_long did not answer within" in failed.stderr
+    assert failed.stderr == "error: wait_long did not answer within 0.3 s (caller) — raise --timeout\n"
     live.served.wait_for("call waited in vain")
 
 

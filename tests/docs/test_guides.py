@@ -87,7 +87,7 @@ def test_the_protocols_page_names_every_code_and_no_header_that_nobody_reads() -
     assert codes == {row.code for row in TABLE.values()}
     headers = {name for row in table_rows(text, "header") for name in re.findall(r"`([\w-]+)[:`]", row[0])}
     source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
-    assert len(headers) == 10
+    assert len(headers) == 11
     assert {name for name in headers if f'"{name.lower()}"' not in source} == set()
 
 
@@ -95,7 +95,7 @@ def test_the_protocols_page_names_every_code_and_no_header_that_nobody_reads() -
 def test_registries_are_read_and_agents_found_as_the_page_says(shell: Shell, tmp_path: Path) -> None:
     with docker_registry(tmp_path) as url:
         shell.map_address(REGISTRY, url)
-        assert play("registry-and-discovery.md", shell) == 4
+        assert play("registry-and-discovery.md", shell) == 5
     assert Path("my_agent_card.json").read_bytes() == Path("card.json").read_bytes()
 
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.core.errors import StateDamagedError
 from retinue.drivers.state import State
 from tests.doors.bench import Bench
 from tests.doors.office import Office
@@ -75,6 +76,51 @@ async def test_list_agents_keeps_those_with_a_role(office: Office) -> None:
     assert [row["name"] for row in rows] == ["planner"]
 
 
+async def test_list_agents_gives_a_page_and_where_to_go_on(office: Office) -> None:
+    for name in ("alpha", "omega"):
+        await office.system.start_agent(Agent(name))
+    names: list[str] = []
+    after: dict[str, str] = {}
+    for _ in range(3):
+        reply = await office.get("list_agents", {"limit": 1, **after})
+        (row,) = reply["agents"]
+        names.append(row["name"])
+        after = {"after": reply.get("next")}
+    assert names == ["alpha", "bench-agent", "omega"]
+    assert "next" not in reply
+    refused = await office.ask("list_agents", {"after": "nowhere"})
+    assert "no place in the list" in refused.error["message"]
+
+
+async def test_list_agents_ranks_them_by_words(office: Office) -> None:
+    """By all that an agent offers; one that shares no word is left out, and so is one without the role."""
+    travel = Agent("travel", description="Everything about journeys")
+    kite = Agent("kite")
+
+    @travel.skill(roles=["execute"])
+    async def flights() -> str:
+        """Finds flights"""
+        return ""
+
+    @travel.skill
+    async def hotels() -> str:
+        """Finds hotels near a flight"""
+        return ""
+
+    @kite.skill
+    async def fly() -> str:
+        """Flights of a kite"""
+        return ""
+
+    for agent in (kite, travel):
+        await office.system.start_agent(agent)
+    wanted = {"query": "flights and hotels for my journey"}
+    assert [row["name"] for row in (await office.get("list_agents", wanted))["agents"]] == ["travel", "kite"]
+    (only,) = (await office.get("list_agents", {**wanted, "role": "execute"}))["agents"]
+    assert only["name"] == "travel"
+    assert (await office.get("list_agents", {"query": "zzzz"}))["agents"] == []
+
+
 async def test_a_registry_that_cannot_be_asked_is_named_in_every_list(half_blind: Office) -> None:
     """DESIGN 7: one dead source never empties a list; what is missing is said, in-band."""
     for skill in ("list_agents", "find_skills", "refresh_agents"):
@@ -106,6 +152,23 @@ async def test_find_skills_finds_by_words_by_id_by_agent_and_by_version(office: 
     assert (len(by_agent["skills"]), by_agent["more"]) == (2, len(office.bench.agent.skills) - 3)
     everything = await office.ask("find_skills", {"query": "zz_secret"}, authorization=office.system.token)
     assert b"zz_secret" not in everything.body
+
+
+@pytest.mark.parametrize("read_whole", [500, 1])
+async def test_without_a_text_index_the_search_goes_on_and_says_so(
+    office: Office, monkeypatch: pytest.MonkeyPatch, read_whole: int
+) -> None:
+    """Of many agents only those are read whose name, or skills, have a word of the query."""
+    monkeypatch.setattr("retinue.agents.hub_search._READ_WHOLE", read_whole)
+    await office.system.start_agent(Agent("other"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise StateDamagedError("retinue.db", "malformed", remedy="move it away")
+
+    monkeypatch.setattr(office.hub.mesh.search, "find_skills", fail)
+    reply = await office.get("find_skills", {"query": "create a plan"})
+    assert reply["skills"][0]["skill"] == "create_plan"
+    assert "malformed" in reply["warning"]
 
 
 @pytest.mark.parametrize(

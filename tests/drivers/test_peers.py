@@ -13,7 +13,11 @@ import pytest
 from retinue.core.call import ANONYMOUS, LOCAL, Call, Hop, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
+    BudgetSpentError,
     CallTimedOutError,
+    CallTooDeepError,
+    CircuitOpenError,
+    GuardError,
     InvalidParametersError,
     NotAuthenticatedError,
     RemoteFaultError,
@@ -23,6 +27,7 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.peers import HubCalls, PeerInvoker, is_loopback
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.guards import TraceGuard
+from retinue.surfaces.faults import execute_fault
 from tests.mesh.scripted import make_call, make_listing, make_skill
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -36,6 +41,7 @@ class Peer:
     def __init__(self) -> None:
         self.status = 200
         self.body: bytes | None = None
+        self.card: bytes | None = None
         self.answers = asyncio.Event()
         self.answers.set()
         self.paths: list[str] = []
@@ -51,6 +57,10 @@ class Peer:
             for _ in range(2):
                 kind = (await receive())["type"]
                 await send({"type": f"{kind}.complete"})
+            return
+        if scope["path"] == "/agent-card":
+            await send({"type": "http.response.start", "status": 200 if self.card else 404, "headers": []})
+            await send({"type": "http.response.body", "body": self.card or b""})
             return
         self.paths.append(scope["path"])
         self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -105,7 +115,7 @@ async def invoke(
     guard = guard or TraceGuard()
     call = call or make_call(trace=TraceContext("t", depth=1))
     passage = guard.enter(call, "plan-agent")
-    invoker = PeerInvoker(http, guard, tokens={} if token is None else {source: token})
+    invoker = PeerInvoker(http, tokens={} if token is None else {source: token})
     answer = await invoker.invoke(listing_at(url), make_skill(), call, passage, NullChannel())
     return answer.value
 
@@ -201,7 +211,6 @@ async def test_arguments_that_are_no_json_are_not_sent(peer: Peer, url: str, htt
             "Invalid parameters: missing required field 'requirements'",
             {"type": "validation_error", "jsonrpc_code": -32602, "errors": [{"path": "", "message": "m"}]},
         ),
-        (-33007, "Call chain too deep", {"depth": 6}),
         (418, "teapot", ["any", "data"]),
     ],
 )
@@ -213,6 +222,21 @@ async def test_an_error_of_the_agent_comes_back_as_it_was_sent(
         await invoke(http, url)
     error = caught.value
     assert (error.agent, error.code, error.message, error.fault_data) == ("plan-agent", code, message, data)
+
+
+@requirement("S-14")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-33007, CallTooDeepError), (-33008, BudgetSpentError), (-33009, CircuitOpenError)],
+)
+@pytest.mark.parametrize("data", [{"type": "x", "depth": 6, "remedy": "r"}, None, ["any"]])
+async def test_a_refusal_of_the_guard_further_on_stays_that_refusal(
+    peer: Peer, url: str, http: HttpClient, code: int, kind: type[GuardError], data: Any
+) -> None:
+    peer.fail_with(code, "Call chain too deep", data)
+    with pytest.raises(kind) as caught:
+        await invoke(http, url)
+    assert execute_fault(caught.value) == (code, "Call chain too deep", data)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>502</html>", b"[]", b"{}", b'"text"', b"[" * 5000])
@@ -267,9 +291,7 @@ async def test_a_card_without_a_url_leads_nowhere(http: HttpClient) -> None:
     call = make_call()
     listing = Listing(AgentRecord("a", endpoints=(Endpoint("a2a", "http://x"),)), "home", "agents/a")
     with pytest.raises(AgentUnreachableError, match="no url"):
-        await PeerInvoker(http, guard).invoke(
-            listing, make_skill(), call, guard.enter(call, "a"), NullChannel()
-        )
+        await PeerInvoker(http).invoke(listing, make_skill(), call, guard.enter(call, "a"), NullChannel())
 
 
 async def test_a_peer_that_does_not_answer_in_time_is_named(peer: Peer, url: str, http: HttpClient) -> None:
@@ -325,3 +347,66 @@ async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_
     assert peer.headers["x-retinue-rights"] == "exposed mesh"
     await invoke(http, url, make_call(trace=TraceContext("t", depth=1), principal=LOCAL), token="s3cret")
     assert "x-retinue-rights" not in peer.headers
+
+
+@pytest.mark.parametrize(
+    ("source", "at", "sent"),
+    [
+        ("home", "http://10.0.0.1:8001", "for http://10.0.0.1:8001"),
+        ("home", "http://127.0.0.1:8001", "for http://127.0.0.1:8001"),
+        ("other", "http://127.0.0.1:8001", "s3cret"),
+        ("other", "http://10.0.0.1:8001", None),
+        ("third", "http://127.0.0.1:8001", None),
+    ],
+)
+def test_agents_of_the_mesh_get_a_token_for_their_url_and_no_other_machine_one_of_this_state(
+    http: HttpClient, source: str, at: str, sent: str | None
+) -> None:
+    peers = PeerInvoker(http, tokens={"other": "s3cret"}, mesh="home", bearer=lambda url: f"for {url}")
+    assert peers.token_for(source, at) == sent
+
+
+async def test_the_caller_is_named_beside_the_token_only(peer: Peer, url: str, http: HttpClient) -> None:
+    stranger = make_call(trace=TraceContext("t", depth=1), principal=ANONYMOUS)
+    await invoke(http, url, stranger, token="s3cret")
+    assert peer.headers["x-retinue-for"] == "anonymous"
+    await invoke(http, url, stranger)
+    assert "x-retinue-for" not in peer.headers
+
+
+@pytest.mark.parametrize("joined", [None, "rtn_join"])
+async def test_a_hub_that_was_joined_gets_the_token_that_it_gave_out(
+    peer: Peer, url: str, http: HttpClient, joined: str | None
+) -> None:
+    await HubCalls(http, url, token="s3cret", joined=joined).dispatch(make_call(principal=LOCAL))
+    assert peer.headers["authorization"] == f"Bearer {joined or 's3cret'}"
+
+
+# a port with a new owner
+
+
+def _card(name: str) -> bytes:
+    return orjson.dumps({"name": name, "url": "http://127.0.0.1:1", "version": "1", "skills": []})
+
+
+async def test_an_agent_whose_port_another_one_took_is_unreachable(
+    http: HttpClient, peer: Peer, url: str
+) -> None:
+    peer.fail_with(-32601, "Unknown skill: create_plan", {"type": "unknown_skill"})
+    peer.card = _card("other-agent")
+    with pytest.raises(AgentUnreachableError) as caught:
+        await invoke(http, url)
+    assert caught.value.message == (
+        f"agent plan-agent at {url} is unreachable: another agent answers there: other-agent"
+    )
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("card", [_card("plan-agent"), None, b"no card"])
+async def test_an_agent_that_lost_a_skill_says_so_itself(
+    card: bytes | None, http: HttpClient, peer: Peer, url: str
+) -> None:
+    peer.fail_with(-32601, "Unknown skill: create_plan", {"type": "unknown_skill"})
+    peer.card = card
+    with pytest.raises(RemoteFaultError, match="Unknown skill"):
+        await invoke(http, url)

@@ -30,7 +30,7 @@ from retinue.drivers.sources import CONCURRENT_READS, FULL_READ_S, TAGS_TTL_S, R
 from retinue.drivers.store import SqliteListings
 from retinue.mesh.directory import Directory
 from retinue.mesh.listings import MemoryListings
-from retinue.mesh.sources import WatchedSource
+from retinue.mesh.sources import Reading, WatchedSource
 from retinue.protocols.oci.artifacts import Artifact, Guard, NewArtifact
 from retinue.protocols.oci.reference import Reference
 from tests.requirements import requirement
@@ -61,6 +61,11 @@ async def publish(
 async def publish_pipeline(registry: Registry) -> None:
     for name, (skill, port) in PIPELINE.items():
         await publish(registry, name, card(name, skill, port))
+
+
+def list_keys(reading: Reading) -> list[str]:
+    """What is listed, new or not."""
+    return sorted([*(listing.key for listing in reading.listings), *reading.unchanged])
 
 
 @dataclass
@@ -144,7 +149,7 @@ async def directory(registry: CountingRegistry) -> AsyncIterator[Directory]:
 async def test_each_step_of_the_seed_finds_its_agent_by_skill(directory: Directory) -> None:
     for skill, port in PIPELINE.values():
         (found,) = await directory.resolve_skill(skill, MESH)
-        assert found.record.url == f"http://localhost:{port}"
+        assert found.url == f"http://localhost:{port}"
 
 
 @requirement("P-01")
@@ -179,7 +184,8 @@ async def test_an_unchanged_digest_is_not_read_again_and_a_new_one_is(registry: 
     assert registry.calls["content"] == 3
     again = await source.read_all()
     assert (registry.calls["content"], registry.calls["unchanged"]) == (3, 3)
-    assert [a is b for a, b in zip(first.listings, again.listings, strict=True)] == [True] * 3
+    assert again.listings == ()
+    assert again.unchanged == {one.key: one.digest for one in first.listings}
     await publish(registry, "plan-agent", card("plan-agent", port=9001))
     await source.read_all()
     assert registry.calls["content"] == 4
@@ -191,7 +197,7 @@ async def test_after_a_restart_kept_listings_are_only_revalidated(
     await publish_pipeline(registry)
     for _ in range(2):
         store = SqliteListings(tmp_path / "retinue.db")
-        source = RegistrySource("home", registry, known=store.load())
+        source = RegistrySource("home", registry)
         directory = Directory(store, [source])
         await directory.refresh()
         assert len(directory.list_all()) == 3
@@ -225,7 +231,7 @@ async def test_a_publish_into_a_layout_is_seen_by_the_very_next_look_up(layout: 
     (found,) = await directory.resolve_skill("create_plan", MESH)
     await publish(layout, "plan-agent", card("plan-agent", port=9001))
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.url == "http://localhost:9001"
+    assert found.url == "http://localhost:9001"
     await forget(layout, "plan-agent")
     with pytest.raises(SkillNotOfferedError):
         await directory.resolve_skill("create_plan", MESH)
@@ -241,7 +247,8 @@ async def test_an_unchanged_layout_is_not_walked_again_for_a_while(
     assert source.changed()
     first = await source.read_all()
     assert not source.changed()
-    assert await source.read_all() is first
+    again = await source.read_all()
+    assert (again.listings, again.unchanged) == ((), {"agents/plan": first.listings[0].digest})
     (tmp_path / "registry" / "agents" / "plan").rename(tmp_path / "registry" / "agents" / "moved")
     seconds += FULL_READ_S
     (moved,) = (await source.read_all()).listings
@@ -288,7 +295,7 @@ async def test_bad_repositories_become_problems_and_the_others_are_listed(regist
     source = RegistrySource("home", registry)
     for _ in range(2):
         reading = await source.read_all()
-        assert [listing.key for listing in reading.listings] == ["agents/build", "agents/plan", "agents/test"]
+        assert list_keys(reading) == ["agents/build", "agents/plan", "agents/test"]
         assert [(p.source, p.key, type(p.error)) for p in reading.problems] == [
             ("home", "agents/broken", MalformedArtifactError),
             ("home", "agents/nameless", MalformedArtifactError),
@@ -310,7 +317,7 @@ async def test_a_repository_whose_tags_are_gone_is_neither_listed_nor_a_problem(
 
     monkeypatch.setattr(registry.inner, "list_tags", list_tags)
     reading = await source.read_all()
-    assert [listing.key for listing in reading.listings] == ["agents/build", "agents/test"]
+    assert list_keys(reading) == ["agents/build", "agents/test"]
     assert reading.problems == ()
 
 
@@ -333,7 +340,7 @@ async def test_a_damaged_layout_hides_only_its_own_agent(layout: LayoutRegistry,
     await publish_pipeline(layout)
     (tmp_path / "registry" / "agents" / "plan" / "index.json").write_bytes(b"{half")
     reading = await RegistrySource("home", layout).read_all()
-    assert [listing.key for listing in reading.listings] == ["agents/build", "agents/test"]
+    assert list_keys(reading) == ["agents/build", "agents/test"]
     assert [problem.key for problem in reading.problems] == ["agents/plan"]
 
 
@@ -377,14 +384,14 @@ async def test_a_revalidation_lists_no_tags_until_their_time_to_live_is_over(
     await source.read_all()
     await publish(registry, "x", card("x", version="1.5.0"), tag="v1")
     await publish(registry, "y")
-    (moved, _) = (await source.revalidate()).listings
+    moved = (await source.revalidate()).listings[0]
     assert moved.record.version == "1.5.0"
     await publish(registry, "x", card("x", version="2.0.0"), tag="v2")
     asked = registry.calls["tags"]
-    (same, _) = (await source.revalidate()).listings
-    assert (same.tag, registry.calls["tags"]) == ("v1", asked)
+    same = await source.revalidate()
+    assert (same.unchanged["agents/x"], registry.calls["tags"]) == (moved.digest, asked)
     seconds += TAGS_TTL_S
-    (better, _) = (await source.revalidate()).listings
+    (better,) = (await source.revalidate()).listings
     assert (better.tag, better.record.version) == ("v2", "2.0.0")
 
 
@@ -436,3 +443,43 @@ async def test_a_miss_lists_the_tags_that_a_revalidation_did_not(registry: Count
     (found,) = await directory.resolve_skill("deploy", MESH)
     assert found.tag == "v2"
     await directory.aclose()
+
+
+async def test_what_is_new_is_given_by_and_by_and_then_told_as_unchanged(
+    registry: CountingRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.drivers.sources.GIVEN_AT_ONCE", 2)
+    await publish_pipeline(registry)
+    source = RegistrySource("home", registry)
+    given: list[str] = []
+    source.give_to(lambda listings: given.extend(one.key for one in listings))
+    reading = await source.read_all()
+    assert len(given) == 2
+    assert sorted([*given, *(one.key for one in reading.listings)]) == [
+        "agents/build",
+        "agents/plan",
+        "agents/test",
+    ]
+    assert reading.unchanged.keys() == set(given)
+
+
+async def test_one_key_is_read_whole_whether_it_changed_or_not(registry: CountingRegistry) -> None:
+    await publish_pipeline(registry)
+    source = RegistrySource("home", registry)
+    (first, *_) = (await source.read_all()).listings
+    again = await source.read_one(first.key)
+    assert again is not None
+    assert again.raw == first.raw
+    assert (await source.read_all()).unchanged[first.key] == first.digest
+
+
+async def test_a_repository_that_holds_no_card_any_more_is_not_told_as_unchanged(
+    layout: LayoutRegistry,
+) -> None:
+    source = RegistrySource("home", layout)
+    await publish(layout, "b", repository="elsewhere/b")
+    await source.read_all()
+    image = NewArtifact(b"layer", "application/vnd.oci.image.layer.v1.tar", "", "application/x", {})
+    await layout.push("elsewhere/b", "v1", image)
+    assert await source.read_one("elsewhere/b") is None
+    assert list_keys(await source.read_all()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,27 @@ def test_what_a_killed_hub_left_counts_as_none(state: State) -> None:
     assert state.read_hub() is None
 
 
+def test_a_process_that_took_over_the_number_of_a_killed_hub_is_no_hub(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform != "linux":
+        monkeypatch.setattr("retinue.drivers.state._birth_of", lambda pid: pid * 7)
+    state.prepare()
+    state.write_hub("http://127.0.0.1:9000")
+    address = orjson.loads(state.hub_file.read_bytes())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        state.hub_file.write_bytes(orjson.dumps({**address, "pid": other.pid}))
+        assert state.read_hub() is None
+        state.hub_file.write_bytes(orjson.dumps({"url": "http://x", "pid": other.pid}))
+        assert state.read_hub() is not None
+        other.kill()
+
+
+def test_a_file_in_the_place_of_the_folder_holds_no_hub(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine")
+    assert State(tmp_path / "f").read_hub() is None
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -215,3 +237,25 @@ def test_another_process_is_kept_out_too(state: State) -> None:
             [sys.executable, "-c", program, str(state.root)], capture_output=True, text=True, check=True
         )
     assert found.stdout == "out\n"
+
+
+def test_the_address_of_another_hub_is_not_taken_back(state: State) -> None:
+    state.prepare()
+    theirs = orjson.dumps({"url": "http://x", "pid": os.getpid() + 1})
+    state.hub_file.write_bytes(theirs)
+    state.forget_hub()
+    assert state.hub_file.read_bytes() == theirs
+    state.hub_file.write_bytes(b"{")
+    state.forget_hub()
+    assert not state.hub_file.exists()
+
+
+def test_a_folder_made_anew_is_another_one(state: State) -> None:
+    assert state.identity() is None
+    with state.own():
+        before = state.identity()
+        assert before == State(state.root).identity() is not None
+        shutil.rmtree(state.root)
+        assert state.identity() is None
+        with State(state.root).own():
+            assert state.identity() not in (None, before)

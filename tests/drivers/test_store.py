@@ -16,6 +16,7 @@ from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 from retinue.drivers.store import AUDIT_FLUSH_ROWS, SqliteAudit, SqliteListings
 from retinue.mesh.audit import AuditLog, MemoryAudit
+from retinue.mesh.entry import entry_of
 from retinue.mesh.listings import Listings, MemoryListings
 from retinue.protocols.pallet_card import parse_card
 from tests.requirements import requirement
@@ -61,7 +62,9 @@ def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Listings]:
 @requirement("P-17")
 def test_a_listing_comes_back_as_it_was_kept_its_bytes_included(store: Listings, kept: Listing) -> None:
     store.put_all([kept])
-    assert list(store.load()) == [kept]
+    assert store.find(kept.id) == kept
+    assert store.find_all([ListingKey("home", "absent"), kept.id]) == [kept]
+    assert list(store.load()) == [entry_of(kept)]
 
 
 def test_listings_come_by_source_and_key_and_the_last_of_an_id_stays(store: Listings) -> None:
@@ -74,10 +77,34 @@ def test_listings_come_by_source_and_key_and_the_last_of_an_id_stays(store: List
     ]
 
 
+def test_what_was_measured_is_noted_without_the_card(store: Listings) -> None:
+    store.put_all([listing("a"), listing("b")])
+    since: dict[str, Any] = {"since": NOON, "last_error": "refused"}
+    ill = replace(entry_of(listing("a")), enabled=False, reachable=False, **since)
+    store.note_all([ill, entry_of(listing("never kept"))])
+    assert list(store.load()) == [ill, entry_of(listing("b"))]
+    assert store.find(ill.id) == listing("a", enabled=False, reachable=False, **since)
+
+
+def test_one_skill_is_read_by_itself(store: Listings) -> None:
+    block = b"""{"name": "a", "skills": [{"id": "x", "description": "says"}, {"id": "y"}],
+        "retinue": {"v": 1, "skills": {"x": {"tags": ["t"]}}}}"""
+    for raw in (CARD, block):
+        record = parse_card(raw, reference="a")
+        kept = replace(listing("a"), record=record, raw=raw)
+        store.put_all([kept])
+        for skill in record.skills:
+            assert store.find_skill(entry_of(kept), skill.id) == skill
+    assert store.find_skill(entry_of(kept), "z") is None
+    assert store.find_skill(entry_of(replace(kept, digest="sha256:01")), "x") is None
+    assert store.find_skill(entry_of(listing("never kept")), "x") is None
+
+
 def test_a_removed_listing_is_gone_and_an_absent_one_no_error(store: Listings) -> None:
     store.put_all([listing("a"), listing("b")])
-    store.remove(ListingKey("home", "a"))
-    store.remove(ListingKey("home", "a"))
+    store.remove_all([ListingKey("home", "a")])
+    store.remove_all([ListingKey("home", "a"), ListingKey("home", "c")])
+    assert store.find(ListingKey("home", "a")) is None
     assert [one.key for one in store.load()] == ["b"]
 
 
@@ -86,8 +113,9 @@ def test_a_record_made_here_is_kept_by_its_card_without_private_skills(path: Pat
     record = AgentRecord("local", endpoints=(Endpoint("execute", "http://x"),), skills=skills, topics=("T",))
     store = SqliteListings(path)
     store.put_all([Listing(record, "local", "local")])
-    (kept,) = store.load()
+    kept = store.find(ListingKey("local", "local"))
     store.close()
+    assert kept is not None
     assert kept.raw == b""
     assert kept.record == replace(record, skills=skills[:1])
 
@@ -96,10 +124,13 @@ def test_a_card_that_can_be_read_no_more_is_dropped_and_the_rest_loaded(path: Pa
     store = SqliteListings(path)
     store.put_all([listing("a"), listing("b"), listing("c")])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE listings SET raw = '[]' WHERE key = 'a'")
+        connection.execute("UPDATE cards SET raw = '[]' WHERE key = 'a'")
         connection.execute("UPDATE listings SET since = 'yesterday' WHERE key = 'b'")
     connection.close()
-    assert [one.key for one in store.load()] == ["c"]
+    assert [one.key for one in store.load()] == ["a", "c"]
+    held = [listing(key) for key in "abc"]
+    assert [one.key for one in store.find_all([one.id for one in held])] == ["c"]
+    assert store.find_skill(entry_of(held[0]), "create_plan") is None
     store.close()
 
 
@@ -170,6 +201,51 @@ def test_without_room_nothing_of_a_batch_stays(path: Path, monkeypatch: pytest.M
     assert [(one.key, one.tag) for one in store.load()] == [("a", "v1")]
     store.put_all([listing("c")])
     store.close()
+
+
+OLDER_FORM = """
+    CREATE TABLE listings (
+        source TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, version TEXT,
+        tag TEXT, digest TEXT, hash TEXT, raw BLOB NOT NULL, rendered INTEGER NOT NULL,
+        published_at TEXT, fetched_at TEXT, etag TEXT, owner TEXT, signature TEXT NOT NULL,
+        hops TEXT NOT NULL, enabled INTEGER NOT NULL, reachable INTEGER, since TEXT, last_error TEXT,
+        PRIMARY KEY (source, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE audit (id INTEGER PRIMARY KEY AUTOINCREMENT, row BLOB NOT NULL);
+    PRAGMA user_version = 1;
+"""
+
+
+def test_the_first_form_of_the_file_is_brought_to_today_s(path: Path) -> None:
+    at = NOON.isoformat()
+    rows = [
+        ("home", key, "plan-agent", "1.0.0", "v1", "sha256:00", "h", raw, 0, at, at, '"e"', "key-1",
+         "valid", '["hub-1","hub-2"]', 0, 0, at, "connection refused")
+        for key, raw in (("agents/plan", CARD), ("agents/broken", b"[]"))
+    ]  # fmt: skip
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.executescript(OLDER_FORM)
+        connection.executemany(f"INSERT INTO listings VALUES ({', '.join('?' * 19)})", rows)
+    connection.close()
+    store = SqliteListings(path)
+    assert list(store.load()) == [entry_of(FULL)]
+    assert store.find(FULL.id) == FULL
+    store.close()
+
+
+def test_rows_of_another_version_are_read_anew_from_their_cards(path: Path) -> None:
+    store = SqliteListings(path)
+    store.put_all([FULL, listing("b"), listing("c")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE listings SET form = 'older', skills = '[]', kinds = '', url = NULL")
+        connection.execute("UPDATE cards SET raw = '[]' WHERE key = 'b'")
+    connection.close()
+    assert list(store.load()) == []
+    store.close()
+    again = SqliteListings(path)
+    assert list(again.load()) == [entry_of(FULL), entry_of(listing("c"))]
+    again.close()
 
 
 def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:

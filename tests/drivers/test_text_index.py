@@ -182,7 +182,7 @@ def test_the_file_and_its_twin_find_the_same(tmp_path: Path, offered: list[Skill
             put(index, *held.values())
         asked = " ".join([text, *(skill.description for skill in offered[:1])])
         found = [SkillSearch(index, held.get).find_skills(asked, MESH) for index in (twin, file)]
-        assert [hit.listing.id for hit in found[0].hits] == [hit.listing.id for hit in found[1].hits]
+        assert [hit.entry.id for hit in found[0].hits] == [hit.entry.id for hit in found[1].hits]
         assert [hit.score for hit in found[0].hits] == pytest.approx([hit.score for hit in found[1].hits])
         assert file.counts(["agent"]) == twin.counts(["agent"])
     finally:

@@ -10,8 +10,10 @@ from typing import Any
 from retinue.core.call import ANONYMOUS, Answer, Call, Principal, TraceContext
 from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, Skill, Visibility
+from retinue.mesh.access import AgentView
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
 from retinue.mesh.visibility import is_visible
 
@@ -113,6 +115,7 @@ class ScriptedLookup:
         *,
         version_range: str | None = None,
         agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
         self.told.append(f"resolve {skill_id}")
         found = tuple(
@@ -121,23 +124,27 @@ class ScriptedLookup:
             if (agent is None or listing.record.name == agent)
             and (skill := listing.record.find_skill(skill_id)) is not None
             and is_visible(skill, scopes)
+            and (view is None or view(listing.record.name))
         )
         if not found:
             raise UnknownSkillError(skill_id)
         return found
 
-    async def reread(self, listing: Listing) -> Listing | None:
-        self.told.append(f"reread {listing.record.name}")
-        return self.newer.get(listing.record.name, listing)
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return candidate if isinstance(candidate, Listing) else None
 
-    def mark_reachable(self, listing: Listing) -> None:
-        self.told.append(f"reachable {listing.record.name}")
+    async def reread(self, listing: Candidate) -> Listing | None:
+        self.told.append(f"reread {listing.name}")
+        return self.newer.get(listing.name, await self.open(listing))
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
-        self.told.append(f"degraded {listing.record.name}")
+    def mark_reachable(self, listing: Candidate) -> None:
+        self.told.append(f"reachable {listing.name}")
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
-        self.told.append(f"unreachable {listing.record.name}")
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
+        self.told.append(f"degraded {listing.name}")
+
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
+        self.told.append(f"unreachable {listing.name}")
 
 
 Act = Callable[[Call], Awaitable[Any]]

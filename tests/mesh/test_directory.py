@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.core.errors import (
     MalformedArtifactError,
     RegistryUnreachableError,
     SkillNotOfferedError,
+    StateDamagedError,
     StorageFullError,
     UnknownAgentError,
     UnknownSkillError,
@@ -21,8 +25,12 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill, Visibility
 from retinue.drivers.store import SqliteListings
-from retinue.mesh.directory import Change, Directory
+from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Candidate, Entry, entry_of
+from retinue.mesh.holdings import Change
+from retinue.mesh.listing_index import ListingIndex
 from retinue.mesh.listings import Listings, MemoryListings
+from retinue.mesh.recall import Recall
 from retinue.mesh.sources import MemorySource, Reading, SourceProblem
 from retinue.protocols.pallet_card import encode_card, render_card
 from tests.requirements import requirement
@@ -107,7 +115,7 @@ async def filled(clock: Clock, *listings: Listing, sources: Sequence[str] = ("ho
     return directory
 
 
-def keys(listings: Sequence[Listing]) -> list[str]:
+def keys(listings: Sequence[Candidate]) -> list[str]:
     return [one.key for one in listings]
 
 
@@ -121,7 +129,7 @@ async def test_an_agent_is_found_by_skill_and_its_url_is_the_card_s_own(clock: C
         clock, listing("plan", url="http://localhost:8001"), listing("build", "generate_code")
     )
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.url == "http://localhost:8001"
+    assert found.url == "http://localhost:8001"
 
 
 @requirement("P-01")
@@ -198,14 +206,12 @@ async def test_a_bare_name_means_the_reachable_one_then_source_order_then_versio
     directory.set_enabled(directory.get("x"), False)
     assert directory.get("x").source == "far"
     assert directory.get("x@home").key == "agents/x2"
-    assert directory.name_of(directory.get("x")) == "x@far"
 
 
 async def test_a_source_s_name_may_hold_any_character(clock: Clock) -> None:
     there = "http://user@127.0.0.1:5000"
     directory = await filled(clock, listing("a@b", source=there), sources=[there])
     assert directory.get("a@b") is directory.get(f"a@b@{there}")
-    assert directory.name_of(directory.get("a@b")) == "a@b"
 
 
 async def test_same_names_at_different_places_stay_apart(clock: Clock) -> None:
@@ -226,7 +232,6 @@ async def test_same_names_at_one_origin_are_one_agent_whose_health_is_one(clock:
     )
     (agent,) = directory.list_all()
     assert agent.source == "home"
-    assert directory.name_of(agent) == "x"
     directory.mark_unreachable(agent, "refused")
     assert directory.get("x@far").reachable is False
     assert len(directory.find_by_skill("create_plan", MESH)) == 1
@@ -269,7 +274,7 @@ async def test_urls_without_an_origin_make_no_two_listings_one_agent(clock: Cloc
 async def test_an_older_card_never_replaces_a_newer_one(clock: Clock) -> None:
     directory = await filled(clock, listing("x", version="2", published_at=NOON))
     held = directory.upsert(listing("x", version="1", published_at=NOON - timedelta(seconds=1)))
-    assert held.record.version == "2"
+    assert held.version == "2"
     assert directory.get("x").record.version == "2"
     directory.upsert(listing("x", version="3", published_at=NOON + timedelta(seconds=1)))
     assert directory.get("x").record.version == "3"
@@ -427,6 +432,21 @@ async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_u
     await directory.aclose()
 
 
+async def test_what_is_known_from_a_former_process_serves_while_a_slow_source_is_read(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.mesh.directory.GRACE_S", 0.01)
+    source = SlowSource("home", [listing("plan"), listing("build", "generate_code")])
+    directory = directory_of(clock, source, store=MemoryListings([listing("plan")]))
+    assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/plan"]
+    assert source.reads == 0
+    missed = asyncio.create_task(directory.resolve_skill("generate_code", MESH))
+    await asyncio.sleep(0)
+    source.let.set()
+    assert keys(await missed) == ["agents/build"]
+    await directory.aclose()
+
+
 async def test_a_refresh_reads_anew_even_while_another_reading_is_on_its_way(clock: Clock) -> None:
     source = SlowSource("home")
     directory = directory_of(clock, source)
@@ -463,7 +483,7 @@ async def test_a_source_that_says_it_changed_is_read_by_the_very_next_look_up(cl
     await directory.resolve_skill("create_plan", MESH)
     source.put(listing("x", url="http://one.example:8002"))
     (found,) = await directory.resolve_skill("create_plan", MESH)
-    assert found.record.url == "http://one.example:8002"
+    assert found.url == "http://one.example:8002"
     await directory.resolve_skill("create_plan", MESH)
     assert source.reads == 2
 
@@ -594,7 +614,7 @@ async def test_a_degraded_agent_is_reachable_stands_after_the_healthy_and_says_w
 async def test_health_that_did_not_change_is_told_to_nobody(clock: Clock) -> None:
     directory = await filled(clock, listing("a"))
     told: list[str] = []
-    directory.subscribe(lambda change: told.append(change.listing.health))
+    directory.subscribe(lambda change: told.append(change.entry.health))
     for _ in range(3):
         directory.mark_reachable(directory.get("a"))
     for _ in range(3):
@@ -663,6 +683,10 @@ async def test_an_unchanged_listing_is_not_written_again(clock: Clock) -> None:
             self.written += len(listings)
             super().put_all(listings)
 
+        def note_all(self, entries: Sequence[Entry]) -> None:
+            self.written += len(entries)
+            super().note_all(entries)
+
     store = CountingListings()
     directory = directory_of(clock, MemorySource("home", [listing("a"), listing("b")]), store=store)
     await directory.refresh()
@@ -690,6 +714,173 @@ async def test_a_store_without_room_costs_no_call_and_is_reported(clock: Clock) 
     store.full = False
     directory.mark_reachable(directory.get("a"))
     assert directory.problems() == ()
+
+
+class BrokenListings(MemoryListings):
+    """Can be told to fail, and to forget."""
+
+    broken = False
+
+    def find(self, listing_id: ListingKey) -> Listing | None:
+        if self.broken:
+            raise StateDamagedError("retinue.db", "disk I/O error", remedy="move it away")
+        return super().find(listing_id)
+
+    def put_all(self, listings: Sequence[Listing]) -> None:
+        if self.broken:
+            raise StateDamagedError("retinue.db", "disk I/O error", remedy="move it away")
+        super().put_all(listings)
+
+
+@pytest.mark.parametrize("loss", ["broken", "forgotten"])
+async def test_a_listing_that_the_store_has_lost_is_read_from_its_source(clock: Clock, loss: str) -> None:
+    store = BrokenListings([listing("a"), listing("b")])
+    source = MemorySource("home", [listing("a"), listing("b")])
+    directory = directory_of(clock, source, store=store)
+    if loss == "broken":
+        store.broken = True
+    else:
+        store.remove_all([listing("a").id])
+    (first, _) = directory.find_by_skill("create_plan", MESH)
+    assert await directory.open(first) == listing("a")
+    assert await directory.open(first) is await directory.open(first)
+    source.failure = DOWN
+    if loss == "broken":
+        with pytest.raises(StateDamagedError):
+            await directory.open(entry_of(listing("b")))
+    source.failure = None
+    source.remove("agents/b")
+    await directory.refresh()
+    assert await directory.open(entry_of(listing("b"))) is None
+
+
+async def test_what_a_store_did_not_take_is_held_until_it_does(clock: Clock) -> None:
+    store = BrokenListings()
+    store.broken = True
+    directory = directory_of(clock, MemorySource("home", [listing("a")]), store=store)
+    await directory.refresh()
+    directory.mark_unreachable(directory.get("a"), "refused")
+    assert list(store.load()) == []
+    store.broken = False
+    directory.upsert(listing("b"))
+    assert list(store.load()) == directory.list_entries()
+
+
+async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once(
+    clock: Clock, open_store: Callable[[], Listings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.mesh.holdings.Recall", partial(Recall, keep=2))
+    directory = directory_of(
+        clock, MemorySource("home", [listing(name) for name in "abcdefgh"]), store=open_store()
+    )
+    opened: list[Listing | None] = []
+    directory.subscribe(lambda change: opened.append(directory.find_listing(change.entry.id)))
+    await directory.refresh()
+    assert opened == [listing(name) for name in "abcdefgh"]
+    assert list(directory.list_all()) == opened
+    directory.mark_unreachable(directory.get("h"), "refused")
+    assert opened[-1] == directory.get("h")
+    assert directory.get("h").reachable is False
+
+
+class UnchangingSource(MemorySource):
+    """Gives a listing again only where it is new, as a registry does."""
+
+    def __init__(self, name: str, listings: Sequence[Listing] = ()) -> None:
+        super().__init__(name, listings)
+        self.given: dict[str, str] = {}
+        self.read_alone: list[str] = []
+
+    def remember(self, held: Iterable[Entry]) -> None:
+        self.given = {entry.key: entry.digest or "" for entry in held}
+
+    async def read_all(self) -> Reading:
+        found = await super().read_all()
+        new = tuple(one for one in found.listings if self.given.get(one.key) != one.digest)
+        self.given = {one.key: one.digest or "" for one in found.listings}
+        return Reading(
+            new, found.problems, {k: d for k, d in self.given.items() if k not in {n.key for n in new}}
+        )
+
+    async def read_one(self, key: str) -> Listing | None:
+        self.read_alone.append(key)
+        return await super().read_one(key)
+
+
+async def test_what_is_unchanged_stays_and_what_is_listed_no_more_goes(
+    clock: Clock, open_store: Callable[[], Listings]
+) -> None:
+    source = UnchangingSource("home", [listing("a"), listing("b")])
+    await directory_of(clock, source, store=open_store()).refresh()
+    directory = directory_of(clock, source, store=open_store())
+    assert source.given.keys() == {"agents/a", "agents/b"}
+    source.remove("agents/b")
+    source.put(listing("c"))
+    await directory.refresh()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/c"]
+    assert source.read_alone == []
+
+
+async def test_what_a_source_takes_for_held_and_is_not_is_read_by_itself(clock: Clock) -> None:
+    source = UnchangingSource("home", [listing("a"), listing("b"), listing("c")])
+    directory = directory_of(clock, source)
+    await directory.refresh()
+    directory.remove(listing("a").id)
+    directory.upsert(replace(listing("b"), digest="sha256:other"))
+    await directory.refresh()
+    assert source.read_alone == ["agents/a", "agents/b"]
+    assert [one.digest for one in directory.list_all()] == [listing(name).digest for name in "abc"]
+
+
+async def test_a_source_may_give_by_and_by_what_it_reads(clock: Clock) -> None:
+    class Gradual(MemorySource):
+        take: Callable[[Sequence[Listing]], None]
+
+        def give_to(self, take: Callable[[Sequence[Listing]], None]) -> None:
+            self.take = take
+
+        async def read_all(self) -> Reading:
+            (first, *rest) = (await super().read_all()).listings
+            self.take([first])
+            assert directory.find(first.name) == first
+            return Reading(tuple(rest), (), {first.key: first.digest or ""})
+
+    source = Gradual("home", [listing("a"), listing("b")])
+    directory = directory_of(clock, source)
+    await directory.refresh()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/b"]
+
+
+async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.mesh.directory.GLANCED", 2)
+    several = [
+        listing(name, source=source, url=f"http://{name}.{source}")
+        for source in ("home", "far")
+        for name in "abc"
+    ]
+    directory = await filled(clock, *several)
+    pages = [page async for page in directory.iterate_pages()]
+    assert [one for page in pages for one in page] == directory.list_entries()
+    assert keys(directory.list_entries()) == ["agents/a", "agents/b", "agents/c"] * 2
+    behind = ListingKey("home", "agents/b")
+    directory.remove(behind)
+    directory.upsert(listing("bb"))
+    found = [entry.key async for page in directory.iterate_pages(behind) for entry in page]
+    assert found == ["agents/bb", "agents/c", "agents/a", "agents/b", "agents/c"]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["home", "far"]), st.integers(0, 9)), max_size=40))
+def test_the_order_is_by_source_and_key_whatever_came_and_went(changes: list[tuple[bool, str, int]]) -> None:
+    index = ListingIndex({"home": 0, "far": 1}.__getitem__)
+    for put, source, number in changes:
+        one = entry_of(listing(f"a{number}", source=source))
+        if put:
+            index.put(one)
+        else:
+            index.remove(one.id)
+        wanted = sorted((entry.id for entry in index), key=lambda i: (i.source == "far", i.key))
+        if number % 3:
+            assert list(index.list_ids()) == wanted
 
 
 async def test_watchers_are_told_of_each_change_until_they_leave(clock: Clock) -> None:

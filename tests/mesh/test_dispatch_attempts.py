@@ -10,6 +10,7 @@ import pytest
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import CircuitOpenError, RemoteFaultError, UnknownSkillError
+from retinue.mesh.access import Access, AccessRule
 from retinue.mesh.pulse import Pulses
 from retinue.mesh.routing import make_strategy
 from tests.mesh.scripted import (
@@ -94,6 +95,16 @@ async def test_a_card_is_read_again_once_after_a_connection_error_and_its_new_ur
     assert (await dispatcher.dispatch(make_call())).status == "done"
     assert invoker.invoked == ["a", "a"]
     assert lookup.told.count("reread a") == 1
+
+
+async def test_a_card_that_has_another_name_by_now_is_called_only_by_whoever_sees_that_name() -> None:
+    access = Access({"b": AccessRule(receive=())})
+    dispatcher, lookup, invoker = make_dispatcher(
+        make_listing("a"), acts={"a": unreachable("a")}, access=access
+    )
+    lookup.newer["a"] = make_listing("b")
+    assert error_of(await dispatcher.dispatch(make_call()), "failed").agent == "a"
+    assert invoker.invoked == ["a"]
 
 
 @pytest.mark.parametrize("newer", ["same", "gone", "moved, dead too"])

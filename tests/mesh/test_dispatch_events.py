@@ -113,7 +113,7 @@ async def test_nothing_of_a_call_is_lost_when_it_gets_its_trace() -> None:
         return {"plan": ""}
 
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
-    given = TraceContext("", 2, (Hop("a", "x"),), ("h",), 9, 8.0, parent, "v=1", {"k": "v"}, "kid", "mac")
+    given = TraceContext("", 2, (Hop("a", "x"),), ("h",), 9, 8.0, parent, "v=1", {"k": "v"})
     call = make_call(
         principal=LOCAL,
         trace=given,

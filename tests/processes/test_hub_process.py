@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -148,3 +149,16 @@ def test_one_damaged_repository_leaves_the_other_agents_usable(
             found = execute(url, "list_agents")["result"]
             assert any("agents/bad" in str(one) for one in found["missing"]), found
             assert execute(url, "who")["result"] == "good"
+
+
+def test_a_hub_whose_state_folder_was_deleted_says_so_and_stops(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        hub.wait_for("exposed to MCP clients")
+        shutil.rmtree(retinue_home)
+        assert hub.wait() == 1
+        assert f"stopping: the state folder {retinue_home} was deleted or replaced" in hub.output
+        assert "Traceback" not in hub.output
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as again:
+        again.wait_for("exposed to MCP clients")

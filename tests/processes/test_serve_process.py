@@ -169,3 +169,22 @@ def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path, p
                 return False
 
         wait_until(answers_anew, "the new code answers")
+
+
+def test_the_earlier_of_two_agents_of_one_name_is_found_again_when_the_later_is_killed(
+    tmp_path: Path,
+) -> None:
+    one = write_agent(tmp_path, "twin-agent", "1.0.0", "who", "one")
+    two = write_agent(tmp_path, "twin-agent", "2.0.0", "who", "two")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub, ExitStack() as stack:
+        url = hub.url_in("hub at")
+        first = stack.enter_context(program("serve", str(one), cwd=tmp_path))
+        at = first.url_in("twin-agent 1.0.0 at")
+        first.wait_for("published")
+        second = stack.enter_context(program("serve", str(two), cwd=tmp_path))
+        assert at in second.wait_for("another twin-agent answers at")
+        second.wait_for("published")
+        wait_until(lambda: execute(url, "who").get("result") == "two", "the later one answers")
+        second.end(signal.SIGKILL)
+        first.wait_for("again: the agent that replaced it is gone")
+        assert execute(url, "who")["result"] == "one"

@@ -23,7 +23,7 @@ from retinue.core.record import (
     Skill,
     Trait,
 )
-from retinue.protocols.pallet_card import MAX_CARD_BYTES, encode_card, parse_card, render_card
+from retinue.protocols.pallet_card import MAX_CARD_BYTES, encode_card, parse_card, parse_skill, render_card
 from tests.requirements import requirement
 from tests.strategies import json_objects, json_values, records, texts, words
 
@@ -193,10 +193,21 @@ def test_a_record_comes_back_from_its_card_as_far_as_the_reader_may_see(record: 
     assert render(seen) == card
 
 
+@given(records)
+def test_one_skill_read_by_itself_is_that_of_the_whole_card(record: AgentRecord) -> None:
+    raw = encode_card(render(record))
+    whole = parse_card(raw, reference="agents/x:v1")
+    for skill in whole.skills:
+        assert parse_skill(raw, skill.id, reference="agents/x:v1") == skill
+    assert parse_skill(raw, "none has this id", reference="agents/x:v1") is None
+
+
 @given(st.binary(max_size=40) | json_values.map(orjson.dumps))
 def test_junk_is_refused_and_never_crashes(raw: bytes) -> None:
     with suppress(MalformedArtifactError):
         parse_card(raw, reference="agents/x:v1")
+    with suppress(MalformedArtifactError):
+        parse_skill(raw, "s", reference="agents/x:v1")
 
 
 @given(json_values)

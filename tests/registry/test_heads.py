@@ -60,24 +60,26 @@ async def publish(layout: LayoutRegistry, name: str, tag: str = "v1", version: s
 
 
 @requirement("P-30")
-async def test_a_first_reading_is_one_request_for_each_agent_and_the_next_one_for_all(
+async def test_a_first_reading_is_two_requests_and_the_next_one(
     layout: LayoutRegistry, counted: Counted, url: str, client: HttpClient
 ) -> None:
     for name in ("a", "b", "c"):
         await publish(layout, name)
     source = RegistrySource("hub", HttpRegistry(url, client))
     first = await source.read_all()
-    manifests = [f"/v2/agents/{name}/manifests/v1" for name in ("a", "b", "c")]
-    assert sorted(counted.paths) == ["/v2/_catalog", *manifests]
+    assert [listing.key for listing in first.listings] == ["agents/a", "agents/b", "agents/c"]
+    assert counted.paths == ["/v2/_catalog", "/v2/_manifests"]
     counted.paths.clear()
-    assert await source.read_all() == first
+    again = await source.read_all()
+    assert (again.listings, again.unchanged) == ((), {one.key: one.digest for one in first.listings})
     assert counted.paths == ["/v2/_catalog"]
     counted.paths.clear()
     await publish(layout, "a", tag="v2", version="2.0.0")
     await forget(layout, "b")
     reading = await source.revalidate()
-    assert [(one.key, one.tag) for one in reading.listings] == [("agents/a", "v2"), ("agents/c", "v1")]
-    assert counted.paths == ["/v2/_catalog", "/v2/agents/a/manifests/v2"]
+    assert [(one.key, one.tag) for one in reading.listings] == [("agents/a", "v2")]
+    assert reading.unchanged.keys() == {"agents/c"}
+    assert counted.paths == ["/v2/_catalog", "/v2/_manifests"]
 
 
 async def test_a_damaged_repository_is_named_and_the_others_are_told(

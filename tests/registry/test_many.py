@@ -46,10 +46,12 @@ async def _publish_all(registry: CopyableRegistry) -> None:
 async def _check_all(registry: CopyableRegistry) -> None:
     directory = Directory(MemoryListings(), [RegistrySource("many", registry)])
     found = await directory.resolve_skill("create_plan", MESH)
-    assert [one.record.name for one in found] == [_card(number)[0] for number in range(AGENTS)]
+    assert [one.name for one in found] == [_card(number)[0] for number in range(AGENTS)]
     for number in (0, 999, 1000, 1199):
         (one,) = await directory.resolve_skill(f"only_of_{_card(number)[0]}", MESH)
-        assert one.raw == _card(number)[1]
+        whole = await directory.open(one)
+        assert whole is not None
+        assert whole.raw == _card(number)[1]
     assert directory.problems() == ()
     await directory.aclose()
 

@@ -144,7 +144,7 @@ async def test_weather_over_one_agent_is_named_and_the_others_stay(
     source = RegistrySource("under test", HttpRegistry(url, client, timeout_s=0.5))
     directory = Directory(MemoryListings(), [source])
     found = await directory.resolve_skill(SKILL, MESH)
-    assert [listing.record.name for listing in found] == ["build", "plan"]
+    assert [one.name for one in found] == ["build", "plan"]
     (problem,) = directory.problems()
     assert (problem.source, problem.key) == ("under test", "agents/bad")
     assert type(problem.error) is kind

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.agents import hub_search, hub_workflows
+from retinue.agents import hub_listing, hub_search, hub_workflows
 from retinue.agents.hub_search import list_missing
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.record import Listing, Stats
+from retinue.mesh.access import Access, is_seen
 from retinue.mesh.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.protocols.agent_row import render_agent_row
@@ -26,6 +27,8 @@ HUB_NAME = "retinue"
 
 Json = dict[str, Any]
 
+_EVERYBODY = Access()
+
 
 def hub_agent(
     directory: Directory,
@@ -35,28 +38,18 @@ def hub_agent(
     *,
     version: str,
     stats_of: Callable[[Listing], Stats] = lambda listing: listing.stats,
+    access: Access = _EVERYBODY,
 ) -> Agent:
-    """The agent ``retinue`` over a directory and an orchestrator; ``stats_of`` tells what was measured."""
+    """The agent ``retinue`` over a directory and an orchestrator.
+
+    ``stats_of`` tells what was measured, ``access`` which agents a caller sees.
+    """
     agent = Agent(
         HUB_NAME,
         version=version,
         title="Retinue",
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
-
-    @agent.skill(expose=True, read_only=True)
-    async def list_agents(
-        ctx: Context,
-        role: Annotated[str | None, Field(description="Only agents with this role")] = None,
-    ) -> Json:
-        """Lists the agents of the mesh: what they offer, whether they answer, and what is missing."""
-        await directory.ensure_fresh()
-        scopes = ctx.principal.scopes
-        listings = [one for one in directory.list_all() if role is None or _has_role(one, role, scopes)]
-        return {
-            "agents": [render_agent_row(one, scopes=scopes) for one in listings],
-            "missing": list_missing(directory),
-        }
 
     @agent.skill(expose=True)
     async def call_skill(
@@ -74,7 +67,7 @@ def hub_agent(
     async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, and what is known of it here."""
         await directory.ensure_fresh()
-        listing = directory.get(name)
+        listing = await directory.open_named(name, view=access.view_of(ctx.principal))
         scopes = ctx.principal.scopes
         return {
             "card": render_card(listing.record, scopes=scopes),
@@ -82,18 +75,14 @@ def hub_agent(
         }
 
     @agent.skill(idempotent=True)
-    async def refresh_agents() -> Json:
+    async def refresh_agents(ctx: Context) -> Json:
         """Reads the registries again, now."""
         await directory.refresh()
-        return {"agents": len(directory.list_all()), "missing": list_missing(directory)}
+        view = access.view_of(ctx.principal)
+        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        return {"agents": len(seen), "missing": list_missing(directory, view)}
 
-    hub_search.add_skills(agent, directory, search)
+    hub_listing.add_skills(agent, directory, search, access)
+    hub_search.add_skills(agent, directory, search, access)
     hub_workflows.add_skills(agent, orchestrator, library)
     return agent
-
-
-def _has_role(listing: Listing, role: str, scopes: frozenset[str]) -> bool:
-    return any(
-        (skill.id == role or role in skill.roles) and skill.visibility in scopes
-        for skill in listing.record.skills
-    )

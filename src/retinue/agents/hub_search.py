@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,21 +14,29 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView, is_seen
 from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Candidate, Entry
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.search.explaining import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
-from retinue.mesh.visibility import is_visible
+from retinue.mesh.search.words import stem_words
 from retinue.protocols.agent_row import render_skill_row
 
 Json = dict[str, Any]
-Offer = tuple[Listing, Skill]
+Offer = tuple[Candidate, Skill]
+
+_GLANCED = 5_000
+"""Entries looked at before others may run."""
+
+_READ_WHOLE = 500
+"""Listings that are read whole while others wait: some 50 ms."""
 
 _log = structlog.get_logger("retinue.search")
 
 
-def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
-    """Give the hub's agent its search."""
+def add_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+    """Give the hub's agent its search; ``access`` says which agents a caller sees."""
     finder = _Finder(directory, search)
 
     @agent.skill(expose=True, read_only=True)
@@ -45,27 +55,29 @@ def add_skills(agent: Agent, directory: Directory, search: SkillSearch) -> None:
         limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
-        scopes = ctx.principal.scopes
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
         said: Json = {}
         if skill is not None:
-            listings = await directory.resolve_skill(skill, scopes, version_range=version, agent=agent)
-            offers = finder.list_offers(select_candidates(listings, labels=labels), scopes, skill)
+            offering = await directory.resolve_skill(
+                skill, scopes, version_range=version, agent=agent, view=view
+            )
+            chosen = select_candidates(offering, labels=labels)
+            offers, more = finder.open_offers([(one, skill) for one in chosen[:limit]]), len(chosen) - limit
         else:
             await directory.ensure_fresh()
             within = None
-            if agent is not None or version is not None or labels or not query.strip():
-                within = select_candidates(
-                    directory.list_all(), agent=agent, version_range=version, labels=labels
-                )
+            if view is not None or agent is not None or version is not None or labels or not query.strip():
+                within = await finder.narrow(agent, version, labels, view)
             if query.strip():
-                offers, said = finder.find(query, scopes, within, limit, why)
+                offers, said = await finder.find(query, scopes, within, limit, why, view)
+                more = len(offers) - limit
             else:
-                offers = finder.list_offers(within or (), scopes)
+                offers, more = await finder.list_offers(within or [], scopes, limit)
         return {
-            "skills": [render_skill_row(listing, offer) for listing, offer in offers[:limit]],
-            "more": max(0, len(offers) - limit),
+            "skills": [render_skill_row(one, offer) for one, offer in offers[:limit]],
+            "more": max(0, more),
             **said,
-            "missing": list_missing(directory),
+            "missing": list_missing(directory, view),
         }
 
 
@@ -76,25 +88,48 @@ class _Finder:
         self._directory = directory
         self._search = search
 
-    @staticmethod
-    def list_offers(
-        listings: tuple[Listing, ...], scopes: frozenset[str], skill_id: str | None = None
-    ) -> list[Offer]:
-        """Every visible skill of these listings, or the one of this id."""
-        return [
-            (listing, offer)
-            for listing in listings
-            for offer in listing.record.skills
-            if (skill_id is None or offer.id == skill_id) and is_visible(offer, scopes)
-        ]
+    async def narrow(
+        self,
+        agent: str | None = None,
+        version: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        view: AgentView | None = None,
+    ) -> list[Entry]:
+        """The enabled agents of this name, version and labels, within what the caller sees."""
+        found: list[Entry] = []
+        async for page in self._directory.iterate_pages():
+            seen = [one for one in page if is_seen(view, one.name)]
+            found += select_candidates(seen, agent=agent, version_range=version, labels=labels)
+        return found
 
-    def find(
+    async def list_offers(
+        self, entries: Sequence[Entry], scopes: frozenset[str], limit: int
+    ) -> tuple[list[Offer], int]:
+        """The first of the visible skills of these agents, and how many more there are."""
+        first: list[tuple[Entry, str]] = []
+        count = 0
+        for number, entry in enumerate(entries):
+            visible = entry.list_skills(scopes)
+            count += len(visible)
+            if len(first) < limit:
+                first += [(entry, skill_id) for skill_id in visible]
+            if number % _GLANCED == 0:
+                await asyncio.sleep(0)
+        return self.open_offers(first[:limit]), count - limit
+
+    def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
+        """These skills of these agents, but for those that are gone."""
+        found = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
+        return [(entry, offer) for entry, offer in found if offer is not None]
+
+    async def find(
         self,
         query: str,
         scopes: frozenset[str],
-        within: tuple[Listing, ...] | None,
+        within: Sequence[Entry] | None,
         limit: int,
         why: str | None,
+        view: AgentView | None,
     ) -> tuple[list[Offer], Json]:
         """The skills that fit some words, and what to say beside them."""
         keys: list[ListingKey] | None = None if within is None else [one.id for one in within]
@@ -104,15 +139,31 @@ class _Finder:
         except StateError as error:
             # a full or damaged disk must not take the search away, only its speed and its finer points
             _log.warning("text index unusable", error=error.message)
-            listings = self._directory.list_all() if within is None else within
-            return list(rank_skills(query, listings, scopes)), {"warning": error.message}
+            listings = await self._list_likely(query, within)
+            return [*rank_skills(query, listings, scopes)], {"warning": error.message}
         said = _say_found(found)
         if why is not None:
-            named = self._directory.get(why)
+            named = self._directory.get(why, view=view)
             said["why"] = asdict(
                 explain_place(query, named, scopes, self._search, within=keys, accept=stands)
             )
-        return [(hit.listing, hit.skill) for hit in found.hits], said
+        if view is not None:
+            said.pop("did_you_mean", None)  # it may be a word of an agent that the caller does not see
+        return [(hit.entry, hit.skill) for hit in found.hits], said
+
+    async def _list_likely(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
+        """Listings to read for words without an index: all of few, else those whose names have a word."""
+        entries = within if within is not None else await self.narrow()
+        if len(entries) > _READ_WHOLE:
+            stems = [stem for stem, _ in stem_words(query)]
+            entries = [
+                one for one in entries if any(stem in name.lower() for name in _names(one) for stem in stems)
+            ]
+        return self._directory.open_all(entries[:_READ_WHOLE])
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return entry.name, *entry.skills
 
 
 def _say_found(found: Found) -> Json:
@@ -126,11 +177,15 @@ def _say_found(found: Found) -> Json:
     return said
 
 
-def list_missing(directory: Directory) -> list[Json]:
-    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list)."""
+def list_missing(directory: Directory, view: AgentView | None) -> list[Json]:
+    """What could not be read, said with every list (DESIGN 7: one dead source never empties a list).
+
+    Whoever does not see every agent is told of sources only: a key would name an agent.
+    """
     return [
         {"source": problem.source, "key": problem.key, "error": _say(problem.error)}
         for problem in directory.problems()
+        if view is None or problem.key is None
     ]
 
 

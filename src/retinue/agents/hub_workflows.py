@@ -10,6 +10,7 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
+from retinue.core.errors import NotAllowedError
 from retinue.workflows.definition import Definition, list_calls
 from retinue.workflows.dispatching import render_origin
 from retinue.workflows.loading import load_definition
@@ -32,6 +33,11 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
     async def start(
         workflow: str | Json, given: Any, run: str | None, ctx: Context, trace: TraceContext
     ) -> RunRecord:
+        if ctx.principal.agents:
+            # a run calls with the view of the mesh, which is more than such a caller has
+            raise NotAllowedError(
+                "whoever is limited to some agents runs no workflows", remedy="call their skills one by one"
+            )
         scopes = ctx.principal.scopes
         if isinstance(workflow, str):
             definition = await library.get(workflow)

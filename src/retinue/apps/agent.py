@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import structlog
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from retinue.apps.access import agent_rule, check_address, door_settings, protected_resource, token_readers
 from retinue.apps.children import say_ready
 from retinue.apps.joined import JoinedMesh, tell_hub
 from retinue.apps.parts import (
@@ -22,37 +23,42 @@ from retinue.apps.parts import (
     registry_sources,
     timeout_settings,
 )
-from retinue.apps.serving import Stop, bind, serving, url_of
+from retinue.apps.serving import Stop, bind, end_task, serving, url_of
+from retinue.apps.standing import Standing
 from retinue.apps.targets import Target
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Principal
-from retinue.core.errors import ReferenceNotFoundError, RetinueError
-from retinue.core.record import AgentRecord
 from retinue.drivers.http import HttpClient
+from retinue.drivers.joins import joined_token
 from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Published, Registry, publish_card, withdraw
 from retinue.drivers.state import State
+from retinue.drivers.telemetry import open_spans
+from retinue.mesh.access import Access, AccessRule, is_seen
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guards import TraceGuard
 from retinue.mesh.limits import Limits
+from retinue.mesh.sending import LimitedCalls
 from retinue.protocols.pallet_card import encode_card, render_card
-from retinue.settings import Settings
+from retinue.settings import Settings, environment
 from retinue.surfaces.cards import card_route
 from retinue.surfaces.execute import execute_route
 from retinue.surfaces.health import health_route
 from retinue.surfaces.mcp.door import McpDoor, McpOptions
 from retinue.surfaces.mcp.record_shelf import RecordShelf
-from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, DoorSettings, Tokens, check_bind
+from retinue.surfaces.protected_resource import metadata_routes
+from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, Tokens
 
 _log = structlog.get_logger("retinue.agent")
 
 FIRST_PORT = 8001
-PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
-"""A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""
+_LOOK_S = {True: 2.0, False: 15.0}
+"""How often an agent looks whether its card still stands: in a folder, and in a registry elsewhere."""
 
 Say = Callable[[str], None]
+
+_NO_LISTS = AccessRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
-    check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
+    check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
@@ -88,44 +94,60 @@ async def serve_agent(
     supervisor = stop.with_supervisor()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
-        registries = named_registries(settings, LayoutRegistry(state.registry), http)
+        registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
         sources = registry_sources(settings, registries)
         mesh = await stack.enter_async_context(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
-        dispatcher = agent_dispatcher(agent, settings, mesh, url)
+        dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         mcp = agent_mcp(agent, dispatcher, settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, mcp=mcp)
+        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop))
         stack.callback(mcp.end)
         say(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _say_doors(agent, say)
         if options.publish:
-            registry = configured_registry(options.registry or str(state.registry), settings, http, state)
-            published = await _publish(registry, agent.record(url), options)
-            stack.push_async_callback(_withdraw, registry, published, say)
-            stack.push_async_callback(tell_hub, http, state, options.hub_url)
-            say(f"published {published} in {published.registry}")
-            await tell_hub(http, state, options.hub_url)
+            registry = configured_registry(_place_of_card(options, state), settings, http, state)
+            standing = Standing(
+                registry,
+                agent.record(url),
+                options.tag,
+                http,
+                say,
+                probe_timeout_s=settings.timeouts.probe_s,
+            )
+            await standing.publish()
+            tell = partial(tell_hub, http, state, options.hub_url)
+            # in the end the card is withdrawn first, then the hub reads that
+            stack.push_async_callback(tell)
+            stack.push_async_callback(standing.withdraw)
+            keeping = asyncio.create_task(standing.keep(_LOOK_S[isinstance(registry, LayoutRegistry)], tell))
+            stack.push_async_callback(end_task, keeping)
+            await tell()
         say_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         say(f"stopping: {stop.reason}")
     return 0
 
 
-def agent_dispatcher(agent: Agent, settings: Settings, mesh: JoinedMesh, url: str | None) -> Dispatcher:
-    """The dispatch path of one agent's process."""
+def agent_dispatcher(
+    agent: Agent, settings: Settings, mesh: JoinedMesh, url: str | None, access: AccessRule = _NO_LISTS
+) -> Dispatcher:
+    """The dispatch path of one agent's process; ``access`` are the lists that its files give."""
     events = EventBus()
     events.subscribe(log_line)
+    rule = agent_rule(settings, agent.name, access)
     return local_dispatcher(
         agent,
-        mesh=mesh,
+        mesh=mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send),
+        access=Access({agent.name: rule}),
         url=url,
         guard=TraceGuard(guard_settings(settings), signer=mesh.signer),
         limits=Limits(limit_settings(settings)),
         events=events,
         timeouts=timeout_settings(settings),
+        spans=open_spans(agent.name, environment()),
     )
 
 
@@ -143,6 +165,7 @@ def agent_app(
     *,
     host: str,
     url: str,
+    http: HttpClient,
     mcp: McpDoor | None = None,
 ) -> ASGIApp:
     """The doors of one agent, behind the doorkeeper."""
@@ -155,12 +178,13 @@ def agent_app(
     app = Starlette(
         routes=[
             execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
-            card_route(card),
+            card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
             *(() if mcp is None else (mcp.route(),)),
+            *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host)
+    return guarded(app, settings, state, host, http)
 
 
 def guarded(
@@ -168,39 +192,19 @@ def guarded(
     settings: Settings,
     state: State,
     host: str,
+    http: HttpClient,
     tokens: Mapping[str, Principal] | None = None,
 ) -> ASGIApp:
     """The app behind the checks that every door has (DESIGN 7); ``tokens`` beside that of the state."""
-    doors = DoorSettings(
-        host=host,
-        hosts=settings.doors.hosts,
-        origins=settings.doors.origins,
-        max_body_bytes=settings.limits.body_bytes,
-    )
-    return Doorkeeper(app, doors, Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN}))
+    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
+    return Doorkeeper(app, door_settings(settings, host), known, token_readers(settings, state, http))
 
 
-async def _publish(registry: Registry, record: AgentRecord, options: ServeOptions) -> Published:
-    card = render_card(record, scopes=PUBLISHED_SCOPES)
-    return await publish_card(
-        registry,
-        record.name,
-        encode_card(card),
-        version=record.version,
-        skills=[skill["id"] for skill in card["skills"]],
-        created=datetime.now(UTC),
-        tag=options.tag,
-    )
-
-
-async def _withdraw(registry: Registry, published: Published, say: Say) -> None:
-    """Forget the card on a clean exit; by digest, so that a successor's card is not taken away."""
-    try:
-        await withdraw(registry, published)
-    except ReferenceNotFoundError:
-        _log.debug("already forgotten", reference=str(published))
-    except RetinueError as error:
-        say(f"{published} stays in {published.registry}: {error.message}")
+def _place_of_card(options: ServeOptions, state: State) -> str:
+    """The registry to publish in: at the hub that this machine has joined, else in the state."""
+    if options.registry is None and options.hub_url is not None and joined_token(state.keys, options.hub_url):
+        return options.hub_url
+    return options.registry or str(state.registry)
 
 
 def _say_doors(agent: Agent, say: Say) -> None:

@@ -154,14 +154,14 @@ async def find_in_registries(
     """What these registries alone offer, in the form of the hub's ``find_skills``."""
     async with open_directory([check_location(location) for location in locations]) as directory:
         if skill is not None:
-            listings = await directory.resolve_skill(skill, MESH_SCOPES, version_range=version)
-            listings = select_candidates(listings, labels=labels)
+            offering = await directory.resolve_skill(skill, MESH_SCOPES, version_range=version)
+            listings = directory.open_all(select_candidates(offering, labels=labels))
             offers = [(one, one.record.find_skill(skill)) for one in listings]
             found = [(one, offer) for one, offer in offers if offer is not None]
         else:
             await directory.ensure_fresh()
-            candidates = select_candidates(directory.list_all(), version_range=version, labels=labels)
-            found = list(rank_skills(query, candidates, MESH_SCOPES))
+            candidates = select_candidates(directory.list_entries(), version_range=version, labels=labels)
+            found = list(rank_skills(query, directory.open_all(candidates), MESH_SCOPES))
         missing = [
             {"source": problem.source, "key": problem.key, "error": problem.error.message}
             for problem in directory.problems()

@@ -20,7 +20,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from retinue.apps.parts import configured_registry
-from retinue.apps.serving import bind
+from retinue.apps.serving import bind, check_loopback
 from retinue.core.errors import RetinueError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
@@ -67,13 +67,22 @@ async def examine(
         checks.append(_failed("settings", error))
         # Without its sources: what is wrong in the environment would be refused here again.
         settings = Settings.model_construct()
-    checks += [_check_folder(state), _check_space(state), _check_token(state), _check_database(state)]
+    folder = _check_folder(state)
+    checks += [folder, _check_space(state)]
     async with HttpClient() as http:
-        home = LayoutRegistry(state.registry)
-        checks.append(await _guarded("registry", lambda: _check_layouts(home)))
-        hub_check, hub_url = await _check_hub(state, environ.get(HUB_VARIABLE), settings, http)
-        checks.append(hub_check)
-        checks += [_check_hub_port(hub_url), _check_agent_port()]
+        given = environ.get(HUB_VARIABLE)
+        if folder.status == "fail":
+            unseen = ["local token", "database", "registry", *([] if given else ["hub"])]
+            checks += [Check(name, "warn", "not looked at", "mend the state first") for name in unseen]
+        else:
+            home = LayoutRegistry(state.registry)
+            checks += [_check_token(state), _check_database(state)]
+            checks.append(await _guarded("registry", lambda: _check_layouts(home)))
+        hub_url = None
+        if given or folder.status != "fail":
+            hub_check, hub_url = await _check_hub(state, given, settings, http)
+            checks.append(hub_check)
+        checks += [_check_own_network(), _check_hub_port(hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
 
@@ -105,6 +114,14 @@ def _find_version(name: str) -> str | None:
 def _check_folder(state: State) -> Check:
     if not state.root.exists():
         place = _nearest_folder(state.root)
+        below = next(path for path in (state.root, *state.root.parents) if path.parent == place)
+        if below.exists():
+            return Check(
+                "state",
+                "fail",
+                f"{state.root} cannot be made: {below} is no folder",
+                "move it away, or set RETINUE_HOME",
+            )
         if os.access(place, os.W_OK | os.X_OK):
             return Check("state", "ok", f"{state.root} (made when it is needed)")
         return Check(
@@ -210,6 +227,14 @@ async def _check_hub(
         return Check("hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not given else "")), url
     remedy = f"start it, or unset {HUB_VARIABLE}" if given else "stop it and start it again: retinue hub"
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
+
+
+def _check_own_network() -> Check:
+    try:
+        check_loopback()
+    except RetinueError as error:
+        return _failed("loopback", error)
+    return Check("loopback", "ok", f"processes reach each other at {LOCAL_HOST}")
 
 
 def _check_hub_port(hub_url: str | None) -> Check:

@@ -11,6 +11,7 @@ from typing import Any
 
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.drivers.http import HttpClient
+from retinue.drivers.joins import joined_token
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import HubCalls
 from retinue.drivers.state import State, find_hub_url
@@ -63,8 +64,8 @@ async def open_client(
     async with AsyncExitStack() as stack:
         if url is not None:
             http = await stack.enter_async_context(HttpClient())
-            hub = HubCalls(http, url, token=state.local_token(), signer=MeshSigner.of(state))
-            yield Client(hub, url)
+            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
+            yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
         else:
             # a command that asks a hub must not wait for the import of everything a hub is made of
             from retinue.apps.mesh import open_mesh

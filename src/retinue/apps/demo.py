@@ -9,27 +9,35 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
 
 from retinue.apps.agent import Say
 from retinue.apps.children import ChildSpec, Ready, Supervisor
 from retinue.apps.client import Client, open_client
 from retinue.apps.following import Follower
 from retinue.apps.hub import SHIPPED_AGENTS
-from retinue.apps.serving import Stop
+from retinue.apps.serving import Stop, check_loopback
 from retinue.core.errors import ChildFailedError, ExecutionFailedError
 from retinue.drivers.files import replace_file, storage_errors
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers
 from retinue.drivers.state import HUB_VARIABLE, State
 from retinue.settings import load_settings
+
+_PREFIX = "retinue-demo-"
+_LOCK = "demo.lock"
+_YOUNG_S = 60.0
 
 WORKFLOW = "plan-build-test"
 HUB_PORT = 9000
@@ -66,7 +74,8 @@ async def run_demo(options: DemoOptions, say: Say) -> int:
 
 async def _run_job(options: DemoOptions, stop: Stop, say: Say) -> int:
     async with AsyncExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retinue-demo-")))
+        check_loopback()
+        home = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
         client = await stack.enter_async_context(_team(home, say))
         say("")
         say(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")
@@ -88,6 +97,27 @@ async def _run_job(options: DemoOptions, stop: Stop, say: Say) -> int:
             )
             await stop.wait()
     return 0
+
+
+@contextmanager
+def _own_folder(place: Path) -> Iterator[Path]:
+    """A state folder for this demo alone, gone afterwards; takes those of killed demos away first.
+
+    Whoever holds the lock in such a folder lives. Young ones are spared: theirs may not be locked yet.
+    """
+    for leftover in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError, Timeout):
+            found = leftover.lstat()
+            young = time.time() - found.st_mtime < _YOUNG_S
+            if young or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+                continue
+            if (leftover / _LOCK).is_file():
+                with FileLock(leftover / _LOCK, timeout=0):
+                    shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        with FileLock(home / _LOCK):
+            yield home
 
 
 @asynccontextmanager

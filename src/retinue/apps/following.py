@@ -22,6 +22,8 @@ class Follower:
     def __init__(self, client: Client, say: Callable[[str], None]) -> None:
         self._client = client
         self._say = say
+        self._failed: Mapping[str, Any] | None = None
+        """The failure that came last, held back: where the run ends with it, its error says it all."""
 
     async def run(self, workflow: str | Mapping[str, Any], given: Any, run_id: str | None = None) -> Any:
         """The output of the run; raises StepFailedError with the step, its agent and the cause."""
@@ -40,11 +42,25 @@ class Follower:
             asked = {"run": run, "after": after, "wait_s": _WAIT_S}
             reply = await self._client.get("follow_run", asked, timeout_s=_WAIT_S + 40)
             for event in reply["events"]:
-                if line := describe(event):
-                    self._say(line)
+                self._tell(event)
             after = reply["next"]
             if reply["done"]:
+                self._tell_failed(whole=reply["status"] != "failed")
                 return _result(run, reply)
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        if line := describe(event):
+            self._tell_failed(whole=True)
+            if event.get("error"):
+                self._failed = event
+            else:
+                self._say(line)
+
+    def _tell_failed(self, *, whole: bool) -> None:
+        """Say the failure that was held back, with its message or only that there was one."""
+        if self._failed is not None and (line := describe(self._failed, whole=whole)):
+            self._say(line)
+        self._failed = None
 
     async def _cancel(self, run: str) -> None:
         try:
@@ -53,14 +69,18 @@ class Follower:
             self._say(f"run {run} could not be cancelled: {error.message}")
 
 
-def describe(event: Mapping[str, Any]) -> str | None:
-    """One line for a call that began or ended; None for what nobody needs to see."""
+def describe(event: Mapping[str, Any], *, whole: bool = True) -> str | None:
+    """One line for a call that began or ended; None for what nobody needs to see.
+
+    Without ``whole`` the line of a failure leaves its message out.
+    """
     if event.get("kind") != "call":
         return None
     if event["event"] == "step_finished":
         seconds = float(event.get("duration_ms") or 0) / 1000
         error = event.get("error")
-        end = f"failed: {error['message']}" if error else f"{seconds:6.1f} s"
+        failed = f"failed: {error['message']}" if error and whole else "failed"
+        end = failed if error else f"{seconds:6.1f} s"
     else:
         end = "     …"
     return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"

@@ -16,19 +16,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from retinue.apps.access import check_address, protected_resource
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.late_runs import LateRuns
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
-from retinue.apps.upkeep import Upkeep
+from retinue.apps.upkeep import Upkeep, watch_folder
 from retinue.core.call import Principal
-from retinue.core.errors import ChildFailedError, InvalidSettingError, UnknownAgentError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import answers, probe
 from retinue.drivers.state import State
 from retinue.drivers.store import SqliteAudit, SqliteListings
 from retinue.drivers.text_index import SqliteTextIndex
+from retinue.mesh.access import is_seen
 from retinue.mesh.audit import record_calls
 from retinue.mesh.directory import Directory
 from retinue.mesh.events import log_line
@@ -40,7 +42,8 @@ from retinue.surfaces.execute import execute_route
 from retinue.surfaces.faults import rest_fault
 from retinue.surfaces.health import health_route
 from retinue.surfaces.hooks import HOOK_TOKEN, hook_route
-from retinue.surfaces.security import check_bind, visitor_of
+from retinue.surfaces.protected_resource import metadata_routes
+from retinue.surfaces.security import visitor_of
 
 _log = structlog.get_logger("retinue.hub")
 
@@ -69,7 +72,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
     An agent that does not start is said so and tried again, it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
     """
-    check_bind(options.host, has_auth=False, insecure_ok=options.insecure_bind)
+    check_address(options.host, settings, insecure_ok=options.insecure_bind)
     async with AsyncExitStack() as stack:
         stack.enter_context(state.own())
         listener = bind(options.host, options.port, search=options.port_may_move)
@@ -95,7 +98,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         await stack.enter_async_context(serving(app, listener, stop))
         state.write_hub(url)
         stack.callback(state.forget_hub)
-        await mesh.directory.refresh()
+        await mesh.directory.ensure_fresh()
         upkeep = asyncio.create_task(
             Upkeep(
                 mesh.directory,
@@ -106,6 +109,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             ).run()
         )
         stack.push_async_callback(end_task, upkeep)
+        lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
+        watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
+        stack.push_async_callback(end_task, watching)
         say(f"hub at {url} (state {state.root})")
         if isinstance(mesh.runs, LateRuns):
             launching = asyncio.create_task(mesh.runs.keep_launching(say))
@@ -121,7 +127,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             await end_task(starting)
         if not stop.asked:
             await mesh.directory.ensure_fresh()
-            agents = mesh.directory.list_all()
+            agents = mesh.directory.list_entries()
             await probe(
                 mesh.directory,
                 mesh.dispatcher.pulses,
@@ -133,7 +139,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         say(f"stopping: {stop.reason}")
-    return 0
+    return 1 if stop.reason == lost else 0
 
 
 def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str) -> ASGIApp:
@@ -146,13 +152,16 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         return encode_card(render_card(record, scopes=scopes))
 
     async def agent_card(request: Request) -> Response:
-        name, scopes = request.path_params["agent"], visitor_of(request.scope).principal.scopes
-        if name == mesh.agent.name:
+        name, caller = request.path_params["agent"], visitor_of(request.scope).principal
+        scopes, view = caller.scopes, mesh.access.view_of(caller)
+        if name == mesh.agent.name and is_seen(view, name):
             return Response(own_card(scopes), media_type="application/json")
         await mesh.directory.ensure_fresh()
-        listing = mesh.directory.find(name)
-        if listing is None:
-            fault = rest_fault(UnknownAgentError(name))
+        try:
+            listing = await mesh.directory.open_named(name, view=view)
+        except RetinueError as error:
+            # who asks for a card learns no near names: they may be hidden from it
+            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
             return JSONResponse(fault.body, fault.status, fault.headers)
         return Response(
             encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
@@ -162,14 +171,15 @@ def hub_app(mesh: Mesh, settings: Settings, state: State, *, host: str, url: str
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
-            card_route(own_card),
+            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
             hook_route(mesh.notifications.take),
+            *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]
     )
-    return guarded(app, settings, state, host, hook_tokens(settings))
+    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:
@@ -226,10 +236,10 @@ def _report(say: Say) -> OnChange:
 
 
 def _say_agents(directory: Directory, say: Say) -> None:
-    listings = directory.list_all()
-    skills = [skill for one in listings for skill in one.record.skills]
-    exposed = sum(skill.visibility == "exposed" for skill in skills)
-    line = f"{len(listings)} agents, {len(skills)} skills, {exposed} exposed to MCP clients"
+    entries = directory.list_entries()
+    skills = sum(len(one.skills) for one in entries)
+    exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
+    line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"
     if skills and not exposed:
         line += "; expose one with @agent.skill(expose=True)"
     say(line)

@@ -12,6 +12,8 @@ from retinue.apps.parts import HOME_SOURCE
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
+from retinue.drivers.joins import joined_token
+from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import HubCalls, PeerInvoker
 from retinue.drivers.state import State, find_hub_url
@@ -60,7 +62,8 @@ class JoinedMesh:
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
-        peers = PeerInvoker(http, signer=signer, tokens={HOME_SOURCE: state.local_token()})
+        bearer = MeshBearer(state.mesh_key()).make
+        peers = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
         straight = Dispatcher(
@@ -75,11 +78,12 @@ class JoinedMesh:
         """One call of an agent to whoever offers the skill."""
         try:
             url = self._hub_url or find_hub_url(self._state)
+            joined = None if url is None else joined_token(self._state.keys, url)
         except StateError as error:
             return Outcome(call.id, call.skill, "failed", error=error)
         if url is None:
             return await self._straight.dispatch(call, channel or NullChannel())
-        hub = HubCalls(self._http, url, token=self._token, signer=self.signer)
+        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
         return await hub.dispatch(call, channel)
 
 
@@ -87,13 +91,14 @@ async def tell_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
     """Let the hub read the registries now; it would find out by itself, only later."""
     try:
         url = hub_url or find_hub_url(state)
+        if url is None:
+            return
+        joined = joined_token(state.keys, url)
     except StateError as error:
         _log.warning("hub not told", error=error.message)
         return
-    if url is None:
-        return
     call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", fresh_trace())
-    hub = HubCalls(http, url, token=state.local_token(), signer=MeshSigner.of(state))
+    hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
     outcome = await hub.dispatch(call)
     if outcome.error is not None:
         _log.warning("hub not told", hub=url, error=outcome.error.message)

@@ -1,4 +1,4 @@
-"""Durable runs that are opened with the first question: the engine's import takes longer than most commands."""
+"""Durable runs, opened with the first question: the engine's import takes longer than most commands."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from retinue.agents.hub import HUB_NAME, hub_agent
+from retinue.apps.access import hub_access
 from retinue.apps.late_runs import LateRuns
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
@@ -27,10 +28,13 @@ from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, Loca
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.layout import LayoutRegistry
+from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.mesh_signer import MeshSigner
 from retinue.drivers.peers import PeerInvoker
 from retinue.drivers.shelves import RegistryShelf
 from retinue.drivers.state import State
+from retinue.drivers.telemetry import open_spans
+from retinue.mesh.access import Access
 from retinue.mesh.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
@@ -41,7 +45,7 @@ from retinue.mesh.pulse import Pulses
 from retinue.mesh.routing import make_strategy
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
-from retinue.settings import Settings
+from retinue.settings import Settings, environment
 from retinue.workflows.dispatching import DispatchCaller
 from retinue.workflows.engine import Interpreter
 from retinue.workflows.memory import MemoryRuns
@@ -61,6 +65,7 @@ class Mesh:
     events: EventBus
     search: SkillSearch
     notifications: Notifications
+    access: Access
     runs: LateRuns | MemoryRuns
 
 
@@ -82,21 +87,29 @@ async def open_mesh(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
-        registries = named_registries(settings, home, http)
+        registries = named_registries(settings, home, http, state)
         directory = Directory(
-            listings, registry_sources(settings, registries, listings.load()), ttl_s=settings.directory.ttl_s
+            listings, registry_sources(settings, registries), ttl_s=settings.directory.ttl_s
         )
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, registries)
         stack.push_async_callback(notifications.aclose)
         index: TextIndex = texts if texts is not None else MemoryTextIndex()
-        search = SkillSearch(index, directory.find_listing, eager=texts is not None)
-        await search.synchronize(directory.list_held())
-        directory.subscribe(lambda change: search.note(change.listing.id))
+        search = SkillSearch(
+            index,
+            directory.find_listing,
+            find_entry=directory.find_entry,
+            find_skill=directory.find_skill,
+            eager=texts is not None,
+        )
+        directory.subscribe(lambda change: search.note(change.entry.id))
+        await search.synchronize([entry.id for entry in directory.list_held()])
         signer = MeshSigner.of(state)
         guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
         events = EventBus()
-        peers = PeerInvoker(http, signer=signer, tokens={HOME_SOURCE: state.local_token()})
+        access = hub_access(settings)
+        bearer = MeshBearer(state.mesh_key()).make
+        peers = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
         timeouts = timeout_settings(settings)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
@@ -115,6 +128,8 @@ async def open_mesh(
             events=events,
             timeouts=timeouts,
             strategy=strategy,
+            spans=open_spans(HUB_NAME, environment()),
+            access=access,
         )
         caller = DispatchCaller(dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy)
         body = Interpreter(caller).run
@@ -128,7 +143,8 @@ async def open_mesh(
             library,
             version=version("retinue"),
             stats_of=pulses.stats_of,
+            access=access,
         )
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url))
-        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, runs)
+        yield Mesh(agent, dispatcher, directory, home, http, events, search, notifications, access, runs)

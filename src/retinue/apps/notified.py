@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from retinue.core.errors import BusyError
-from retinue.core.record import Listing
 from retinue.drivers.sources import may_hold_card
 from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Entry
 from retinue.protocols.oci.events import RegistryEvent
 
 _log = structlog.get_logger("retinue.notified")
@@ -38,7 +38,7 @@ class _Expected:
     event: RegistryEvent
     looks: int = 0
 
-    def is_seen(self, held: Listing | None) -> bool:
+    def is_seen(self, held: Entry | None) -> bool:
         digest = held.digest if held is not None else None
         if self.event.digest is None:
             return True

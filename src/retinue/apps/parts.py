@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from retinue.core.record import Listing
 from retinue.drivers.docker_credentials import DockerCredentials
 from retinue.drivers.http import HttpClient
 from retinue.drivers.http_registry import CredentialSource
+from retinue.drivers.joins import joined_token
 from retinue.drivers.registry import CopyableRegistry, Registry, open_registry
 from retinue.drivers.sources import RegistrySource
 from retinue.drivers.state import State
@@ -22,9 +22,11 @@ HOME_SOURCE = "home"
 """Source name of the registry in the state folder."""
 
 
-def named_registries(settings: Settings, home: Registry, http: HttpClient) -> dict[str, Registry]:
+def named_registries(
+    settings: Settings, home: Registry, http: HttpClient, state: State | None = None
+) -> dict[str, Registry]:
     """The registries in the order in which they are believed: this state's, then the configured."""
-    configured = [configured_registry(location, settings, http) for location in settings.registries]
+    configured = [configured_registry(location, settings, http, state) for location in settings.registries]
     return {HOME_SOURCE: home, **{registry.name: registry for registry in configured}}
 
 
@@ -33,13 +35,16 @@ def configured_registry(
 ) -> CopyableRegistry:
     """The registry at a url or in a folder, with its table of the settings and this machine's logins.
 
-    The hub that runs on ``state`` gets the token of that state, and no other server does.
+    The hub that runs on ``state`` gets the token of that state, and a hub that it has joined the one that
+    was given out for it; no other server gets either.
     Raises InvalidSettingError and StateDamagedError.
     """
     hub = state.read_hub() if state is not None and "://" in location else None
     credentials: CredentialSource = DockerCredentials(environment(), Path.home())
     if state is not None and hub is not None and hub.url == _plain(location):
-        credentials = _StateLogin(state)
+        credentials = _TokenLogin(state.local_token)
+    elif state is not None and (joined := joined_token(state.keys, location)) is not None:
+        credentials = _TokenLogin(lambda: joined)
     tables = {_plain(table.url): table for table in settings.registry.values()}
     table = tables.get(_plain(location), RegistryTable(url=location))
     return open_registry(
@@ -53,14 +58,14 @@ def configured_registry(
     )
 
 
-class _StateLogin:
-    """Who we are at the hub of our own state."""
+class _TokenLogin:
+    """Who we are at a hub that knows us by a token."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
 
     async def find(self, host: str) -> Credentials:
-        return Credentials("retinue", self._state.local_token())
+        return Credentials("retinue", self._token())
 
 
 def _plain(url: str) -> str:
@@ -69,15 +74,10 @@ def _plain(url: str) -> str:
     return scheme + mark + rest.rpartition("@")[2] if mark else url
 
 
-def registry_sources(
-    settings: Settings, registries: Mapping[str, Registry], known: Iterable[Listing] = ()
-) -> list[RegistrySource]:
-    """The registries as sources of the directory; what is ``known`` of them is only revalidated."""
-    tag, kept = settings.directory.tag, tuple(known)
-    return [
-        RegistrySource(name, registry, tag=tag, known=[one for one in kept if one.source == name])
-        for name, registry in registries.items()
-    ]
+def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
+    """The registries as sources of the directory."""
+    tag = settings.directory.tag
+    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
 
 
 def guard_settings(settings: Settings) -> GuardSettings:

@@ -21,6 +21,7 @@ from retinue.protocols.pallet_card import encode_card, parse_card, render_card
 from retinue.workflows.loading import load_definition
 
 PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
+"""A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""
 
 _YAML = frozenset({".yaml", ".yml"})
 _JSON = frozenset({".json", ".jsonc"})

@@ -19,13 +19,15 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from retinue.core.errors import InvalidSettingError, PortInUseError
+from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
 
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 """Environment name of the descriptor that ties a child to its supervisor; its end ends the child."""
 
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
+
+_LOOPBACK_WAIT_S = 2.0
 
 _THREADS_GRACE_S = 5.0
 """How long the end of a process waits for skills that run in threads, which nothing can stop."""
@@ -60,6 +62,21 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def check_loopback() -> None:
+    """Whether processes of this machine reach each other; raises StateError.
+
+    Without it every agent would start, and none would ever become ready.
+    """
+    try:
+        with _listen("127.0.0.1", 0) as listener:
+            socket.create_connection(listener.getsockname(), _LOOPBACK_WAIT_S).close()
+    except OSError as error:
+        raise StateError(
+            f"this machine does not reach itself at 127.0.0.1: {error.strerror or error}",
+            remedy="bring its loopback up, such as with: ip link set lo up",
+        ) from error
 
 
 def url_of(listener: socket.socket, *, shown_host: str | None = None) -> str:

@@ -18,6 +18,7 @@ import pyjson5
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import Trait
+from retinue.mesh.access import AccessRule
 from retinue.mesh.visibility import apply_lists
 from retinue.protocols.json_values import name_shape
 
@@ -28,7 +29,10 @@ MAX_FILE_BYTES = 1024 * 1024
 _BYTES = re.compile(r"b'(\w+)'")
 """How pyjson5 writes what it misses: ``Unclosed b'object'``."""
 
-_KNOWN = ("name", "version", "entry", "description", "topics", "scores", "traits", "mcp")
+_KNOWN = ("name", "version", "entry", "description", "topics", "scores", "traits", "mcp", "access")
+
+
+_NO_LISTS = AccessRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Target:
 
     agent: Agent
     files: tuple[Path, ...]
+    access: AccessRule = _NO_LISTS
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
@@ -154,7 +159,18 @@ def _load_agent_file(path: Path) -> Target:
         expose = _texts(lists, "expose_tools", path) or ()
         private = _texts(lists, "private_tools", path) or ()
         agent.replace_skills(apply_lists(agent.record(), expose_tools=expose, private_tools=private).skills)
-    return Target(agent, (path, *loaded.files))
+    return Target(agent, (path, *loaded.files), _access(facts, path))
+
+
+def _access(facts: Mapping[str, Any], path: Path) -> AccessRule:
+    lists = facts.get("access")
+    if lists is None:
+        return _NO_LISTS
+    if not isinstance(lists, Mapping) or lists.keys() - {"receive", "send"}:
+        raise InvalidSettingError(
+            f"{path.name}: access", _found(lists), remedy='write {"receive": [...], "send": [...]}'
+        )
+    return AccessRule(_texts(lists, "receive", path), _texts(lists, "send", path))
 
 
 def _read_agent_file(path: Path) -> Mapping[str, Any]:

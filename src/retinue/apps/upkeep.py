@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import probe
+from retinue.drivers.state import State
 from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Entry
 from retinue.mesh.pulse import Pulses
 
 _log = structlog.get_logger("retinue.upkeep")
 
 _RETRY_S = 5.0
 """How often an agent that does not answer well is asked again; the others are asked at each refresh."""
+
+
+async def watch_folder(state: State, on_loss: Callable[[], None], *, every_s: float = 2.0) -> None:
+    """Call ``on_loss`` once when the state folder is no longer the one that stands there now.
+
+    Its database stays open and would go on taking what nobody can ever read again.
+    """
+    folder = state.identity()
+    while state.identity() == folder:
+        await asyncio.sleep(every_s)
+    on_loss()
 
 
 class Upkeep:
@@ -44,16 +56,18 @@ class Upkeep:
 
     async def _refresh(self) -> None:
         await self._directory.refresh(thorough=False)
-        await self._probe(self._directory.list_all())
+        await self._probe([one async for page in self._directory.iterate_pages() for one in page])
 
     async def _ask_the_lost(self) -> None:
         await self._directory.ensure_fresh()
-        lost = [one for one in self._directory.list_all() if one.health != "healthy"]
+        lost = [
+            one async for page in self._directory.iterate_pages() for one in page if one.health != "healthy"
+        ]
         await self._probe(lost)
 
-    async def _probe(self, listings: Iterable[Listing]) -> None:
+    async def _probe(self, agents: Sequence[Entry]) -> None:
         timeout_s = self._probe_timeout_s
-        await probe(self._directory, self._pulses, listings, self._http, timeout_s=timeout_s)
+        await probe(self._directory, self._pulses, agents, self._http, timeout_s=timeout_s)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:

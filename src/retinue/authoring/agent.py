@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -20,6 +21,12 @@ from retinue.mesh.guards import fresh_trace
 from retinue.mesh.schema import check_skill
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_NAME_CHARACTERS = 128
+"""A registry keeps the card in a repository of this name, which has at most 255."""
+
+_VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]{0,63}")
+"""Wider than semver: cards are read leniently, but a version without a number sorts nowhere."""
 
 
 class Agent:
@@ -48,7 +55,7 @@ class Agent:
         skills: Iterable[Skill] = (),
     ) -> None:
         self._name = _check_name(name)
-        self.version = version
+        self.version = _check_version(version)
         self._facts: dict[str, Any] = {
             "title": title,
             "description": description,
@@ -97,7 +104,7 @@ class Agent:
         """Let what an ``agent.json`` says win over the Python object; None leaves a fact as it is."""
         if name is not None:
             self._name = _check_name(name)
-        self.version = version or self.version
+        self.version = _check_version(version) or self.version
         given = {"description": description, "topics": topics, "scores": scores, "traits": traits}
         for fact, value in given.items():
             if value is not None:
@@ -280,7 +287,21 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         raise RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
+def _check_version(version: str | None) -> str | None:
+    if version is not None and not _VERSION.fullmatch(version):
+        raise InvalidSettingError(
+            "version", f"{version[:80]!r} is no version", remedy="begin with a number, such as 1.0.0"
+        )
+    return version
+
+
 def _check_name(name: str) -> str:
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidSettingError(
+            "name",
+            f"{name[:20]!r}… has {len(name)} characters",
+            remedy=f"use at most {MAX_NAME_CHARACTERS}",
+        )
     if not name or any(c.isspace() or c in "/@" for c in name):
         raise InvalidSettingError(
             "name",

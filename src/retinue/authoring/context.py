@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext
-from retinue.core.errors import CallTimedOutError, RemoteFaultError, RetinueError
+from retinue.core.errors import CallTimedOutError, GuardError, RemoteFaultError, RetinueError
 from retinue.mesh.channel import Channel, LogLevel
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import Departure, Passage
@@ -52,6 +52,11 @@ class Context:
     def deadline(self) -> float | None:
         """When the caller stops waiting, in the event loop's time; None = the door's default."""
         return self._call.deadline
+
+    @property
+    def calls_left(self) -> int:
+        """How many further calls this one may still cause."""
+        return self._passage.budget.left
 
     @property
     def cancelled(self) -> bool:
@@ -117,9 +122,14 @@ class Context:
             setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
-        with self._passage.outgoing(limit_s) as departure:
+        call_id = uuid.uuid4().hex
+        try:
+            departure = self._passage.outgoing(limit_s)
+        except GuardError as refused:
+            return Outcome(call_id, skill, "refused", error=refused)
+        with departure:
             call = Call(
-                id=uuid.uuid4().hex,
+                id=call_id,
                 skill=skill,
                 arguments=dict(arguments or {}),
                 principal=Principal(self._agent, "agent", self._outgoing_scopes()),

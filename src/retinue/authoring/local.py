@@ -23,8 +23,10 @@ from retinue.core.errors import (
     VersionConflictError,
 )
 from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.mesh.access import AgentView, is_seen
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls, Dispatcher, Lookup, TimeoutSettings
+from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.visibility import is_visible
@@ -94,13 +96,20 @@ class LocalLookup:
         return self._listings.keys()
 
     def find(
-        self, skill_id: str, scopes: frozenset[str], agent: str | None, version_range: str | None = None
+        self,
+        skill_id: str,
+        scopes: frozenset[str],
+        agent: str | None,
+        version_range: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
         """The listings that offer the skill to such a caller, in such a version."""
         found = tuple(
             listing
             for listing, skill in self._by_skill.get(skill_id, ())
-            if (agent is None or listing.record.name == agent) and is_visible(skill, scopes)
+            if (agent is None or listing.record.name == agent)
+            and is_visible(skill, scopes)
+            and is_seen(view, listing.record.name)
         )
         return found if version_range is None else select_candidates(found, version_range=version_range)
 
@@ -111,27 +120,31 @@ class LocalLookup:
         *,
         version_range: str | None = None,
         agent: str | None = None,
+        view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
-        if agent is not None and agent not in self._listings:
+        if agent is not None and not (agent in self._listings and is_seen(view, agent)):
             raise UnknownAgentError(agent)
-        found = self.find(skill_id, scopes, agent, version_range)
+        found = self.find(skill_id, scopes, agent, version_range, view)
         if found:
             return found
-        if version_range is not None and (offered := self.find(skill_id, scopes, agent)):
+        if version_range is not None and (offered := self.find(skill_id, scopes, agent, view=view)):
             versions = [listing.record.version or "none" for listing in offered]
             raise VersionConflictError(skill_id, version_range, versions)
         raise UnknownSkillError(skill_id)
 
-    async def reread(self, listing: Listing) -> Listing | None:
-        return self._listings.get(listing.record.name)
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return self._listings.get(candidate.name)
 
-    def mark_reachable(self, listing: Listing) -> None:
+    async def reread(self, listing: Candidate) -> Listing | None:
+        return self._listings.get(listing.name)
+
+    def mark_reachable(self, listing: Candidate) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
         """Nothing to note: there is no other one to prefer."""
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         """Nothing to note: an agent of this process is where we are."""
 
 
@@ -153,26 +166,32 @@ class LocalFirst:
         *,
         version_range: str | None = None,
         agent: str | None = None,
-    ) -> tuple[Listing, ...]:
-        if found := self._local.find(skill_id, scopes, agent, version_range):
+        view: AgentView | None = None,
+    ) -> tuple[Candidate, ...]:
+        if found := self._local.find(skill_id, scopes, agent, version_range, view):
             return found
-        if agent is not None and agent in self._local.names:
-            return await self._local.resolve_skill(skill_id, scopes, version_range=version_range, agent=agent)
-        return await self._others.resolve_skill(skill_id, scopes, version_range=version_range, agent=agent)
+        is_local = agent is not None and agent in self._local.names and is_seen(view, agent)
+        lookup: Lookup = self._local if is_local else self._others
+        return await lookup.resolve_skill(
+            skill_id, scopes, version_range=version_range, agent=agent, view=view
+        )
 
-    async def reread(self, listing: Listing) -> Listing | None:
+    async def open(self, candidate: Candidate) -> Listing | None:
+        return await self._of(candidate).open(candidate)
+
+    async def reread(self, listing: Candidate) -> Listing | None:
         return await self._of(listing).reread(listing)
 
-    def mark_reachable(self, listing: Listing) -> None:
+    def mark_reachable(self, listing: Candidate) -> None:
         self._of(listing).mark_reachable(listing)
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
         self._of(listing).mark_degraded(listing, reason)
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         self._of(listing).mark_unreachable(listing, error)
 
-    def _of(self, listing: Listing) -> Lookup:
+    def _of(self, listing: Candidate) -> Lookup:
         return self._local if listing.source == LOCAL_SOURCE else self._others
 
 

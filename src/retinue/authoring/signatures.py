@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 import orjson
@@ -103,23 +104,40 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
         plain = value
     # orjson writes NaN and the infinities as null, pydantic those in parts without a type of their own:
     # a number would silently become nothing
-    if b"null" in encoded and (_has_nonfinite(value) or _has_nonfinite(given)):
-        raise OutputInvalidError(where, [Problem("", "no JSON value: a float that is not finite")])
+    if b"null" in encoded:
+        path = _find_nonfinite(value)
+        path = _find_nonfinite(given) if path is None else path
+        if path is not None:
+            shown = ".".join(path)
+            at = f" at {shown}" if shown else ""
+            raise OutputInvalidError(
+                where, [Problem(shown, f"no JSON value: a float that is not finite{at}")]
+            )
     return plain
 
 
-def _has_nonfinite(value: Any) -> bool:
-    pending = [value]
+def _find_nonfinite(value: Any) -> tuple[str, ...] | None:
+    """Where a number stands that JSON cannot carry; None where all can be carried."""
+    pending: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while pending:
-        one = pending.pop()
-        if isinstance(one, float):
-            if not math.isfinite(one):
-                return True
-        elif isinstance(one, Mapping):
-            pending.extend(one.values())
-        elif isinstance(one, list | tuple):
-            pending.extend(one)
-    return False
+        path, one = pending.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            return path
+        pending.extend(((*path, str(key)), part) for key, part in _parts_of(one))
+    return None
+
+
+def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What a result is made of, in every form in which pydantic and orjson write it."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return enumerate(value)
+    if isinstance(value, BaseModel):
+        return [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in fields(value)]
+    return ()
 
 
 def _dotted(location: tuple[str | int, ...]) -> str:
@@ -136,7 +154,7 @@ def read_signature(function: Callable[..., Any], where: str) -> Signature:
         ) from error
     context_name: str | None = None
     is_open = False
-    fields: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     names: dict[str, str] = {}
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
@@ -155,10 +173,10 @@ def read_signature(function: Callable[..., Any], where: str) -> Signature:
             # a field may not start with "_" nor shadow a model's attribute: the wire keeps the true name
             field = f"p_{parameter.name}"
             names[field] = parameter.name
-            fields[field] = (annotation, _field(default, parameter.name))
+            parameters[field] = (annotation, _field(default, parameter.name))
     shape = _OpenArguments if is_open else _Arguments
     try:
-        arguments = create_model("Arguments", __base__=shape, **fields)
+        arguments = create_model("Arguments", __base__=shape, **parameters)
         input_schema = _render(arguments.model_json_schema, "validation", "Arguments")
         returned = hints.get("return", Any)
         result = None if returned is Any else TypeAdapter(returned)

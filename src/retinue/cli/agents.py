@@ -13,15 +13,19 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
+_NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
+
 
 @click.command()
+@click.argument("text", required=False, default="")
 @json_option
-def agents(as_json: bool) -> None:
+def agents(text: str, as_json: bool) -> None:
     """List the agents.
 
-    Every agent of the registries, whether it answers, and since when and why it does not.
+    Every agent of the registries, whether it answers, and since when and why it does not. TEXT are words
+    of what is wanted: then only agents that fit, the best first.
     """
-    reply = run_command(_ask("list_agents", {}))
+    reply = run_command(_list_agents(text))
     if as_json:
         print_json(reply)
         return
@@ -35,7 +39,7 @@ def agents(as_json: bool) -> None:
             ],
         )
     else:
-        note("no agents yet; start one: retinue serve agent.py")
+        note(f"no agent fits {text!r}; see all: retinue agents" if text else _NO_AGENTS)
     for row in rows:
         if row.get("last_error"):
             warn(f"{row['name']} {_say_status(row)}: {row['last_error']}")
@@ -108,6 +112,19 @@ def say_fields(schema: Any) -> str:
         return ", ".join(name if name in required else f"{name}?" for name in fields)
     kind = schema.get("type")
     return clean(kind if isinstance(kind, str | list) else "")
+
+
+async def _list_agents(text: str) -> dict[str, Any]:
+    """The reply of ``list_agents``, all of its pages in one."""
+    rows: list[Any] = []
+    wanted = {"query": text} if text.strip() else {}
+    async with open_session().client() as client:
+        while True:
+            reply: dict[str, Any] = await client.get("list_agents", wanted)
+            rows += reply["agents"]
+            if "next" not in reply:
+                return {**reply, "agents": rows}
+            wanted["after"] = reply["next"]
 
 
 async def _ask(skill: str, arguments: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import json_option, read_object
 from retinue.cli.output import note, print_json, warn
 from retinue.cli.session import open_session, run_command
+from retinue.core.errors import CallTimedOutError, RemoteFaultError, RetinueError
 
 if TYPE_CHECKING:
     from retinue.core.call import Outcome
@@ -50,6 +52,18 @@ def call(
 
 async def _call(skill: str, arguments: dict[str, Any], **options: Any) -> Outcome:
     async with open_session().client() as client:
+        began = time.monotonic()
         outcome = await client.ask(skill, arguments, **options)
+        # a skill in between may have given its own calls less
+        if _is_own_timeout(outcome.error) and time.monotonic() - began > 0.9 * options["timeout_s"]:
+            raise CallTimedOutError(skill, options["timeout_s"], layer="caller", setting="--timeout")
         outcome.get()
         return outcome
+
+
+def _is_own_timeout(error: RetinueError | None) -> bool:
+    """Whether the time that ran out is the one of this command, wherever that was noticed."""
+    if isinstance(error, RemoteFaultError):
+        facts = error.fault_data if isinstance(error.fault_data, dict) else {}
+        return error.remote_type == CallTimedOutError.type and facts.get("layer") == "caller"
+    return isinstance(error, CallTimedOutError) and error.layer == "caller"

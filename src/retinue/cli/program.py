@@ -41,11 +41,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("find:find", "Find skills by words or by id."),
         "call": ("call:call", "Call a skill, whoever offers it."),
+        "connect": ("connect:connect", "Connect an MCP client to the hub."),
     },
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),
         "worker": ("worker:worker", "Run workflows beside the hub."),
         "workflows": ("workflows:workflows", "List the workflows."),
+    },
+    "Access": {
+        "token": ("token:token", "Give out tokens, list them, take them back."),
     },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from retinue.cli.options import registry_option
@@ -39,15 +41,19 @@ def serve(
     """Serve an agent and publish it.
 
     TARGET is file.py[:name], module:name or an agent.json. The agent is published when it answers and
-    forgotten when it stops (Ctrl-C).
+    forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to what
+    "retinue token new --join" printed there, and give the hub's url to --join.
     """
     from retinue.apps.agent import ServeOptions, serve_agent
     from retinue.apps.catalog import check_location
     from retinue.apps.reloading import serve_reloading
     from retinue.apps.serving import run_loop
     from retinue.apps.targets import Target, load_target
+    from retinue.drivers.joins import JOIN_VARIABLE, accept_join, parse_join
 
     session = open_session(log_level="info")
+    if hub_url is not None and (text := os.environ.pop(JOIN_VARIABLE, "")):
+        accept_join(session.state.keys, hub_url, parse_join(text))
     options = ServeOptions(
         host=host,
         port=port,

@@ -15,11 +15,16 @@ PartKind = Literal["text", "data", "image", "audio", "file", "resource"]
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, and what that caller may see: scopes ``exposed``, ``mesh``, ``private``, ``runs_code``."""
+    """Who calls, and what that caller may see: scopes ``exposed``, ``mesh``, ``private``, ``runs_code``.
+
+    ``kind`` mesh = whoever holds a secret of the mesh itself, and may speak for others. ``agents`` are
+    globs of the agents that the caller sees at all; none = every one (``mesh.access``).
+    """
 
     id: str
     kind: PrincipalKind
     scopes: frozenset[str] = frozenset({"exposed"})
+    agents: tuple[str, ...] = ()
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))

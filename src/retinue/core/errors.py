@@ -18,11 +18,13 @@ RetinueError
 │   ├── UnknownRunError
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
+│   ├── UnknownTokenError     no token of this id
 │   ├── AmbiguousNameError
 │   └── VersionConflictError  offered, but in no version of the asked range
 ├── AccessError
 │   ├── NotAuthenticatedError
 │   └── NotAllowedError
+│       └── InsufficientScopeError  a token that is good, but not for this
 ├── GuardError                the trace guard refused
 │   ├── CallTooDeepError      depth over the limit, or a hub loop
 │   ├── BudgetSpentError      the trace has no calls or seconds left
@@ -307,6 +309,18 @@ class UnknownWorkflowError(LookupFailedError):
         self.near = tuple(near)
 
 
+class UnknownTokenError(LookupFailedError):
+    """No token has this id."""
+
+    type = "unknown_token"
+
+    def __init__(self, token_id: str, *, near: Sequence[str] = ()) -> None:
+        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue token list"
+        super().__init__(f"Unknown token: {token_id}", remedy=remedy)
+        self.token_id = token_id
+        self.near = tuple(near)
+
+
 class AmbiguousNameError(LookupFailedError):
     """A bare name fits several things and nothing decides between them."""
 
@@ -354,6 +368,20 @@ class NotAllowedError(AccessError):
     """A known caller without the needed scope, or a request from a place that may not ask."""
 
     type = "not_allowed"
+
+
+class InsufficientScopeError(NotAllowedError):
+    """A good token without a scope that is wanted here; ``scopes`` are those that would do."""
+
+    type = "insufficient_scope"
+
+    def __init__(self, message: str, *, scopes: Sequence[str], remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.scopes = tuple(scopes)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"scopes": list(self.scopes)}
 
 
 class GuardError(RetinueError):
@@ -569,7 +597,8 @@ class RemoteFaultError(ExecutionError):
     type = "remote_error"
 
     def __init__(self, agent: str, code: int, message: str, fault_data: Any = None) -> None:
-        super().__init__(message)
+        remedy = fault_data.get("remedy") if isinstance(fault_data, Mapping) else None
+        super().__init__(message, remedy=remedy if isinstance(remedy, str) else "")
         self.agent = agent
         self.code = code
         self.fault_data = fault_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Visibility = Literal["private", "mesh", "exposed"]
 """Who sees a skill: its process · this mesh · MCP clients too (DESIGN 2, visibility)."""
@@ -156,8 +156,7 @@ class AgentRecord:
         return next((e.url for e in self.endpoints if e.protocol == "execute"), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ListingKey:
+class ListingKey(NamedTuple):
     """Identity of a listing: the source, and the repository or RID within it."""
 
     source: str
@@ -206,10 +205,32 @@ class Listing:
         return ListingKey(self.source, self.key)
 
     @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def version(self) -> str | None:
+        return self.record.version
+
+    @property
+    def url(self) -> str | None:
+        """As `AgentRecord.url`."""
+        return self.record.url
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.record.labels
+
+    @property
     def health(self) -> Health:
         """What was measured, in one word."""
-        if self.reachable is None:
-            return "unknown"
-        if not self.reachable:
-            return "unreachable"
-        return "healthy" if self.last_error is None else "degraded"
+        return say_health(self.reachable, self.last_error)
+
+
+def say_health(reachable: bool | None, last_error: str | None) -> Health:
+    """One word for what was measured of an agent."""
+    if reachable is None:
+        return "unknown"
+    if not reachable:
+        return "unreachable"
+    return "healthy" if last_error is None else "degraded"

@@ -27,6 +27,26 @@ _MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE TABLE audit (id INTEGER PRIMARY KEY AUTOINCREMENT, row BLOB NOT NULL);
     """,
+    """
+    ALTER TABLE listings RENAME TO listings_before;
+    CREATE TABLE listings (
+        source TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, version TEXT, url TEXT,
+        tag TEXT, digest TEXT, owner TEXT, published_at TEXT,
+        skills TEXT NOT NULL, kinds TEXT NOT NULL, roles TEXT, labels TEXT,
+        enabled INTEGER NOT NULL, reachable INTEGER, since TEXT, last_error TEXT, form TEXT NOT NULL,
+        PRIMARY KEY (source, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE cards (
+        source TEXT NOT NULL, key TEXT NOT NULL, raw BLOB NOT NULL, rendered INTEGER NOT NULL,
+        hash TEXT, fetched_at TEXT, etag TEXT, signature TEXT NOT NULL, hops TEXT NOT NULL,
+        UNIQUE (source, key)
+    );
+    INSERT INTO listings SELECT source, key, name, version, NULL, tag, digest, owner, published_at,
+        '[]', '', NULL, NULL, enabled, reachable, since, last_error, '' FROM listings_before;
+    INSERT INTO cards SELECT source, key, raw, rendered, hash, fetched_at, etag, signature, hops
+        FROM listings_before;
+    DROP TABLE listings_before;
+    """,
 )
 """One script per ``user_version``; append, never change one that was released."""
 

@@ -17,6 +17,7 @@ from retinue.core.errors import (
     CallTimedOutError,
     MalformedArtifactError,
     ReferenceNotFoundError,
+    RegistryError,
     RegistryRefusedError,
     RegistryUnreachableError,
 )
@@ -28,9 +29,10 @@ from retinue.drivers.http import (
     UrlRefusedError,
     trust_authorities,
 )
-from retinue.protocols.oci import flows, pushing
+from retinue.protocols.oci import bulk, flows, pushing
 from retinue.protocols.oci.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
 from retinue.protocols.oci.auth import Credentials, Login, authorized
+from retinue.protocols.oci.bulk import Pulled
 from retinue.protocols.oci.catalog import Catalog
 from retinue.protocols.oci.exchange import Flow, Request, Response, origin_of
 from retinue.protocols.oci.manifest import Descriptor, StoredManifest
@@ -117,6 +119,18 @@ class HttpRegistry:
 
     async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
         return await self._read(lambda: flows.pull(reference, known_digest=known_digest))
+
+    async def pull_many(self, references: Sequence[Reference]) -> Pulled:
+        """Artifacts by digest in one request, of each repository one; what is left out may be asked again.
+
+        Empty where the registry is none of ours, and where anything but a single artifact is wrong: then
+        pulling one by one tells what.
+        """
+        try:
+            return await self._read(lambda: bulk.pull_many(references))
+        except RegistryError as error:
+            _log.info("registry asked one by one", registry=self.name, error=error.message)
+            return {}
 
     async def pull_manifest(self, reference: Reference) -> StoredManifest:
         return await self._read(lambda: flows.pull_manifest(reference))

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,7 +45,7 @@ from retinue.protocols.oci.artifacts import (
     render_artifact,
     same_owner,
 )
-from retinue.protocols.oci.catalog import Heads
+from retinue.protocols.oci.catalog import Catalog, Heads
 from retinue.protocols.oci.index import Index
 from retinue.protocols.oci.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
 from retinue.protocols.oci.reference import (
@@ -95,9 +95,10 @@ class LayoutRegistry:
         """All repositories that hold something, damaged ones included, in lexical order."""
         return await asyncio.to_thread(self._walk)
 
-    async def list_heads(self) -> dict[str, Heads]:
-        """What the tags of all repositories mean; damaged ones are left out."""
-        return await asyncio.to_thread(self._read_heads)
+    async def read_catalog(self) -> Catalog:
+        """All repositories, and what their tags mean; nothing is told of damaged ones."""
+        repositories = await self.list_repositories()
+        return Catalog(tuple(repositories), await asyncio.to_thread(self._read_heads, repositories))
 
     async def list_tags(self, repository: str) -> list[str]:
         """All tags in lexical order; none for an unknown repository. Raises StateDamagedError."""
@@ -114,6 +115,13 @@ class LayoutRegistry:
     async def find_manifest(self, repository: str, target: str) -> StoredManifest | None:
         """The stored manifest of a tag or digest, exact bytes."""
         return self._layout(repository).find_manifest(target)
+
+    async def find_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
+        """Manifests by repository, for the digests wanted of each, until ``limit_bytes`` are full.
+
+        None stands for one that is not there, is damaged, or is too large by itself.
+        """
+        return await asyncio.to_thread(self._read_manifests, wanted, limit_bytes)
 
     async def find_blob(self, repository: str, digest: str) -> bytes | None:
         """Content by digest, verified: stored, or uploaded for a manifest that is still to come."""
@@ -285,19 +293,42 @@ class LayoutRegistry:
             raise InvalidReferenceError(repository, f"{', '.join(sorted(RESERVED_PARTS))} are kept names")
         return parts
 
-    def _read_heads(self) -> dict[str, Heads]:
-        found: dict[str, Heads] = {}
-        for repository in self._walk():
+    def _read_heads(self, repositories: Iterable[str]) -> dict[str, Heads]:
+        heads: dict[str, Heads] = {}
+        for repository in repositories:
             with suppress(StateDamagedError, BusyError, InvalidReferenceError):
                 if (index := self._layout(repository).read_index()) is not None:
                     entries = {tag: index.find(tag) for tag in index.tags}
-                    found[repository] = {tag: e.digest for tag, e in entries.items() if e is not None}
+                    heads[repository] = {tag: e.digest for tag, e in entries.items() if e is not None}
+        return heads
+
+    def _read_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        left = limit_bytes
+        for repository, digest in wanted.items():
+            content = None
+            with suppress(StateDamagedError, BusyError, InvalidReferenceError):
+                content = self._find_small_manifest(repository, digest, limit_bytes)
+            if content is not None and len(content) > left:
+                break
+            found[repository] = content
+            left -= len(content or b"")
         return found
+
+    def _find_small_manifest(self, repository: str, digest: str, limit_bytes: int) -> bytes | None:
+        layout = self._layout(repository)
+        index = layout.read_index()
+        entry = index.find(digest) if index is not None else None
+        if entry is None or entry.size_bytes > limit_bytes:
+            return None
+        stored = layout.find_manifest(digest)
+        return stored.content if stored is not None and len(stored.content) <= limit_bytes else None
 
     def _walk(self) -> list[str]:
         found: list[str] = []
-        for folder, folders, files in os.walk(self._root):
-            name = Path(folder).relative_to(self._root).as_posix()
+        root = str(self._root)
+        for folder, folders, files in os.walk(root):
+            name = folder[len(root) :].lstrip(os.sep).replace(os.sep, "/")
             if INDEX_FILE in files and is_repository(name):
                 found.append(name)
             folders[:] = [f for f in folders if f not in RESERVED_PARTS and is_repository(f)]

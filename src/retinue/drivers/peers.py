@@ -4,14 +4,15 @@ The body holds exactly the four keys of seed 001 (P-07); trace, idempotency key 
 headers. A reply's error comes back as the agent sent it: code, message and data.
 
 An agent's url comes from its card, and into a registry of others anybody may publish one: a token goes
-only to agents of the source that it was given for, and the state's own to no hub on another machine.
+only to agents of the source that it was given for, and the state's own to nobody on another machine.
+Beside the token stands for whom the call is made (``protocols.rights``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -33,10 +34,15 @@ from retinue.drivers.http import HttpClient, HttpResponse, ResponseTooLargeError
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Departure, Passage, Signer
 from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response, render_request
+from retinue.protocols.pallet_card import parse_card
+from retinue.protocols.rights import render_rights
 from retinue.protocols.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
 
 _UNBOUNDED_S = 3600.0
 """For calls without a deadline, whose time the dispatcher bounds."""
+
+_NO_SUCH_METHOD = -32601
+_CARD_TIMEOUT_S = 2.0
 
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 """A balancer or proxy that has lost the agent behind it; the call may have been there."""
@@ -45,15 +51,24 @@ _GATEWAY_FAILURES = frozenset({502, 503, 504})
 class PeerInvoker:
     """Runs skills of agents elsewhere; ``signer`` vouches for the trace that goes with each call.
 
-    ``tokens`` are by source: one is sent to the agents of that source and to no others.
+    ``tokens`` are by source: one is sent to the agents of that source and to no others, nor beyond this
+    machine. To agents of the source ``mesh`` goes what ``bearer`` makes for their url, on any machine.
     """
 
     def __init__(
-        self, http: HttpClient, *, signer: Signer | None = None, tokens: Mapping[str, str] | None = None
+        self,
+        http: HttpClient,
+        *,
+        signer: Signer | None = None,
+        tokens: Mapping[str, str] | None = None,
+        mesh: str | None = None,
+        bearer: Callable[[str], str] | None = None,
     ) -> None:
         self._http = http
         self._signer = signer
         self._tokens = dict(tokens or {})
+        self._mesh = mesh
+        self._bearer = bearer
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
@@ -62,24 +77,53 @@ class PeerInvoker:
         name, url = listing.record.name, listing.record.url
         if url is None:
             raise AgentUnreachableError(name, "(no url)", "its card names no url")
-        target = Target(name, url, name, skill.id, self._tokens.get(listing.source))
+        target = Target(name, url, name, skill.id, self.token_for(listing.source, url))
         with passage.forward() as departure:
-            return Answer(value=await execute(self._http, target, call, departure, self._signer))
+            try:
+                return Answer(value=await execute(self._http, target, call, departure, self._signer))
+            except RemoteFaultError as error:
+                if error.code == _NO_SUCH_METHOD and (other := await _find_other(self._http, name, url)):
+                    cause = f"another agent answers there: {other}"
+                    raise AgentUnreachableError(name, url, cause) from error
+                raise
+
+    def token_for(self, source: str, url: str) -> str | None:
+        """What to send to an agent of ``source`` at ``url``."""
+        if self._bearer is not None and source == self._mesh:
+            return self._bearer(url)
+        return self._tokens.get(source) if is_loopback(url) else None
+
+
+async def _find_other(http: HttpClient, name: str, url: str) -> str | None:
+    """Whose card is shown at the url, when it is not that of ``name``: its port may have a new owner."""
+    try:
+        reply = await http.request("GET", f"{url.rstrip('/')}/agent-card", timeout_s=_CARD_TIMEOUT_S)
+        shown = parse_card(reply.body, reference=url).name if reply.status == 200 else name
+    except (TransportError, RetinueError):
+        return None
+    return shown if shown != name else None
 
 
 class HubCalls:
     """The mesh behind a hub: every call goes to its ``/execute``, which finds the agent.
 
-    ``token`` is that of this machine's state, which means nothing to a hub elsewhere.
+    ``token`` is that of this machine's state, which means nothing to a hub elsewhere; ``joined`` the one
+    that this very hub gave out for this machine.
     """
 
     def __init__(
-        self, http: HttpClient, url: str, *, token: str | None = None, signer: Signer | None = None
+        self,
+        http: HttpClient,
+        url: str,
+        *,
+        token: str | None = None,
+        joined: str | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._http = http
         self._url = url
         self._signer = signer
-        self._token = token if is_loopback(url) else None
+        self._token = joined or (token if is_loopback(url) else None)
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub tells it; ``agent`` stays None where only the hub knows it."""
@@ -167,9 +211,8 @@ def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str,
         headers["x-retinue-version"] = call.version_range
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
-        if "runs_code" not in call.principal.scopes:
-            # the token is this process's own; its caller may have fewer rights
-            headers["x-retinue-rights"] = " ".join(sorted(call.principal.scopes))
+        # the token is this process's own; its caller is another, and may have fewer rights
+        headers |= render_rights(call.principal)
     return headers
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.core.errors import CallTimedOutError, InvalidRequestError, MalformedArtifactError, ParseError
-from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient, HttpResponse, TransportError
 from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Candidate
 from retinue.mesh.pulse import Pulses, note_health
 from retinue.protocols.jsonrpc import parse_response, render_request
 from retinue.protocols.pallet_card import parse_card
@@ -64,25 +64,30 @@ async def answers(http: HttpClient, url: str, *, timeout_s: float) -> str | None
 
 
 async def probe(
-    directory: Directory, pulses: Pulses, listings: Iterable[Listing], http: HttpClient, *, timeout_s: float
+    directory: Directory,
+    pulses: Pulses,
+    agents: Sequence[Candidate],
+    http: HttpClient,
+    *,
+    timeout_s: float,
 ) -> None:
     """Ask agents whether they are there, and note what that makes of their health."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+    waiting = iter(agents)
 
-    async def ask(listing: Listing) -> None:
-        record = listing.record
-        if record.url is None:
-            return
-        async with limit:
-            trouble = await find_trouble(http, record.url, timeout_s=timeout_s, name=record.name)
-        pulse = pulses.of(listing)
-        if trouble is None:
-            pulse.probe_answered()
-        else:
-            pulse.probe_failed(trouble.reason, certain=trouble.certain)
-        note_health(pulse, listing, directory)
+    async def ask() -> None:
+        for agent in waiting:
+            if agent.url is None:
+                continue
+            trouble = await find_trouble(http, agent.url, timeout_s=timeout_s, name=agent.name)
+            pulse = pulses.of(agent)
+            if trouble is None:
+                pulse.probe_answered()
+            else:
+                pulse.probe_failed(trouble.reason, certain=trouble.certain)
+            note_health(pulse, agent, directory)
 
-    await asyncio.gather(*(ask(listing) for listing in listings))
+    # a few that go on asking, rather than a task for each of a hundred thousand
+    await asyncio.gather(*(ask() for _ in range(min(_AT_ONCE, len(agents)))))
 
 
 def _judge_card(reply: HttpResponse, url: str, name: str | None) -> Trouble | None:

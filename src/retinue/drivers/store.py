@@ -2,7 +2,9 @@
 
 Nothing in it is a source of truth: listings come again from the registries, so that a damaged file
 may be moved away at the cost of measurements, choices and the audit trail. Cards are kept as the
-bytes received and parsed again on loading; columns repeat only what is asked for.
+bytes received, and parsed again when one is wanted whole. What a directory keeps in memory stands in
+columns beside them, so that opening a hundred thousand parses none; rows that another version wrote
+are read anew from their cards.
 """
 
 from __future__ import annotations
@@ -10,21 +12,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 import structlog
 
-from retinue.core.errors import (
-    MalformedArtifactError,
-    StateError,
-)
-from retinue.core.record import Listing, ListingKey, SignatureState
+from retinue.core.errors import MalformedArtifactError, StateError
+from retinue.core.record import Listing, ListingKey, SignatureState, Skill
 from retinue.drivers.database import Database
-from retinue.protocols.pallet_card import encode_card, parse_card, render_card
+from retinue.mesh.entry import Entry, entry_of, make_entry
+from retinue.protocols.pallet_card import encode_card, parse_card, parse_skill, render_card
 
 _log = structlog.get_logger("retinue.store")
 
@@ -37,12 +38,34 @@ AUDIT_KEEP_ROWS = 100_000
 
 _ALL_SCOPES = frozenset({"mesh", "exposed"})
 
-_COLUMNS = (
-    "source, key, name, version, tag, digest, hash, raw, rendered, published_at, fetched_at, etag, owner, "
-    "signature, hops, enabled, reachable, since, last_error"
+FORM = f"1 {version('retinue')}"
+"""Changes whenever the same card could give other columns; it is read anew then."""
+
+_READ_ANEW = 500
+
+_SHORT = (
+    "source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels, "
+    "enabled, reachable, since, last_error"
 )
-_PUT = f"INSERT OR REPLACE INTO listings ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"  # noqa: S608
-_LOAD = f"SELECT {_COLUMNS} FROM listings ORDER BY source, key"  # noqa: S608
+_WHOLE = (
+    "source, key, raw, rendered, hash, fetched_at, etag, signature, hops, "
+    "tag, digest, owner, published_at, enabled, reachable, since, last_error"
+)
+_PUT = f"INSERT OR REPLACE INTO listings ({_SHORT}, form) VALUES ({', '.join('?' * 18)})"  # noqa: S608
+_PUT_CARD = (
+    "INSERT OR REPLACE INTO cards (source, key, raw, rendered, hash, fetched_at, etag, signature, hops) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_NOTE = (
+    "UPDATE listings SET enabled = ?, reachable = ?, since = ?, last_error = ? WHERE source = ? AND key = ?"
+)
+_LOAD = f"SELECT {_SHORT} FROM listings WHERE form = ? ORDER BY source, key"  # noqa: S608
+_OPEN = f"SELECT {_WHOLE} FROM listings JOIN cards USING (source, key)"  # noqa: S608
+_FIND = f"{_OPEN} WHERE source = ? AND key = ?"
+_FIND_CARD = (
+    "SELECT raw FROM listings JOIN cards USING (source, key) WHERE source = ? AND key = ? AND digest IS ?"
+)
+_FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_READ_ANEW}"
 
 
 class SqliteListings:
@@ -54,31 +77,75 @@ class SqliteListings:
 
     def __init__(self, path: Path) -> None:
         self._database = Database(path)
+        try:
+            self._read_anew()
+        except BaseException:
+            self._database.close()
+            raise
 
-    def load(self) -> Iterator[Listing]:
+    def load(self) -> Iterator[Entry]:
         with self._database.reading() as connection:
-            for row in connection.execute(_LOAD):
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            for row in cursor.execute(_LOAD, (FORM,)):
                 try:
-                    listing = _parse_row(row)
-                except (MalformedArtifactError, ValueError) as error:
-                    # Written under other rules; its source gives it again in today's form.
-                    _log.warning("listing dropped", source=row["source"], key=row["key"], error=str(error))
+                    entry = _parse_entry(row)
+                except ValueError as error:
+                    # not as we write it; its source gives it again
+                    _log.warning("listing dropped", source=row[0], key=row[1], error=str(error))
                     continue
-                yield listing
+                yield entry
+
+    def find(self, listing_id: ListingKey) -> Listing | None:
+        with self._database.reading() as connection:
+            row = connection.execute(_FIND, listing_id).fetchone()
+        return None if row is None else _open_row(row)
+
+    def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
+        found = (self.find(listing_id) for listing_id in listing_ids)
+        return [listing for listing in found if listing is not None]
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        with self._database.reading() as connection:
+            row = connection.execute(_FIND_CARD, (*entry.id, entry.digest)).fetchone()
+        try:
+            return None if row is None else parse_skill(row["raw"], skill_id, reference=entry.key)
+        except MalformedArtifactError:
+            return None
 
     def put_all(self, listings: Sequence[Listing]) -> None:
-        rows = [_render_row(listing) for listing in listings]
+        entries = [_render_entry(entry_of(listing)) for listing in listings]
+        cards = [_render_card(listing) for listing in listings]
         with self._database.writing() as connection:
-            connection.executemany(_PUT, rows)
+            connection.executemany(_PUT, entries)
+            connection.executemany(_PUT_CARD, cards)
 
-    def remove(self, listing_id: ListingKey) -> None:
+    def note_all(self, entries: Sequence[Entry]) -> None:
+        rows = [(e.enabled, e.reachable, _render_time(e.since), e.last_error, *e.id) for e in entries]
         with self._database.writing() as connection:
-            connection.execute(
-                "DELETE FROM listings WHERE source = ? AND key = ?", (listing_id.source, listing_id.key)
-            )
+            connection.executemany(_NOTE, rows)
+
+    def remove_all(self, listing_ids: Collection[ListingKey]) -> None:
+        with self._database.writing() as connection:
+            for table in ("listings", "cards"):
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE source = ? AND key = ?",  # noqa: S608
+                    listing_ids,
+                )
 
     def close(self) -> None:
         self._database.close()
+
+    def _read_anew(self) -> None:
+        """Make the columns of rows that another version wrote again from their cards."""
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(_FIND_OLD, (FORM,)).fetchall()
+            if not rows:
+                return
+            opened = {ListingKey(row["source"], row["key"]): _open_row(row) for row in rows}
+            self.put_all([listing for listing in opened.values() if listing is not None])
+            self.remove_all([listing_id for listing_id, listing in opened.items() if listing is None])
 
 
 class SqliteAudit:
@@ -135,30 +202,73 @@ class SqliteAudit:
             self._waiting.clear()
 
 
-def _render_row(listing: Listing) -> tuple[object, ...]:
-    record = listing.record
-    raw = listing.raw or encode_card(render_card(record, scopes=_ALL_SCOPES))
+def _render_entry(entry: Entry) -> tuple[object, ...]:
+    return (
+        *entry.id,
+        entry.name,
+        entry.version,
+        entry.url,
+        entry.tag,
+        entry.digest,
+        entry.owner,
+        _render_time(entry.published_at),
+        orjson.dumps(entry.skills).decode(),
+        entry.kinds,
+        orjson.dumps(entry.roles).decode() if entry.roles else None,
+        orjson.dumps(dict(entry.labels)).decode() if entry.labels else None,
+        entry.enabled,
+        entry.reachable,
+        _render_time(entry.since),
+        entry.last_error,
+        FORM,
+    )
+
+
+def _render_card(listing: Listing) -> tuple[object, ...]:
     return (
         listing.source,
         listing.key,
-        record.name,
-        record.version,
-        listing.tag,
-        listing.digest,
-        listing.hash,
-        raw,
+        listing.raw or encode_card(render_card(listing.record, scopes=_ALL_SCOPES)),
         not listing.raw,
-        _render_time(listing.published_at),
+        listing.hash,
         _render_time(listing.fetched_at),
         listing.etag,
-        listing.owner,
         listing.signature,
         orjson.dumps(listing.hops).decode(),
-        listing.enabled,
-        listing.reachable,
-        _render_time(listing.since),
-        listing.last_error,
     )
+
+
+def _parse_entry(row: tuple[Any, ...]) -> Entry:
+    source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels = row[:13]
+    enabled, reachable, since, last_error = row[13:]
+    return make_entry(
+        ListingKey(source, key),
+        name,
+        version,
+        url,
+        tag,
+        digest,
+        owner,
+        _parse_time(published_at),
+        orjson.loads(skills),
+        kinds,
+        tuple((role, kind) for role, kind in orjson.loads(roles)) if roles else (),
+        orjson.loads(labels) if labels else {},
+        bool(enabled),
+        None if reachable is None else bool(reachable),
+        _parse_time(since),
+        last_error,
+    )
+
+
+def _open_row(row: sqlite3.Row) -> Listing | None:
+    """The whole listing; None, and a line in the log, for a card that can be read no more."""
+    try:
+        return _parse_row(row)
+    except (MalformedArtifactError, ValueError) as error:
+        # Written under other rules; its source gives it again in today's form.
+        _log.warning("listing dropped", source=row["source"], key=row["key"], error=str(error))
+        return None
 
 
 def _parse_row(row: sqlite3.Row) -> Listing:

@@ -73,6 +73,7 @@ _TEXTS = (
     f"SELECT s.id, l.source, l.key, s.skill, {', '.join(f'w.{name}' for name in _FIELDS)} "  # noqa: S608
     "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
 )
+_MARKS = f"SELECT id, source, key, mark FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
 _ADD_TERM = (
     "INSERT INTO search_terms (stem, word, skills) VALUES (?, ?, ?) "
     "ON CONFLICT (stem) DO UPDATE SET skills = skills + excluded.skills"
@@ -153,6 +154,17 @@ class SqliteTextIndex:
             else:
                 rows = [row for of in listing_ids for row in connection.execute(one, (of.source, of.key))]
             return {ListingKey(row["source"], row["key"]): row["mark"] for row in rows}
+
+    def iterate_marks(self) -> Iterator[tuple[ListingKey, str]]:
+        last = 0
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(_MARKS, (last,)).fetchall()
+            if not rows:
+                return
+            last = rows[-1]["id"]
+            for _, source, key, mark in rows:
+                yield ListingKey(source, key), mark
 
     def corpus(self) -> Corpus:
         with self._database.reading() as connection:

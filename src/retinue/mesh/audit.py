@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from retinue.mesh.events import Event
+from retinue.mesh.redaction import MIN_TOKEN_LENGTH, hide_tokens
+
+_SAID_BY_CALLERS = frozenset({"skill", "tool", "agent", "caller", "id", "trace_id"})
+"""Where a caller's own text stands, which may be a token that was put into the wrong place."""
 
 
 class AuditLog(Protocol):
@@ -38,6 +42,9 @@ def record_calls(audit: AuditLog) -> Callable[[Event], None]:
     def observe(event: Event) -> None:
         row = event.as_json()
         row.pop("arguments", None)
+        for key in _SAID_BY_CALLERS & row.keys():
+            if len(row[key] or "") >= MIN_TOKEN_LENGTH:
+                row[key] = hide_tokens(row[key])
         audit.append(row)
 
     return observe

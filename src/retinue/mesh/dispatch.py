@@ -32,7 +32,9 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.access import Access, AgentView, is_seen
 from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.entry import Candidate
 from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.mesh.limits import Limits
@@ -64,10 +66,14 @@ class Lookup(Board, Protocol):
         *,
         version_range: str | None = None,
         agent: str | None = None,
-    ) -> tuple[Listing, ...]:
-        """At least one listing; raises a LookupFailedError."""
+        view: AgentView | None = None,
+    ) -> tuple[Candidate, ...]:
+        """At least one; raises a LookupFailedError. Outside ``view`` there is nobody."""
 
-    async def reread(self, listing: Listing) -> Listing | None:
+    async def open(self, candidate: Candidate) -> Listing | None:
+        """The whole listing of a candidate; None when it is gone since. Raises StateError."""
+
+    async def reread(self, listing: Candidate) -> Listing | None:
         """Ask the source again after this listing failed; None when the agent is gone."""
 
 
@@ -90,10 +96,11 @@ class TimeoutSettings:
 
 @dataclass(slots=True)
 class _Course:
-    """How far a call has come: who was asked last, and every try."""
+    """How far a call has come: whom its caller sees, who was asked last, and every try."""
 
     started: float
-    listing: Listing | None = None
+    view: AgentView | None
+    listing: Candidate | None = None
     attempts: list[Attempt] = field(default_factory=list)
     passage: Passage | None = None
 
@@ -116,10 +123,11 @@ class Dispatcher:
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
     spans: Spans | None = None
+    access: Access = field(default_factory=Access)
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call; every failure is data in the outcome, only cancellation raises."""
-        course = _Course(time.perf_counter())
+        course = _Course(time.perf_counter(), self.access.view_of(call.principal))
         span = None if self.spans is None else self.spans.open(call)
         passage: Passage | None = None
         try:
@@ -130,7 +138,11 @@ class Dispatcher:
                     passage.trace = span.carry(passage.trace)
                 call = _bounded(call, passage)
                 candidates = await self.lookup.resolve_skill(
-                    call.skill, call.principal.scopes, version_range=call.version_range, agent=call.agent
+                    call.skill,
+                    call.principal.scopes,
+                    version_range=call.version_range,
+                    agent=call.agent,
+                    view=course.view,
                 )
                 course.listing = candidates[0]
                 answer = await self._run(candidates, call, passage, channel, course)
@@ -149,7 +161,7 @@ class Dispatcher:
 
     async def _run(
         self,
-        candidates: tuple[Listing, ...],
+        candidates: tuple[Candidate, ...],
         call: Call,
         passage: Passage,
         channel: Channel,
@@ -162,14 +174,16 @@ class Dispatcher:
         """
         checked: Skill | None = None
         several = passage.may_repeat = len(candidates) > 1
-        queue = deque(order_candidates(candidates, self.strategy, call.skill) if several else candidates)
+        queue: deque[Candidate] = deque(
+            order_candidates(candidates, self.strategy, call.skill) if several else candidates
+        )
         spared: RetinueError | None = None
         lost: list[Listing] = []
         reread: set[ListingKey] = set()
         while queue or (queue := await self._list_moved(lost, reread)):
-            listing = queue.popleft()
-            skill = _skill_of(listing, call.skill)
-            if skill is None:
+            listing = await self.lookup.open(queue.popleft())
+            skill = listing.record.find_skill(call.skill) if listing is not None else None
+            if listing is None or skill is None or not is_seen(course.view, listing.name):
                 continue
             course.listing = listing
             if skill is not checked:
@@ -220,9 +234,9 @@ class Dispatcher:
             return answer
         raise spared or UnknownSkillError(call.skill)
 
-    async def _list_moved(self, lost: list[Listing], reread: set[ListingKey]) -> deque[Listing]:
+    async def _list_moved(self, lost: list[Listing], reread: set[ListingKey]) -> deque[Candidate]:
         """Those that could not be reached and have another url by now; each is asked about once."""
-        moved: deque[Listing] = deque()
+        moved: deque[Candidate] = deque()
         for listing in lost:
             if listing.id not in reread:
                 reread.add(listing.id)
@@ -329,10 +343,6 @@ def _is_overdue(call: Call) -> bool:
     return call.deadline is not None and call.deadline - asyncio.get_running_loop().time() < _ALMOST_S
 
 
-def _skill_of(listing: Listing, skill_id: str) -> Skill | None:
-    return listing.record.find_skill(skill_id)
-
-
 def _check_access(skill: Skill, call: Call) -> None:
     if skill.hints.runs_code and "runs_code" not in call.principal.scopes:
         raise NotAuthenticatedError(
@@ -358,13 +368,13 @@ def _compiled(schema: Mapping[str, Any] | None, where: str) -> SchemaCheck | Non
 
 
 def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
-    record = None if course.listing is None else course.listing.record
+    chosen = course.listing
     return Outcome(
         call_id=call.id,
         skill=call.skill,
         status="done",
-        agent=None if record is None else record.name,
-        version=None if record is None else record.version,
+        agent=None if chosen is None else chosen.name,
+        version=None if chosen is None else chosen.version,
         value=answer.value,
         parts=answer.parts,
         attempts=tuple(course.attempts),
@@ -380,7 +390,7 @@ _REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError
 
 
 def _failed(call: Call, course: _Course, error: RetinueError) -> Outcome:
-    record = None if course.listing is None else course.listing.record
+    chosen = course.listing
     status: Status = "failed"
     if isinstance(error, InputRequiredError):
         status = "needs_input"
@@ -390,8 +400,8 @@ def _failed(call: Call, course: _Course, error: RetinueError) -> Outcome:
         call_id=call.id,
         skill=call.skill,
         status=status,
-        agent=None if record is None else record.name,
-        version=None if record is None else record.version,
+        agent=None if chosen is None else chosen.name,
+        version=None if chosen is None else chosen.version,
         attempts=tuple(course.attempts),
         duration_ms=(time.perf_counter() - course.started) * 1000,
         error=error,

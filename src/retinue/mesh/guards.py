@@ -161,6 +161,11 @@ class TraceGuard:
         return replace(trace, via=(*trace.via, self._hub_id))
 
     @property
+    def max_depth(self) -> int:
+        """The greatest depth that still runs."""
+        return self._settings.max_depth
+
+    @property
     def calls_of_a_new_trace(self) -> int:
         """Further calls that the first one of a trace may cause; it counts itself."""
         return self._settings.calls - 1
@@ -260,8 +265,15 @@ class Passage:
             self._here = Hop(agent, self._here.skill)
 
     def outgoing(self, seconds_left: float | None = None) -> Departure:
-        """One call made from here, one hop deeper; raises BudgetSpentError."""
-        share = self.budget.reserve()
+        """One call made from here, one hop deeper; raises BudgetSpentError.
+
+        A hop too deep costs nothing: whoever is called refuses it, and says more than we could.
+        """
+        hops = self._guard.max_depth - self.trace.depth - 1
+        if hops < 0:
+            trace = go_deeper(self.trace, self._here, calls_left=0, seconds_left=seconds_left)
+            return Departure(trace, None, self._guard)
+        share = self.budget.reserve(hops)
         trace = go_deeper(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
         return Departure(trace, self.budget, self._guard)
 

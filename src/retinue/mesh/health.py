@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from retinue.core.errors import CircuitOpenError, RetinueError
-from retinue.core.record import Health, Listing
+from retinue.core.record import Health
+from retinue.mesh.entry import Candidate
 
 Clock = Callable[[], float]
 
@@ -72,7 +73,7 @@ PATIENCE = 3
 _TIERS: Mapping[Health, int] = {"healthy": 0, "unknown": 0, "degraded": 1, "unreachable": 2}
 
 
-def tier_of(listing: Listing) -> int:
+def tier_of(listing: Candidate) -> int:
     """0 for the healthy and for those not asked yet, 1 for the degraded, 2 for the unreachable."""
     return _TIERS[listing.health]
 

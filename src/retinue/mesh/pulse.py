@@ -13,6 +13,7 @@ from typing import Protocol
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import Health, Listing, Stats
+from retinue.mesh.entry import Candidate
 from retinue.mesh.health import CircuitBreaker, Clock, Condition
 
 FADE_S = 30.0
@@ -42,13 +43,13 @@ SLOW_MIN_CALLS = 20
 class Board(Protocol):
     """Where health is noted for everybody to see: the directory."""
 
-    def mark_reachable(self, listing: Listing) -> None:
+    def mark_reachable(self, listing: Candidate) -> None:
         """Note that the agent answers, and well."""
 
-    def mark_degraded(self, listing: Listing, reason: str) -> None:
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
         """Note that others should be preferred."""
 
-    def mark_unreachable(self, listing: Listing, error: RetinueError | str) -> None:
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         """Note that there is no way to the agent."""
 
 
@@ -246,10 +247,9 @@ class Pulses:
         self._clock = clock
         self._pulses: OrderedDict[tuple[str, str | None], Pulse] = OrderedDict()
 
-    def of(self, listing: Listing) -> Pulse:
+    def of(self, listing: Candidate) -> Pulse:
         """The pulse of this agent, a new one at first."""
-        record = listing.record
-        key = (record.name, record.url)
+        key = (listing.name, listing.url)
         pulse = self._pulses.get(key)
         if pulse is None:
             pulse = self._pulses[key] = Pulse(self._clock)
@@ -261,12 +261,11 @@ class Pulses:
 
     def stats_of(self, listing: Listing) -> Stats:
         """What was seen of this agent; the listing's own figures where nothing was."""
-        record = listing.record
-        pulse = self._pulses.get((record.name, record.url))
+        pulse = self._pulses.get((listing.name, listing.url))
         return listing.stats if pulse is None or not pulse.calls else pulse.stats()
 
 
-def note_health(pulse: Pulse, listing: Listing, board: Board) -> None:
+def note_health(pulse: Pulse, listing: Candidate, board: Board) -> None:
     """Tell the board where the agent's health is not what the listing, or the last note, says."""
     health = pulse.health
     if health == listing.health == pulse.noted and health in ("healthy", "unknown"):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
-from retinue.core.record import Listing
+from retinue.mesh.entry import Candidate
 from retinue.mesh.health import tier_of
 from retinue.mesh.pulse import Pulses
 from retinue.mesh.versions import parse_version_range
+
+C = TypeVar("C", bound=Candidate)
 
 StrategyName = Literal["best", "first", "round-robin", "random", "least-connections"]
 """The values of the setting ``routing.strategy``."""
@@ -29,10 +31,10 @@ _COMPARED = 8
 class Strategy(Protocol):
     """Arranges the candidates of one call that are equally healthy, best first; it drops and adds none."""
 
-    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]: ...
+    def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]: ...
 
 
-def first(candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+def first(candidates: Sequence[C], skill_id: str) -> Sequence[C]:
     """Keep the directory's order: the same call goes to the same agent (SPEC 2, doubt 8)."""
     return candidates
 
@@ -43,7 +45,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
 
-    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+    def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
         turn = self._turns.get(skill_id, 0)
         self._turns[skill_id] = turn + 1
         start = turn % len(candidates)
@@ -56,7 +58,7 @@ class Random:
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)
 
-    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+    def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
         return self._random.sample(candidates, len(candidates))
 
 
@@ -66,7 +68,7 @@ class LeastConnections:
     def __init__(self, pulses: Pulses) -> None:
         self._pulses = pulses
 
-    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+    def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
         return sorted(candidates, key=lambda one: self._pulses.of(one).in_flight)
 
 
@@ -82,7 +84,7 @@ class Best:
         self._pulses = pulses
         self._random = random.Random(seed)
 
-    def __call__(self, candidates: Sequence[Listing], skill_id: str) -> Sequence[Listing]:
+    def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
         pulses = self._pulses
         if len(candidates) <= _COMPARED:
             return sorted(candidates, key=lambda one: pulses.of(one).cost(skill_id))
@@ -109,12 +111,12 @@ def make_strategy(name: StrategyName, pulses: Pulses, *, seed: int | None = None
 
 
 def select_candidates(
-    listings: Sequence[Listing],
+    listings: Sequence[C],
     *,
     agent: str | None = None,
     version_range: str | None = None,
     labels: Mapping[str, str] | None = None,
-) -> tuple[Listing, ...]:
+) -> tuple[C, ...]:
     """Those of ``listings`` that are enabled, called ``agent``, of a version in the range, so labelled.
 
     ``agent`` is a name, or ``name@source``; each of ``labels`` must be there with its value, where
@@ -126,26 +128,24 @@ def select_candidates(
         for listing in listings
         if listing.enabled
         and (agent is None or is_called(listing, agent))
-        and (wanted is None or wanted.fits(listing.record.version))
+        and (wanted is None or wanted.fits(listing.version))
         and (not labels or has_labels(listing, labels))
     )
 
 
-def is_called(listing: Listing, agent: str) -> bool:
+def is_called(listing: Candidate, agent: str) -> bool:
     """Whether ``agent`` is the listing's name, bare or with its source."""
-    name = listing.record.name
+    name = listing.name
     return agent in (name, f"{name}@{listing.source}")
 
 
-def has_labels(listing: Listing, labels: Mapping[str, str]) -> bool:
+def has_labels(listing: Candidate, labels: Mapping[str, str]) -> bool:
     """Whether the agent carries every one of ``labels``; the value ``*`` asks for the key alone."""
-    own = listing.record.labels
+    own = listing.labels
     return all(key in own and value in ("*", own[key]) for key, value in labels.items())
 
 
-def order_candidates(
-    listings: Sequence[Listing], strategy: Strategy = first, skill_id: str = ""
-) -> tuple[Listing, ...]:
+def order_candidates(listings: Sequence[C], strategy: Strategy = first, skill_id: str = "") -> tuple[C, ...]:
     """The order in which to try ``listings``: the healthy, the degraded, then the unreachable.
 
     The strategy arranges the first two. The unreachable are kept, since they may be back, and nobody
@@ -159,11 +159,11 @@ def order_candidates(
     )
 
 
-def _split_tiers(listings: Sequence[Listing]) -> Sequence[Sequence[Listing]]:
+def _split_tiers(listings: Sequence[C]) -> Sequence[Sequence[C]]:
     if len(listings) > MANY:
         degraded, unreachable = (bisect_left(listings, tier, key=tier_of) for tier in (1, 2))
         return listings[:degraded], listings[degraded:unreachable], listings[unreachable:]
-    tiers: tuple[list[Listing], list[Listing], list[Listing]] = ([], [], [])
+    tiers: tuple[list[C], list[C], list[C]] = ([], [], [])
     for listing in listings:
         tiers[tier_of(listing)].append(listing)
     return tiers

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import Listing
+from retinue.mesh.entry import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,15 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a source said at one time: everything that it lists, less what ``problems`` name."""
+    """What a source said at one time: everything that it lists, less what ``problems`` name.
+
+    ``unchanged`` are keys, with their digests, of listings that are as the source gave them before,
+    in a reading, by ``read_one``, or in a former process (`RememberingSource`).
+    """
 
     listings: tuple[Listing, ...]
     problems: tuple[SourceProblem, ...] = ()
+    unchanged: Mapping[str, str] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -42,7 +48,10 @@ class Source(Protocol):
         """
 
     async def read_one(self, key: str) -> Listing | None:
-        """The listing of this key as it is now, None when there is none; raises RetinueError."""
+        """The whole listing of this key as it is now, changed or not, None when there is none.
+
+        Raises RetinueError.
+        """
 
 
 @runtime_checkable
@@ -59,6 +68,22 @@ class RevalidatedSource(Source, Protocol):
 
     async def revalidate(self) -> Reading:
         """As `read_all`; may leave out for some minutes what is seldom and dear to find out."""
+
+
+@runtime_checkable
+class GradualSource(Source, Protocol):
+    """A source that can give listings while it reads, so that they need not all be held at once."""
+
+    def give_to(self, take: Callable[[Sequence[Listing]], None]) -> None:
+        """Give what is new to ``take``, some at a time; `Reading.listings` is what is left then."""
+
+
+@runtime_checkable
+class RememberingSource(Source, Protocol):
+    """A source that gives a listing again only when it changed."""
+
+    def remember(self, held: Iterable[Entry]) -> None:
+        """What is held of this source from before: it need not be given again."""
 
 
 class MemorySource:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from retinue.core.record import AgentRecord, Health, Listing, Skill, Stats
 
@@ -40,25 +40,39 @@ def render_agent_row(
     return row
 
 
-def render_skill_row(listing: Listing, skill: Skill) -> dict[str, Any]:
+class Agent(Protocol):
+    """What a row says of the agent: of a listing, or of one in short."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def health(self) -> Health: ...
+
+
+def render_skill_row(agent: Agent, skill: Skill) -> dict[str, Any]:
     """One skill of one agent, as ``find_skills`` gives it."""
-    record = listing.record
     return {
-        "agent": record.name,
+        "agent": agent.name,
         "skill": skill.id,
         "description": skill.description,
-        "version": record.version,
+        "version": agent.version,
         "tags": list(skill.tags),
-        "status": _status(listing),
-        "url": record.url,
+        "status": _status(agent),
+        "url": agent.url,
         "input_schema": skill.input_schema,
     }
 
 
-def _status(listing: Listing) -> str:
-    if not listing.enabled:
+def _status(agent: Agent) -> str:
+    if not agent.enabled:
         return "disabled"
-    return _STATUS[listing.health]
+    return _STATUS[agent.health]
 
 
 _STATUS: Mapping[Health, str] = {

@@ -15,7 +15,13 @@ import orjson
 from retinue.core.errors import MalformedArtifactError
 from retinue.core.record import AgentRecord, Endpoint, Skill
 from retinue.protocols.json_values import MAX_DEPTH, is_nested_deeper, name_shape
-from retinue.protocols.retinue_block import BlockError, list_shown_skills, parse_block, render_block
+from retinue.protocols.retinue_block import (
+    BlockError,
+    list_shown_skills,
+    parse_block,
+    parse_skill_block,
+    render_block,
+)
 
 DIALECT = "pallet"
 KEY_ORDER = "pallet_keys"
@@ -35,6 +41,23 @@ def parse_card(raw: bytes, *, reference: str) -> AgentRecord:
         return _parse_card(_decode(raw))
     except (_FieldError, BlockError) as error:
         raise MalformedArtifactError(reference, str(error)) from None
+
+
+def parse_skill(raw: bytes, skill_id: str, *, reference: str) -> Skill | None:
+    """One skill of a card that was read before, at a third of the cost; None where the card has it not.
+
+    Raises MalformedArtifactError for what it looks at; what it passes over may be wrong.
+    """
+    try:
+        card = _decode(raw)
+        entries = card.get("skills")
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and entry.get("id") == skill_id:
+                skill, block = _parse_skill(entry, "skills"), card.get("retinue")
+                return skill if block is None else parse_skill_block(skill, block)
+    except (_FieldError, BlockError) as error:
+        raise MalformedArtifactError(reference, str(error)) from None
+    return None
 
 
 def render_card(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, Any]:
@@ -212,4 +235,5 @@ def _restore(rendered: dict[str, Any], thing: AgentRecord | Skill, order: tuple[
 
 
 def _arrange(source: Mapping[str, Any], order: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(key for key in order if key in source), *(key for key in source if key not in order))
+    ours = [key for key in order if key in source]
+    return tuple(ours if len(ours) == len(source) else [*ours, *(key for key in source if key not in order)])

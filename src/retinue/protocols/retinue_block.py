@@ -66,6 +66,14 @@ def parse_block(record: AgentRecord, block: Any) -> AgentRecord:
     return replace(_apply(record, _RECORD_KEYS, facts, DIALECT, name=record.name), skills=skills)
 
 
+def parse_skill_block(skill: Skill, block: Any) -> Skill:
+    """As `parse_block`, of one skill alone."""
+    named = _mapping(_mapping(block, DIALECT).get("skills", {}), f"{DIALECT}.skills")
+    if skill.id not in named:
+        return skill
+    return _apply(skill, _SKILL_KEYS, named[skill.id], f"{DIALECT}.skills.{skill.id}", id=skill.id)
+
+
 def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, Any]:
     """What a reader with these scopes may know of ``record`` beyond its plain card; {} when nothing."""
     shown = list_shown_skills(record, scopes)

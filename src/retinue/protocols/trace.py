@@ -131,8 +131,7 @@ def cut_path(trace: TraceContext) -> TraceContext:
 
     Whoever signs a trace cuts it first, so that what is signed is what travels.
     """
-    # Six bytes per character is the longest escape; most paths need no closer look than this.
-    if not trace.path or 6 * sum(len(hop.agent) + len(hop.skill) + 2 for hop in trace.path) < 2048:
+    if not is_long(trace.path):
         return trace
     spare = MAX_DETAIL_BYTES - len(_ascii(_detail(replace(trace, path=())))) - len('"path":[],')
     if sum(map(_size, trace.path)) <= spare:
@@ -145,6 +144,12 @@ def cut_path(trace: TraceContext) -> TraceContext:
         size -= _size(before.pop() if len(before) > len(after) else after.pop(0))
         cut += 1
     return replace(trace, path=(*before, Hop(CUT, str(cut)), *after))
+
+
+def is_long(path: tuple[Hop, ...]) -> bool:
+    """Whether a path may have to be cut; most are short enough to need no closer look."""
+    # six bytes per character is the longest escape
+    return bool(path) and 6 * sum(len(hop.agent) + len(hop.skill) + 2 for hop in path) >= 2048
 
 
 def _parse(trace_id: Any, depth: Any, detail: Any, around: Mapping[str, Any]) -> TraceContext | None:

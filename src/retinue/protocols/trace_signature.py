@@ -14,9 +14,10 @@ from hashlib import sha256
 import orjson
 
 from retinue.core.call import TraceContext
-from retinue.protocols.trace import cut_path
+from retinue.protocols.trace import cut_path, is_long
 
 _VERSION = 1
+_PLACEHOLDER = "0" * 64
 
 
 def render_key_id(key: bytes) -> str:
@@ -28,9 +29,27 @@ def sign_trace(
     trace: TraceContext, agent: str, skill: str, *, key: bytes, kid: str, sent_at_ms: int
 ) -> TraceContext:
     """The trace as it is sent to ``agent`` ("" = whoever offers it) for ``skill``: path cut, signed."""
-    cut = cut_path(trace)
-    mac = _mac(cut, agent, skill, key, kid, sent_at_ms)
-    return replace(cut, kid=kid, mac=mac, sent_at_ms=sent_at_ms)
+    if is_long(trace.path):
+        # what is cut depends on the length of everything that travels, the signature included
+        trace = cut_path(replace(trace, kid=kid, mac=_PLACEHOLDER, sent_at_ms=sent_at_ms))
+    mac = _mac(trace, agent, skill, key, kid, sent_at_ms)
+    # every field by name: dataclasses.replace takes three times as long
+    return TraceContext(
+        id=trace.id,
+        depth=trace.depth,
+        path=trace.path,
+        via=trace.via,
+        calls_left=trace.calls_left,
+        seconds_left=trace.seconds_left,
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
+        baggage=trace.baggage,
+        kid=kid,
+        mac=mac,
+        trusted=trace.trusted,
+        depth_given=trace.depth_given,
+        sent_at_ms=sent_at_ms,
+    )
 
 
 def is_signed(trace: TraceContext, agent: str, skill: str, *, key: bytes) -> bool:

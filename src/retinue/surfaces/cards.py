@@ -8,16 +8,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retinue.core.call import Principal
 from retinue.surfaces.security import visitor_of
+
+_NOTHING: frozenset[str] = frozenset()
 
 CardSource = Callable[[frozenset[str]], bytes]
 """Renders the card for a caller with these scopes; expected to be cheap."""
 
 
-def card_route(card: CardSource, path: str = "/agent-card") -> Route:
-    """The route of one agent's card; the bytes are the ones that were published."""
+def card_route(
+    card: CardSource, path: str = "/agent-card", *, sees: Callable[[Principal], bool] = lambda _: True
+) -> Route:
+    """The route of one agent's card; the bytes are the ones that were published.
+
+    A caller that does not see the agent finds a card without skills.
+    """
 
     async def answer(request: Request) -> Response:
-        return Response(card(visitor_of(request.scope).principal.scopes), media_type="application/json")
+        caller = visitor_of(request.scope).principal
+        return Response(card(caller.scopes if sees(caller) else _NOTHING), media_type="application/json")
 
     return Route(path, answer, methods=["GET"])

@@ -52,7 +52,7 @@ def hook_route(take: Take) -> Route:
 
 
 def _check_visitor(principal: Principal) -> None:
-    if principal.kind == "anonymous" or not principal.scopes & {HOOK_SCOPE, "mesh"}:
+    if principal.kind != "mesh" and HOOK_SCOPE not in principal.scopes:
         raise NotAuthenticatedError(
             "a registry that notifies sends a token",
             remedy="send the token in keys/local.token of the state folder, or that of hooks.token_env",

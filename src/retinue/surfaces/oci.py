@@ -1,6 +1,7 @@
 """The door of a registry: ``/v2/…`` as oras, skopeo, docker and seed 001 ask for it (P-02 … P-05).
 
-Distribution spec 1.1, "Pull" and "Content Discovery"; ``oci_writing`` is the other side. Anybody reads.
+Distribution spec 1.1, "Pull" and "Content Discovery", with two extensions that spare a reading hub most
+requests (``catalog`` and ``bulk`` in the codec); ``oci_writing`` is the other side. Anybody reads.
 Without a store nothing is written through this door: every write is refused with UNSUPPORTED.
 """
 
@@ -16,20 +17,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from retinue.protocols.oci.catalog import CATALOG_TYPE, Heads, render_heads
+from retinue.protocols.oci.bulk import (
+    BULK_PATH,
+    BULK_TYPE,
+    MAX_MANIFESTS_BYTES,
+    MAX_WANTED_BYTES,
+    parse_wanted,
+    render_manifests,
+)
+from retinue.protocols.oci.catalog import CATALOG_TYPE, Catalog, Heads, render_heads
 from retinue.protocols.oci.manifest import OCTETS_TYPE, StoredManifest
 from retinue.protocols.oci.reference import digest_of
 from retinue.protocols.oci.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.surfaces.oci_answers import (
     API_VERSION,
     JSON_TYPE,
+    Handler,
     Refusal,
     answering,
     check_digest,
+    read_body,
     read_repository,
     read_target,
 )
-from retinue.surfaces.oci_writing import RegistryStore, WritingDoor, for_known, is_known
+from retinue.surfaces.oci_writing import RegistryStore, WritingDoor, for_known, for_readers, is_known
 from retinue.surfaces.security import REGISTRY_CHALLENGE
 
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
@@ -40,31 +51,41 @@ class RegistryContents(Protocol):
 
     async def list_repositories(self) -> list[str]: ...
 
-    async def list_heads(self) -> Mapping[str, Heads]: ...
+    async def read_catalog(self) -> Catalog: ...
 
     async def list_tags(self, repository: str) -> list[str]: ...
 
     async def find_manifest(self, repository: str, target: str) -> StoredManifest | None: ...
 
+    async def find_manifests(
+        self, wanted: Mapping[str, str], limit_bytes: int
+    ) -> Mapping[str, bytes | None]: ...
+
     async def find_blob(self, repository: str, digest: str) -> bytes | None: ...
 
 
 def routes(registry: RegistryContents, store: RegistryStore | None = None) -> list[BaseRoute]:
-    """The routes of the door, paths from ``/v2/`` on; with ``store`` whoever has a token may write.
+    """The routes of the door, paths from ``/v2/`` on; with ``store`` whoever is of the mesh may write.
 
-    Then a ``Doorkeeper`` must stand before them.
+    Then a ``Doorkeeper`` must stand before them, and a token that shows only a part of the mesh opens
+    nothing here.
     """
     door = _Door(registry, writable=store is not None)
+
+    def reading(handler: Handler) -> Handler:
+        return answering(handler if store is None else for_readers(handler))
+
     every_method = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     return [
-        Route("/v2/_catalog", answering(door.catalog), methods=["GET"]),
+        Route("/v2/_catalog", reading(door.catalog), methods=["GET"]),
+        Route(BULK_PATH, reading(door.manifests), methods=["POST"]),
         *(_writing_routes(WritingDoor(store)) if store is not None else ()),
-        Route("/v2/{name:path}/tags/list", answering(door.tags), methods=["GET"]),
-        Route("/v2/{name:path}/manifests/{target}", answering(door.manifest), methods=["GET"]),
-        Route("/v2/{name:path}/blobs/{digest}", answering(door.blob), methods=["GET"]),
-        Route("/v2", answering(door.root), methods=["GET"]),
-        Route("/v2/", answering(door.root), methods=["GET"]),
-        Route("/v2/{rest:path}", answering(door.refuse), methods=every_method),
+        Route("/v2/{name:path}/tags/list", reading(door.tags), methods=["GET"]),
+        Route("/v2/{name:path}/manifests/{target}", reading(door.manifest), methods=["GET"]),
+        Route("/v2/{name:path}/blobs/{digest}", reading(door.blob), methods=["GET"]),
+        Route("/v2", reading(door.root), methods=["GET"]),
+        Route("/v2/", reading(door.root), methods=["GET"]),
+        Route("/v2/{rest:path}", reading(door.refuse), methods=every_method),
     ]
 
 
@@ -101,10 +122,14 @@ class _Door:
     async def catalog(self, request: Request) -> Response:
         if CATALOG_TYPE not in request.headers.get("accept", ""):
             return _page(request, await self._registry.list_repositories(), "repositories")
-        heads = await self._registry.list_heads()
-        # Damaged repositories have no heads, and are named all the same.
-        names = await self._registry.list_repositories()
-        return _page(request, names, "repositories", heads=heads)
+        catalog = await self._registry.read_catalog()
+        return _page(request, list(catalog.repositories), "repositories", heads=catalog.heads)
+
+    async def manifests(self, request: Request) -> Response:
+        """Our extension: many manifests, each by its digest, as `manifest` gives them one by one."""
+        wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
+        found = await self._registry.find_manifests(wanted, MAX_MANIFESTS_BYTES)
+        return Response(render_manifests(found), headers={**API_VERSION, "content-type": BULK_TYPE})
 
     async def tags(self, request: Request) -> Response:
         name = read_repository(request)

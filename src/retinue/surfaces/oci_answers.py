@@ -109,6 +109,16 @@ def read_target(request: Request) -> str:
     return target
 
 
+async def read_body(request: Request, limit_bytes: int, what: str) -> bytes:
+    """The whole body. Raises Refusal where it is over the limit; ``what`` names it there."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise Refusal("SIZE_INVALID", f"{what} is at most {limit_bytes:,} bytes")
+    return bytes(body)
+
+
 def check_digest(text: str) -> str:
     """The text itself. Raises Refusal unless it is a digest."""
     if not is_digest(text):

@@ -23,6 +23,7 @@ from retinue.surfaces.oci_answers import (
     Handler,
     Refusal,
     check_digest,
+    read_body,
     read_repository,
     read_target,
 )
@@ -64,9 +65,25 @@ class RegistryStore(Protocol):
 
 
 def is_known(request: Request) -> bool:
-    """Whether whoever asks sent a token that may write here."""
+    """Whether whoever asks sent a token that may write here: one of the mesh itself.
+
+    What is published in a state's registry is called with a token of the mesh; whoever was only given a
+    token must not get at that by publishing a card.
+    """
     principal = visitor_of(request.scope).principal
-    return principal.kind != "anonymous" and "mesh" in principal.scopes
+    return principal.kind == "mesh" and "mesh" in principal.scopes
+
+
+def for_readers(handler: Handler) -> Handler:
+    """Let nobody through to ``handler`` whose token shows only a part of the mesh: cards show all of it."""
+
+    async def check(request: Request) -> Response:
+        principal = visitor_of(request.scope).principal
+        if principal.agents or "mesh" not in principal.scopes:
+            raise Refusal("DENIED", "this token is not good for the registry")
+        return await handler(request)
+
+    return check
 
 
 def for_known(handler: Handler) -> Handler:
@@ -128,12 +145,8 @@ class WritingDoor:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip() or MANIFEST_TYPE
         if media_type not in _MANIFEST_TYPES:
             raise Refusal("MANIFEST_INVALID", f"this registry keeps {' and '.join(_MANIFEST_TYPES)} only")
-        raw = bytearray()
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > MAX_MANIFEST_BYTES:
-                raise Refusal("SIZE_INVALID", f"a manifest is at most {MAX_MANIFEST_BYTES:,} bytes")
-        digest = await self._store.put_manifest(name, target, bytes(raw), media_type)
+        raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
+        digest = await self._store.put_manifest(name, target, raw, media_type)
         return _created(f"/v2/{name}/manifests/{digest}", digest)
 
     async def delete_manifest(self, request: Request) -> Response:

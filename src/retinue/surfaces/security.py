@@ -13,11 +13,10 @@ import asyncio
 import base64
 import contextlib
 import hmac
-import ipaddress
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import cast
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -25,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.call import ANONYMOUS, Principal
 from retinue.core.errors import (
+    InsufficientScopeError,
     InvalidSettingError,
     NotAllowedError,
     NotAuthenticatedError,
@@ -33,7 +33,10 @@ from retinue.core.errors import (
     UnsupportedMediaTypeError,
 )
 from retinue.protocols.jsonrpc import render_error
+from retinue.protocols.rights import apply_rights
+from retinue.surfaces.challenges import METADATA_PATH, ProtectedResource, challenging
 from retinue.surfaces.faults import execute_fault, rest_fault
+from retinue.surfaces.hosts import fold, host_name, is_address, is_loopback
 
 Headers = Mapping[bytes, bytes]
 
@@ -44,13 +47,11 @@ REGISTRY_PATH = "/v2/"
 REGISTRY_CHALLENGE = 'Basic realm="retinue"'
 """How registry clients are told to send the token: as a password, for that is what they know."""
 
-LOCAL_TOKEN = Principal("local", "token", frozenset({"exposed", "mesh", "runs_code"}))
+LOCAL_TOKEN = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """Whoever sends the state's ``keys/local.token``: the command line, children, a connected client."""
 
-RIGHTS_HEADER = b"x-retinue-rights"
-"""Scopes that a process asks to be held to, because it calls for somebody who has no more."""
-
 _VISITOR = "retinue.visitor"
+_WANTED = NotAuthenticatedError("another token is wanted here")
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _SMALL_BODY_BYTES = 64 * 1024
@@ -67,6 +68,7 @@ class DoorSettings:
     ``origins`` web pages that may (``scheme://host[:port]``). ``any_media_type`` are path prefixes
     that read media types of their own. Without ``anonymous`` everything but ``/health`` wants a token.
     ``max_upload_bytes`` bounds content on its way into the registry, which is not held in memory.
+    ``resource`` is what OAuth clients are told of these doors.
     """
 
     host: str = "127.0.0.1"
@@ -76,6 +78,17 @@ class DoorSettings:
     max_upload_bytes: int = MAX_UPLOAD_BYTES
     any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
     anonymous: bool = True
+    resource: ProtectedResource | None = None
+
+
+class TokenReader(Protocol):
+    """Knows the tokens of one kind (``drivers.tokens``, ``drivers.jwt_tokens``, ``drivers.mesh_bearer``)."""
+
+    async def read(self, token: bytes, host: str) -> Principal | None:
+        """Who sends this token to ``host`` (the Host header, lower case); None where it is of another kind.
+
+        Raises an AccessError that says why it is not taken.
+        """
 
 
 class Tokens:
@@ -112,11 +125,12 @@ def visitor_of(scope: Scope) -> Visitor:
 
 def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
     """Refuse to open a door to the network without a lock (InvalidSettingError)."""
-    if not (_is_loopback(host) or has_auth or insecure_ok):
+    if not (is_loopback(host) or has_auth or insecure_ok):
         raise InvalidSettingError(
             "host",
             f"{host or 'every address'} is open to other machines, and nobody would be asked for a token",
-            remedy="bind 127.0.0.1, or accept it with --insecure-bind",
+            remedy="set auth.anonymous = false and give out tokens (retinue token new); bind 127.0.0.1; "
+            "or accept it with --insecure-bind",
         )
 
 
@@ -124,12 +138,17 @@ class Doorkeeper:
     """ASGI middleware that lets a request through to ``app`` or answers it with the reason why not."""
 
     def __init__(
-        self, app: ASGIApp, settings: DoorSettings | None = None, tokens: Tokens | None = None
+        self,
+        app: ASGIApp,
+        settings: DoorSettings | None = None,
+        tokens: Tokens | None = None,
+        readers: Sequence[TokenReader] = (),
     ) -> None:
         self._app = app
         self._settings = settings or DoorSettings()
         self._tokens = tokens or Tokens()
-        self._hosts = {_fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
+        self._readers = tuple(readers)
+        self._hosts = {fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
         # Whoever names us by address has asked no name server, so nobody can have answered for us.
         self._any_address = self._settings.host in _ANY_ADDRESS
         self._origins = {origin.rstrip("/").lower() for origin in self._settings.origins}
@@ -144,21 +163,26 @@ class Doorkeeper:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             self._check_place(scope, headers)
-            principal = self.authenticate(headers, scope["path"])
+            principal = await self.authenticate(headers, scope["path"])
             self._check_body(scope, headers)
         except RetinueError as error:
-            await _Refusal(scope, receive, send).answer(error, drain=_may_be_long(headers))
+            challenge = self._challenge(scope, headers, error)
+            await _Refusal(scope, receive, send).answer(
+                error, drain=_may_be_long(headers), challenge=challenge
+            )
             return
         scope.setdefault("state", {})[_VISITOR] = Visitor(principal, headers)
+        if self._settings.resource is not None:
+            send = challenging(send, lambda: self._challenge(scope, headers, _WANTED))
         if b"transfer-encoding" in headers:
             await self._pass_counted(scope, receive, send)
         else:
             # With a Content-Length the server itself holds the client to it.
             await self._app(scope, receive, send)
 
-    def authenticate(self, headers: Headers, path: str = "/") -> Principal:
+    async def authenticate(self, headers: Headers, path: str = "/") -> Principal:
         """Who sends this request; raises NotAuthenticatedError for an unknown token, or for none at all
-        where one is wanted."""
+        where one is wanted, and what a reader of tokens raises."""
         authorization = headers.get(b"authorization")
         token = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
@@ -166,16 +190,32 @@ class Doorkeeper:
         elif authorization is not None and _is_registry(path):
             token = _read_password(authorization) or None
         if token is not None:
-            found = self._tokens.find(token)
-            if found is None:
-                raise NotAuthenticatedError(
-                    "this token is not known here",
-                    remedy="send the token in keys/local.token of the state folder",
-                )
-            return _narrow(found, headers.get(RIGHTS_HEADER))
-        if self._settings.anonymous or path == "/health":
+            return apply_rights(await self._find(token, headers), headers)
+        if self._settings.anonymous or path == "/health" or path.startswith(METADATA_PATH):
             return ANONYMOUS
         raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
+
+    async def _find(self, token: bytes, headers: Headers) -> Principal:
+        found = self._tokens.find(token)
+        if found is not None:
+            return found
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        for reader in self._readers:
+            found = await reader.read(token, host)
+            if found is not None:
+                return found
+        raise NotAuthenticatedError(
+            "this token is not known here",
+            remedy="send the token in keys/local.token of the state folder, or one of: retinue token new",
+        )
+
+    def _challenge(self, scope: Scope, headers: Headers, error: RetinueError) -> str | None:
+        """What an OAuth client is told beside the refusal of its token, or of its coming without one."""
+        resource = self._settings.resource
+        if resource is None or not isinstance(error, NotAuthenticatedError | InsufficientScopeError):
+            return None
+        base = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'').decode('latin-1')}"
+        return resource.challenge(base, scope["path"], error, token_sent=b"authorization" in headers)
 
     def _check_place(self, scope: Scope, headers: Headers) -> None:
         host = headers.get(b"host")
@@ -192,8 +232,8 @@ class Doorkeeper:
             raise NotAllowedError("a page of another site may not ask here")
 
     def _check_host(self, host: bytes | None) -> None:
-        name = _host_name(host)
-        if not name or not (self._is_own_host(name) or (self._any_address and _is_address(name))):
+        name = host_name(host)
+        if not name or not (self._is_own_host(name) or (self._any_address and is_address(name))):
             raise NotAllowedError(
                 f"the Host header {name or '(none)'!r} is not one of this server's names",
                 remedy="add it to doors.hosts in retinue.toml, or use the address printed at the start",
@@ -202,7 +242,7 @@ class Doorkeeper:
             self._known_hosts.add(host)
 
     def _is_own_host(self, name: str) -> bool:
-        return name in self._hosts or _is_loopback(name)
+        return name in self._hosts or is_loopback(name)
 
     def _is_own_origin(self, origin: bytes, host: bytes | None) -> bool:
         text = origin.decode("latin-1").lower()
@@ -284,7 +324,7 @@ class _Refusal:
             self._started = True
             await self._send(message)
 
-    async def answer(self, error: RetinueError, *, drain: bool) -> None:
+    async def answer(self, error: RetinueError, *, drain: bool, challenge: str | None = None) -> None:
         """Send the answer; with ``drain`` go on reading for a while, so that a client which reads only
         after it has sent everything finds the answer and not a reset connection."""
         self.given = True
@@ -297,8 +337,10 @@ class _Refusal:
             body = orjson.dumps(fault.body)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         told = dict(fault.headers)
-        if "www-authenticate" in told and _is_registry(self._scope["path"]):
-            told["www-authenticate"] = REGISTRY_CHALLENGE
+        if _is_registry(self._scope["path"]):
+            challenge = REGISTRY_CHALLENGE if "www-authenticate" in told else None
+        if challenge is not None:
+            told["www-authenticate"] = challenge
         headers += [(name.encode(), value.encode()) for name, value in told.items()]
         if drain:
             headers.append((b"connection", b"close"))
@@ -349,36 +391,3 @@ def _read_password(authorization: bytes) -> bytes:
         return base64.b64decode(packed.strip(), validate=True).partition(b":")[2]
     except ValueError:
         return b""
-
-
-def _fold(host: str) -> str:
-    return _host_name(host.encode("latin-1", "replace")) or host
-
-
-def _host_name(host: bytes | None) -> str:
-    """The name or address of a Host header, lower case, without port and brackets; "" when unusable."""
-    text = (host or b"").decode("latin-1").strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    if text.count(":") > 1:
-        return text if _is_address(text) else ""
-    return text.partition(":")[0]
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _narrow(principal: Principal, rights: bytes | None) -> Principal:
-    """The principal with no more than these rights; they can only take away."""
-    if rights is None:
-        return principal
-    return replace(principal, scopes=principal.scopes & frozenset(rights.decode("latin-1").split()))
-
-
-def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)

@@ -64,15 +64,16 @@ class DispatchCaller:
         scopes: frozenset[str] = frozenset(),
     ) -> Choice:
         found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
-        listing = order_candidates(found, self._strategy, skill)[0]
-        offer = listing.record.find_skill(skill)
-        name = listing.record.name
-        if sum(one.record.name == name for one in found) > 1:
-            name = f"{name}@{listing.source}"
+        chosen = order_candidates(found, self._strategy, skill)[0]
+        listing = await self._lookup.open(chosen)
+        offer = None if listing is None else listing.record.find_skill(skill)
+        name = chosen.name
+        if sum(one.name == name for one in found) > 1:
+            name = f"{name}@{chosen.source}"
         return Choice(
             agent=name,
-            version=listing.record.version,
-            url=listing.record.url,
+            version=chosen.version,
+            url=chosen.url,
             input_schema=None if offer is None else offer.input_schema,
             output_schema=None if offer is None else offer.output_schema,
         )

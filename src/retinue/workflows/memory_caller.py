@@ -110,4 +110,5 @@ class MemoryCaller:
             value=value,
             duration_ms=(time.perf_counter() - began) * 1000,
             error=error,
+            calls_used=0,
         )

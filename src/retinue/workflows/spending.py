@@ -56,10 +56,10 @@ class StepSpending:
         self._used: int | None = None
 
     def begin(self) -> Origin | None:
-        """The origin with this call's share; raises BudgetSpentError."""
+        """The origin with this call's share; −1 = not even this call, which the guard then refuses."""
         if self._budget is None or self._origin is None:
             return self._origin
-        self._share = self._budget.reserve()
+        self._share = self._budget.reserve() if self._budget.left else -1
         return {**self._origin, "calls_left": self._share}
 
     def told(self, calls_used: int | None) -> None:
@@ -71,7 +71,7 @@ class StepSpending:
         if self._budget is None:
             return
         if self._share is not None:
-            if self._used is not None:
+            if self._used is not None and self._share >= 0:
                 self._budget.settle(self._share, self._used)
         elif outcome.fault is None:
             self._budget.spend(1 + int(outcome.value.get("calls", 0)))

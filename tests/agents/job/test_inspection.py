@@ -150,8 +150,19 @@ async def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 async def test_a_text_without_a_module_says_how_to_name_one() -> None:
-    with pytest.raises(ExecutionFailedError, match=r"Fibonacci numbers' names no Python module.*textwrap"):
+    with pytest.raises(ExecutionFailedError, match=r"Fibonacci numbers' names no Python module") as caught:
         await inspect_text("Create a function that calculates Fibonacci numbers")
+    assert "textwrap" in caught.value.remedy
+    assert "textwrap" not in caught.value.message
+
+
+@pytest.mark.parametrize("shown", ["./pk", "{folder}", "~"])
+async def test_a_folder_is_called_one(shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pk").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExecutionFailedError, match="is a folder; tests are written for one module") as caught:
+        await inspect_text(shown.format(folder=tmp_path / "pk"))
+    assert "name a file in it, such as " in caught.value.remedy
 
 
 async def test_source_that_does_not_parse_is_an_error_with_its_line(tmp_path: Path) -> None:

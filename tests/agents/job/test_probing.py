@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from retinue.agents.job.drafting import draft_tests
-from retinue.agents.job.inspection import inspect_file
+from retinue.agents.job.inspection import inspect_file, inspect_names
 from retinue.agents.job.probing import Findings, choose_python, probe_subject
 from retinue.agents.job.subject import Subject
 from retinue.core.errors import ExecutionFailedError
@@ -156,6 +157,16 @@ async def test_names_what_cannot_be_tested_and_why(probed: tuple[Subject, Findin
     assert "standard input" in reasons["ask"]
     assert "type[int]" in reasons["strange"]
     assert set(reasons) == {"die", "forever", "wipe", "ask", "strange"}
+
+
+async def test_a_default_that_a_stub_does_not_tell_is_left_alone() -> None:
+    subject = await inspect_names(["math"])
+    log = next(target for target in subject.targets if target.name == "log")
+    assert [(p.name, p.default) for p in log.parameters] == [("x", None), ("base", "...")]
+    subject = replace(subject, targets=(log,))
+    draft = draft_tests(subject, await probe_subject(subject), {}, 1)
+    assert "math.log(x)" in draft.code
+    assert "llipsis" not in draft.code
 
 
 async def test_a_module_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:

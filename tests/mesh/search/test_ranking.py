@@ -44,15 +44,20 @@ class Mesh:
     def __init__(self, listings: Sequence[Listing]) -> None:
         self.held = {listing.id: listing for listing in listings}
         self.index = MemoryTextIndex()
-        self.search = SkillSearch(self.index, self.held.get)
+        self.search = SkillSearch(self.index, lambda listing_id: self.held.get(listing_id))
         self.search.put(listings)
+
+    async def hold(self, *listings: Listing) -> int:
+        """Hold these and no others from now on; gives what that changed in the index."""
+        self.held = {one.id: one for one in listings}
+        return await self.search.synchronize(self.held)
 
     def find(self, text: str, scopes: frozenset[str] = MESH, **narrowed: Any) -> Found:
         return self.search.find_skills(text, scopes, **narrowed)
 
     def agents(self, text: str) -> list[str]:
         found = AgentSearch(self.search).find_agents(text, MESH)
-        return [hit.listing.record.name for hit in found]
+        return [hit.entry.name for hit in found]
 
     def explain(self, text: str, listing: Listing, **narrowed: Any) -> Explanation:
         return explain_place(text, listing, MESH, self.search, **narrowed)
@@ -135,7 +140,7 @@ def test_equal_skills_come_with_the_agents_first_that_answer() -> None:
     offered = Skill("echo", "Says it again")
     dead = replace(agent("a", offered), reachable=False)
     mesh = Mesh([dead, agent("c", offered), agent("b", offered)])
-    assert [hit.listing.record.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
+    assert [hit.entry.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
 
 
 def test_hits_beyond_the_limit_are_counted() -> None:
@@ -155,7 +160,7 @@ def test_a_search_may_be_narrowed_to_many() -> None:
     many = [agent(f"a{number}", Skill("echo")) for number in range(2 * WITHIN)]
     some = {one.id for one in many[WITHIN // 2 :]}
     found = Mesh(many).find("echo", within=some, limit=1000)
-    assert {hit.listing.id for hit in found.hits} == some
+    assert {hit.entry.id for hit in found.hits} == some
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "\x00", "'\";--", "zzzzqqqq"])
@@ -182,22 +187,20 @@ def test_whether_anybody_fits_is_said_beside_the_hits() -> None:
 
 async def test_an_index_is_brought_up_to_date_with_what_is_listed() -> None:
     mesh = Mesh(ALL)
-    assert await mesh.search.synchronize(ALL) == 0
+    assert await mesh.hold(*ALL) == 0
     changed = replace(PLAN, record=replace(PLAN.record, description="architect"))
-    mesh.held = {one.id: one for one in (changed, TEST)}
-    mesh.search = SkillSearch(mesh.index, mesh.held.get)
-    assert await mesh.search.synchronize([changed, TEST]) == 3
+    assert await mesh.hold(changed, TEST) == 3
     assert ids(mesh.find("architect")) == ["create_plan"]
     assert ids(mesh.find("weather")) == []
 
 
 async def test_a_digest_marks_the_text() -> None:
     mesh = Mesh([])
-    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:1")]) == 1
-    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:1", reachable=False)]) == 0
-    assert await mesh.search.synchronize([replace(PLAN, digest="sha256:2")]) == 1
+    assert await mesh.hold(replace(PLAN, digest="sha256:1")) == 1
+    assert await mesh.hold(replace(PLAN, digest="sha256:1", reachable=False)) == 0
+    assert await mesh.hold(replace(PLAN, digest="sha256:2")) == 1
     shown = agent("plan", replace(PLAN.record.skills[0], visibility="exposed"))
-    assert await mesh.search.synchronize([replace(shown, digest="sha256:2")]) == 1
+    assert await mesh.hold(replace(shown, digest="sha256:2")) == 1
     mesh.search.remove(PLAN.id)
     assert mesh.index.marks() == {}
 
@@ -212,7 +215,7 @@ async def test_many_listings_are_taken_in_and_others_run_meanwhile() -> None:
             seen.append(mesh.index.corpus().skills)
             await asyncio.sleep(0)
 
-    counted, _ = await asyncio.gather(mesh.search.synchronize(many), watch())
+    counted, _ = await asyncio.gather(mesh.hold(*many), watch())
     assert counted == len(many)
     assert seen[0] < mesh.index.corpus().skills == len(many)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.mesh.search.stemming import stem
-from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, list_stems, split_words, stem_words
+from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, split_words, stem_words
 
 
 @pytest.mark.parametrize("name", ["create_plan", "create-plan", "Create Plan", "create.plan", "CREATE/PLAN"])
@@ -40,8 +40,8 @@ def test_a_chunk_gives_its_parts_and_itself(chunk: str, words: list[str]) -> Non
 
 
 def test_stop_words_go_unless_there_is_nothing_else() -> None:
-    assert list_stems("Can you please help me to plan?") == ["plan"]
-    assert list_stems("get_all") == ["get", "all"]
+    assert stem_words("Can you please help me to plan?") == [("plan", "plan")]
+    assert stem_words("get_all") == [("get", "get"), ("all", "all")]
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,13 @@ async def inspect_text(requirements: str, python: str = "") -> Subject:
     names = list_names(requirements)
     if not names:
         shown = requirements.strip()[:80]
-        raise ExecutionFailedError(
-            f"'{shown}' names no Python module to write tests for; {_REMEDY}", remedy=_REMEDY
-        )
+        if await asyncio.to_thread(_is_folder, requirements.strip()):
+            file = Path(shown) / "module.py"
+            raise ExecutionFailedError(
+                f"'{shown}' is a folder; tests are written for one module at a time",
+                remedy=f"name a file in it, such as {file}, or a package that can be imported",
+            )
+        raise ExecutionFailedError(f"'{shown}' names no Python module to write tests for", remedy=_REMEDY)
     return await inspect_names(names, python)
 
 
@@ -41,6 +45,14 @@ async def inspect_file(path: Path, python: str = "") -> Subject:
     if full is None:
         raise ExecutionFailedError(f"there is no file {path}", remedy=_REMEDY)
     return await _inspect({"path": str(full)}, python, str(path))
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return bool(text) and Path(text).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):
+        # too long for a path, with a null character in it, or of a user that is not there
+        return False
 
 
 def _find_file(path: Path) -> Path | None:

@@ -257,6 +257,8 @@ def _guess_from_default(default: str | None) -> str | None:
 
 
 def _is_literal(source: str) -> bool:
+    if source == "...":
+        return False  # how stubs write that there is a default, which they do not tell
     try:
         ast.literal_eval(source)
     except (ValueError, SyntaxError):

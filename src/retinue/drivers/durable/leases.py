@@ -127,7 +127,7 @@ class Lease:
         self.nodes = await self._database.read(self._read_living)
 
     async def _rescue(self, dead: Sequence[str] | None = None) -> None:
-        """Give away the runs of all nodes that do not live, or of these, which are dead whatever they said."""
+        """Give away the runs of nodes that do not live, or of these, which are dead whatever they said."""
 
         def give_away(connection: sa.Connection) -> dict[str, int]:
             if dead is not None:

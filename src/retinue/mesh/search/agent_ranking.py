@@ -7,10 +7,11 @@ together, and what it says of itself. An agent's own description alone was far b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from retinue.core.record import Listing, ListingKey
+from retinue.core.record import ListingKey
+from retinue.mesh.entry import Entry
 from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
 from retinue.mesh.search.scoring import Query, read_query, score_fields, score_skill
 from retinue.mesh.search.skill_texts import SkillText
@@ -27,7 +28,7 @@ CANDIDATES = 50
 class AgentHit:
     """An agent and how it stands among the others; the score is no measure of fit."""
 
-    listing: Listing
+    entry: Entry
     score: float
 
 
@@ -38,13 +39,22 @@ class AgentSearch:
         self._search = search
 
     def find_agents(
-        self, text: str, scopes: Scopes, *, limit: int = 20, accept: Accept | None = None
+        self,
+        text: str,
+        scopes: Scopes,
+        *,
+        limit: int = 20,
+        within: Collection[ListingKey] | None = None,
+        accept: Accept | None = None,
     ) -> tuple[AgentHit, ...]:
-        """The agents with visible skills that answer ``text``, best first."""
+        """The agents with visible skills that answer ``text``, best first.
+
+        ``within`` narrows to some listings, ``accept`` to those of the found that it likes.
+        """
         self._search.catch_up()
         query = read_query(text, self._search.index)
         best: dict[ListingKey, float] = {}
-        for skill in self._search.list_candidates(query, scopes) if query.asked else ():
+        for skill in self._search.list_candidates(query, scopes, within) if query.asked else ():
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
         chosen = heapq.nlargest(CANDIDATES, best, key=best.__getitem__)
         texts: dict[ListingKey, list[SkillText]] = {}
@@ -52,12 +62,10 @@ class AgentSearch:
             texts.setdefault(skill.listing_id, []).append(skill)
         hits = []
         for listing_id, score in fuse(_orders(texts, query)).items():
-            listing = self._search.find_listing(listing_id)
-            if listing is not None and (accept is None or accept(listing)):
-                hits.append(AgentHit(listing, score))
-        hits.sort(
-            key=lambda hit: (-hit.score, hit.listing.reachable is False, hit.listing.source, hit.listing.key)
-        )
+            entry = self._search.find_entry(listing_id)
+            if entry is not None and (accept is None or accept(entry)):
+                hits.append(AgentHit(entry, score))
+        hits.sort(key=lambda hit: (-hit.score, hit.entry.reachable is False, hit.entry.id))
         return tuple(hits[:limit])
 
 

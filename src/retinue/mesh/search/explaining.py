@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
-from retinue.mesh.search.scoring import Query, coverage, read_query, score_skill
+from retinue.mesh.search.scoring import Query, coverage, score_skill
 
 _FAR = 1_000
 
@@ -42,11 +42,10 @@ def explain_place(
 
     A skill that these scopes do not see is never mentioned.
     """
-    found = search.find_skills(text, scopes, limit=_FAR, within=within, accept=accept)
-    query = read_query(text, search.index)
+    query, found = search.rank_skills(text, scopes, limit=_FAR, within=within, accept=accept)
     skills = search.index.list_skills([listing.id], visible_to(scopes))
     best = max(skills, key=lambda skill: score_skill(skill, query), default=None)
-    places = (place for place, hit in enumerate(found.hits, start=1) if hit.listing.id == listing.id)
+    places = (place for place, one in enumerate(found[:_FAR], start=1) if one.entry.id == listing.id)
     place = next(places, None)
     held = set(" ".join(best.fields).split()) if best is not None else set()
     shared = tuple(word for stem, word in query.asked.items() if _speaks_of(stem, held, query))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import get_args
@@ -19,8 +19,9 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility
+from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.search.scoring import Query, rarity, read_query, score_skill
-from retinue.mesh.search.skill_texts import SkillText, mark_of, render_text
+from retinue.mesh.search.skill_texts import SkillText, mark_of, mark_of_entry, render_text
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.mesh.visibility import is_visible
 
@@ -40,21 +41,35 @@ _FILTERED = 10
 BATCH = 100
 """Texts written at once while others wait: some 40 ms."""
 
+GLANCED = 1_000
+"""Marks compared while others wait: some 5 ms."""
+
 _FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
 
 _log = structlog.get_logger("retinue.search")
 
 Scopes = frozenset[str]
 FindListing = Callable[[ListingKey], Listing | None]
-Accept = Callable[[Listing], bool]
+FindEntry = Callable[[ListingKey], Entry | None]
+FindSkill = Callable[[Entry, str], Skill | None]
+Accept = Callable[[Entry], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A skill of a listing, and how well it answers: comparable within one query only."""
+    """A skill of an agent, and how well it answers: comparable within one query only."""
 
-    listing: Listing
+    entry: Entry
     skill: Skill
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """As `Hit`, before anybody wants to see the skill."""
+
+    entry: Entry
+    skill_id: str
     score: float
 
 
@@ -91,12 +106,23 @@ NOTHING = Found((), Fit(0.0, False))
 class SkillSearch:
     """Text search over listings; ``find_listing`` gives what holds now of a listing, or None.
 
+    ``find_entry`` gives the same in short and ``find_skill`` one skill of it, where that costs less.
     With ``eager`` what is noted is taken in by and by, as in a hub; else all of it by the first search.
     """
 
-    def __init__(self, index: TextIndex, find_listing: FindListing, *, eager: bool = False) -> None:
+    def __init__(
+        self,
+        index: TextIndex,
+        find_listing: FindListing,
+        *,
+        find_entry: FindEntry | None = None,
+        find_skill: FindSkill | None = None,
+        eager: bool = False,
+    ) -> None:
         self.index = index
         self.find_listing = find_listing
+        self.find_entry = find_entry or self._shorten
+        self._find_skill = find_skill or self._pick
         self._eager = eager
         self._noted: dict[ListingKey, None] = {}
 
@@ -127,9 +153,8 @@ class SkillSearch:
         while self._noted:
             noted = list(islice(self._noted, BATCH))
             marks = self.index.marks(noted)
-            held = {listing_id: self.find_listing(listing_id) for listing_id in noted}
-            new = [one for one in held.values() if one is not None and marks.get(one.id) != mark_of(one)]
-            gone = [listing_id for listing_id in marks if held[listing_id] is None]
+            new = self._list_new({listing_id: marks.get(listing_id) for listing_id in noted})
+            gone = [listing_id for listing_id in marks if self.find_entry(listing_id) is None]
             self.put(new)
             self.index.remove(gone)
             written += len(new) + len(gone)
@@ -137,26 +162,34 @@ class SkillSearch:
                 del self._noted[listing_id]
         return written
 
-    async def synchronize(self, listings: Iterable[Listing]) -> int:
+    async def synchronize(self, listing_ids: Collection[ListingKey]) -> int:
         """Make the index hold exactly these; returns how many texts were written or removed.
 
         What the index has already is left alone, so that after a restart this costs one look each.
         Others run in between: the first time, 100,000 agents take most of a minute.
         """
-        left = dict(self.index.marks())
-        changed: list[Listing] = []
-        written = 0
-        for listing in listings:
-            if left.pop(listing.id, None) != mark_of(listing):
-                changed.append(listing)
-            if len(changed) >= BATCH:
-                written += len(changed)
-                self.put(changed)
-                changed = []
+        wanted = set(listing_ids)
+        gone: list[ListingKey] = []
+        stale: dict[ListingKey, str] = {}
+        for number, (listing_id, mark) in enumerate(self.index.iterate_marks()):
+            entry = self.find_entry(listing_id)
+            if entry is None or listing_id not in wanted:
+                gone.append(listing_id)
+            elif mark == mark_of_entry(entry):
+                wanted.discard(listing_id)
+            else:
+                stale[listing_id] = mark
+            if number % GLANCED == 0:
                 await asyncio.sleep(0)
-        self.put(changed)
-        self.index.remove(left.keys())
-        return written + len(changed) + len(left)
+        written = len(gone)
+        self.index.remove(gone)
+        left = iter(wanted)
+        while some := list(islice(left, BATCH)):
+            new = self._list_new({listing_id: stale.get(listing_id) for listing_id in some})
+            self.put(new)
+            written += len(new)
+            await asyncio.sleep(0)
+        return written
 
     def find_skills(
         self,
@@ -172,23 +205,41 @@ class SkillSearch:
         ``within`` narrows to some listings, ``accept`` to those it likes. Equal scores come by
         reachable ▸ source ▸ key. Empty for a text without words.
         """
-        self.catch_up()
-        query = read_query(text, self.index)
+        query, placed = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept)
         if not query.asked:
             return NOTHING
-        hits = []
-        for skill_text in self.list_candidates(query, scopes, within, limit=max(CANDIDATES, 2 * limit)):
-            score = score_skill(skill_text, query)
-            hit = self._hit(skill_text, score, scopes, accept) if score > 0.0 else None
-            if hit is not None:
-                hits.append(hit)
-        hits.sort(key=_preference)
+        hits = list(islice(self._open(placed), limit))
         return Found(
-            tuple(hits[:limit]),
-            judge(hits[0].score if hits else 0.0, query),
-            max(0, len(hits) - limit),
+            tuple(hits),
+            judge(placed[0].score if placed else 0.0, query),
+            max(0, len(placed) - limit),
             self._correct(text, query, scopes),
         )
+
+    def rank_skills(
+        self,
+        text: str,
+        scopes: Scopes,
+        *,
+        limit: int,
+        within: Collection[ListingKey] | None = None,
+        accept: Accept | None = None,
+    ) -> tuple[Query, list[Placed]]:
+        """As `find_skills`, with all that was looked at and without a look into any card."""
+        self.catch_up()
+        query = read_query(text, self.index)
+        placed: list[Placed] = []
+        if not query.asked:
+            return query, placed
+        for skill in self.list_candidates(query, scopes, within, limit=max(CANDIDATES, 2 * limit)):
+            score = score_skill(skill, query)
+            entry = self.find_entry(skill.listing_id) if score > 0.0 else None
+            if entry is None or (accept is not None and not accept(entry)):
+                continue
+            if entry.offers(skill.skill_id, scopes):
+                placed.append(Placed(entry, skill.skill_id, score))
+        placed.sort(key=_preference)
+        return query, placed
 
     def list_candidates(
         self,
@@ -209,12 +260,31 @@ class SkillSearch:
         many = self.index.list_candidates(asked, query.wide, visible, limit=limit * _FILTERED)
         return [one for one in many if one.listing_id in wanted]
 
-    def _hit(self, text: SkillText, score: float, scopes: Scopes, accept: Accept | None) -> Hit | None:
-        listing = self.find_listing(text.listing_id)
-        if listing is None or (accept is not None and not accept(listing)):
-            return None
-        skill = listing.record.find_skill(text.skill_id)
-        return Hit(listing, skill, score) if skill is not None and is_visible(skill, scopes) else None
+    def _open(self, placed: Iterable[Placed]) -> Iterator[Hit]:
+        for one in placed:
+            skill = self._find_skill(one.entry, one.skill_id)
+            if skill is not None:
+                yield Hit(one.entry, skill, one.score)
+
+    def _list_new(self, marks: Mapping[ListingKey, str | None]) -> list[Listing]:
+        """Those whose text is another than the one with this mark."""
+        new = []
+        for listing_id, mark in marks.items():
+            entry = self.find_entry(listing_id)
+            if entry is None or (mark is not None and mark == mark_of_entry(entry)):
+                continue
+            listing = self.find_listing(listing_id)
+            if listing is not None and mark != mark_of(listing):
+                new.append(listing)
+        return new
+
+    def _shorten(self, listing_id: ListingKey) -> Entry | None:
+        listing = self.find_listing(listing_id)
+        return entry_of(listing) if listing is not None else None
+
+    def _pick(self, entry: Entry, skill_id: str) -> Skill | None:
+        listing = self.find_listing(entry.id)
+        return listing.record.find_skill(skill_id) if listing is not None else None
 
     def _correct(self, text: str, query: Query, scopes: Scopes) -> str | None:
         """The text as it was probably meant; only words of skills that the caller sees are offered."""
@@ -256,15 +326,9 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
         return [
             (one, skill) for one in held.values() for skill in one.record.skills if is_visible(skill, scopes)
         ]
-    return [(hit.listing, hit.skill) for hit in found.hits]
+    return [(held[hit.entry.id], hit.skill) for hit in found.hits]
 
 
-def _preference(hit: Hit) -> tuple[float, bool, bool, str, str]:
-    listing = hit.listing
-    return (
-        -round(hit.score, 9),
-        not listing.enabled,
-        listing.reachable is False,
-        listing.source,
-        listing.key,
-    )
+def _preference(placed: Placed) -> tuple[float, bool, bool, ListingKey]:
+    entry = placed.entry
+    return -round(placed.score, 9), not entry.enabled, entry.reachable is False, entry.id

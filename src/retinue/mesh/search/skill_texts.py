@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.record import AgentRecord, Listing, ListingKey, Schema, Skill, Visibility
+from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.search.words import stem_words
 
 FIELD_WEIGHTS = (3.0, 2.0, 1.0, 0.5, 0.5)
@@ -65,14 +66,19 @@ def render_text(listing: Listing) -> ListingText:
     return ListingText(listing.id, mark_of(listing), skills, words)
 
 
+def mark_of_entry(entry: Entry) -> str | None:
+    """As `mark_of` the listing; None where that takes the whole of it."""
+    return f"{TEXT_FORM} {entry.digest} {entry.kinds}" if entry.digest is not None else None
+
+
 def mark_of(listing: Listing) -> str:
-    """Equal for listings that give the same text; cheap where a digest is known.
+    """Equal for listings that give the same text.
 
     Visibility is told apart from the digest: settings may change it without a new card.
     """
-    if listing.digest is not None:
-        seen = "".join(skill.visibility[0] for skill in listing.record.skills)
-        return f"{TEXT_FORM} {listing.digest} {seen}"
+    mark = mark_of_entry(entry_of(listing))
+    if mark is not None:
+        return mark
     said = listing.raw + repr(listing.record).encode("utf-8", "backslashreplace")
     return f"{TEXT_FORM} {hashlib.blake2b(said, digest_size=16).hexdigest()}"
 

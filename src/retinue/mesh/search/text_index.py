@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class TextIndex(Protocol):
 
     def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
         """The marks of these listings, or of all, as far as they are kept."""
+
+    def iterate_marks(self) -> Iterator[tuple[ListingKey, str]]:
+        """As `marks` of all, a few at a time: there may be writing in between."""
 
     def corpus(self) -> Corpus:
         """How much text is kept."""
@@ -123,6 +126,9 @@ class MemoryTextIndex:
     def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
         asked = self._texts if listing_ids is None else [one for one in listing_ids if one in self._texts]
         return {listing_id: self._texts[listing_id].mark for listing_id in asked}
+
+    def iterate_marks(self) -> Iterator[tuple[ListingKey, str]]:
+        return iter(list(self.marks().items()))
 
     def corpus(self) -> Corpus:
         return Corpus(self._skills, self._length / self._skills) if self._skills else Corpus()

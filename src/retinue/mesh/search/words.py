@@ -66,11 +66,6 @@ def stem_words(text: str) -> list[tuple[str, str]]:
     return telling or [(word, word) for word in split_words(text)]
 
 
-def list_stems(text: str) -> list[str]:
-    """As `stem_words`, without the words."""
-    return [one for one, _ in stem_words(text)]
-
-
 def _chunks(text: str) -> list[str]:
     text = text[:MAX_TEXT_CHARS]
     return (_ASCII_CHUNK if text.isascii() else _CHUNK).findall(text)

@@ -32,6 +32,9 @@ MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 
 EMPTY_JSON = b"{}"
 
+_MANIFEST_KEYS = frozenset({"schemaVersion", "mediaType", "artifactType", "config", "layers", "annotations"})
+_DESCRIPTOR_KEYS = frozenset({"mediaType", "digest", "size", "annotations", "artifactType", "data"})
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
@@ -99,9 +102,7 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
         artifact_type=_text_or_none(document.get("artifactType")),
         annotations=_texts(document.get("annotations")),
         media_type=_text_or_none(document.get("mediaType")),
-        extra=_others(
-            document, {"schemaVersion", "mediaType", "artifactType", "config", "layers", "annotations"}
-        ),
+        extra=_others(document, _MANIFEST_KEYS),
     )
 
 
@@ -139,7 +140,7 @@ def parse_descriptor(value: Any, *, where: str) -> Descriptor:
         annotations=_texts(value.get("annotations")),
         artifact_type=_text_or_none(value.get("artifactType")),
         data=_inline(value.get("data")),
-        extra=_others(value, {"mediaType", "digest", "size", "annotations", "artifactType", "data"}),
+        extra=_others(value, _DESCRIPTOR_KEYS),
     )
 
 
@@ -186,10 +187,12 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
+    if not value or not isinstance(value, dict):
         return {}
     return {key: text for key, text in value.items() if isinstance(text, str)}
 
 
-def _others(document: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+def _others(document: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    if document.keys() <= known:
+        return {}
     return {key: value for key, value in document.items() if key not in known}

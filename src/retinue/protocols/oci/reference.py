@@ -202,8 +202,8 @@ def choose_tag(tags: Iterable[str], wanted: str | None = None) -> str | None:
     ordered = sorted(tags)
     if wanted is not None:
         return wanted if wanted in ordered else None
-    if not ordered:
-        return None
+    if len(ordered) <= 1:
+        return ordered[0] if ordered else None
     best = max(ordered, key=rank_tag)
     if rank_tag(best).version is not None:
         return best

@@ -1,0 +1,130 @@
+"""``retinue connect``: an MCP client of this person gets to know the hub of this state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.cli.options import json_option
+from retinue.cli.output import clean, note, print_json, print_table, warn
+from retinue.cli.session import open_session
+
+if TYPE_CHECKING:
+    from retinue.apps.connecting import Hub
+
+NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
+
+
+@click.command()
+@click.argument("client", type=click.Choice(NAMES), required=False, metavar="CLIENT")
+@click.option("--list", "only_list", is_flag=True, help="Show the clients that are on this machine.")
+@click.option("--print", "only_print", is_flag=True, help="Print what would be written, and write nothing.")
+@click.option("--stdio", is_flag=True, help="Let the client start retinue mcp, which finds the hub.")
+@click.option("--remove", is_flag=True, help="Take the entry out again.")
+@click.option("--url", metavar="URL", help="The hub's url; else that of the hub of this state.")
+@click.option(
+    "--name", metavar="NAME", default="retinue", show_default=True, help="What the client calls the hub."
+)
+@json_option
+def connect(
+    client: str | None,
+    only_list: bool,
+    only_print: bool,
+    stdio: bool,
+    remove: bool,
+    url: str | None,
+    name: str,
+    as_json: bool,
+) -> None:
+    """Connect an MCP client to the hub.
+
+    CLIENT is claude, claude-desktop, cursor, vscode, gemini, codex or zed. The hub is written into the
+    client's own configuration, once; everything else in it stays as it is, and a backup is kept beside.
+    """
+    from retinue.core.errors import InvalidSettingError
+
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
+        raise InvalidSettingError(
+            "--name",
+            f"{name[:80]!r} is no name that every client takes",
+            remedy="use letters, digits, - and _",
+        )
+    if only_list:
+        _list(name, as_json)
+    elif client is None:
+        raise click.UsageError("CLIENT is missing; see them: retinue connect --list")
+    elif as_json:
+        raise click.UsageError("--json goes with --list")
+    elif remove:
+        _remove(client, name)
+    else:
+        _connect(client, name, url, stdio=stdio, only_print=only_print)
+
+
+def _list(name: str, as_json: bool) -> None:
+    from retinue.apps.connecting import list_clients
+
+    rows = [(seen.client.name, seen.client.title, seen.status, str(seen.file)) for seen in list_clients(name)]
+    if as_json:
+        keys = ("client", "title", "status", "file")
+        print_json({"clients": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        print_table(("CLIENT", "IS", "STATUS", "FILE"), rows)
+
+
+def _remove(client_name: str, name: str) -> None:
+    from retinue.apps.connecting import disconnect, find_config
+    from retinue.protocols.client_configs.clients import get_client
+
+    client = get_client(client_name)
+    file = find_config(client)
+    changed = disconnect(client, file, name)
+    if not changed.changed:
+        click.echo(f"{client.title} has no entry {name!r}; nothing was changed: {clean(file)}")
+        return
+    click.echo(f"{client.title} no longer knows {name!r}: {clean(file)}")
+    if changed.backup:
+        note(f"as it was: {changed.backup}")
+
+
+def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_print: bool) -> None:
+    from retinue.apps.connecting import connect, find_config, find_hub, has_token, is_seen, render_entry
+    from retinue.protocols.client_configs.clients import get_client
+
+    client = get_client(client_name)
+    stdio = stdio or client.url_key is None
+    if stdio and url is not None:
+        raise click.UsageError("--url is for clients that connect by url; retinue mcp finds the hub itself")
+    session = open_session()
+    hub = None if stdio else find_hub(session.settings, session.state, url)
+    entry, file = render_entry(client, session.state, hub), find_config(client)
+    if only_print:
+        click.echo(client.write_entry("", name, entry, ""), nl=False)
+        note(f"this belongs into {file}")
+        if has_token(entry):
+            warn("it holds the token of this state: whoever reads it can use the hub")
+        return
+    seen = is_seen(client, file)
+    changed = connect(client, file, name, entry)
+    way = hub.url if hub else " ".join([entry["command"], *entry["args"]])
+    if changed.changed:
+        click.echo(f"{client.title} knows {name!r} now ({clean(way)}): {clean(file)}")
+        if changed.backup:
+            note(f"as it was: {changed.backup}")
+    else:
+        click.echo(
+            f"{client.title} knows {name!r} already ({clean(way)}); nothing was changed: {clean(file)}"
+        )
+    if not seen:
+        note(f"{client.title} was not found on this machine; it reads this when it is installed")
+    _say_next(client.next_step, hub)
+
+
+def _say_next(step: str, hub: Hub | None) -> None:
+    """What is to be typed next, here and in the client."""
+    if hub is not None and not hub.own:
+        warn("this hub is not of this state: no token was written; add the one that it wants")
+    elif hub is not None and not hub.running:
+        click.echo("start the hub: retinue hub")
+    click.echo(f"then: {step}")

@@ -1,0 +1,1 @@
+"""Configuration files of MCP clients: pure editing of their text, and where each client keeps it."""

@@ -1,0 +1,101 @@
+"""``token``."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import orjson
+import pytest
+
+from retinue.drivers.joins import parse_join
+from retinue.drivers.mesh_bearer import mesh_key
+from retinue.drivers.state import State
+from retinue.drivers.tokens import TokenFile
+from tests.cli.conftest import Retinue
+from tests.requirements import requirement
+
+COLUMNS = {"id", "name", "kind", "caller", "scopes", "agents", "created", "last_used", "expires"}
+
+
+@requirement("S-17")
+def test_a_token_is_printed_once_and_listed_without_itself(retinue: Retinue) -> None:
+    made = retinue("token", "new", "--scope", "mesh", "--name", "ci", "--expires", "30d", "--agent", "plan-*")
+    text = made.stdout.strip()
+    assert text.startswith("rtn_")
+    assert "it is not shown again" in made.stderr
+    assert text not in made.stderr
+    listed = retinue("token", "list").stdout
+    heading, row = listed.splitlines()
+    assert heading.split() == ["ID", "CALLER", "SCOPES", "AGENTS", "CREATED", "LAST", "USED", "EXPIRES"]
+    assert row.split()[1:4] == ["token:ci", "mesh", "plan-*"]
+    assert text.rpartition("_")[2] not in listed
+    (facts,) = orjson.loads(retinue("token", "list", "--json").stdout)["tokens"]
+    assert facts.keys() == COLUMNS
+    assert facts["last_used"] is None
+
+
+def test_without_a_scope_it_is_the_least(retinue: Retinue) -> None:
+    made = orjson.loads(retinue("token", "new", "--json").stdout)
+    assert (made["scopes"], made["expires"], made["caller"]) == (["exposed"], None, f"token:{made['id']}")
+    assert made["token"].startswith(f"rtn_{made['id']}_")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--scope", "mehs"), "'mehs' is no scope — did you mean mesh?"),
+        (("--scope", "zzzzzzz"), "there are exposed, mesh, runs_code"),
+        (("--scope", "private"), "is no scope"),
+        (("--name", "a b"), "no name of a token"),
+        (("--expires", "30"), "'30' is no time — write a number with m, h, d or w"),
+        (("--expires", "0d"), "is no time"),
+        (("--expires", "9999w"), "is no time"),
+        (("--join", "--scope", "mesh"), "--join goes without --scope"),
+        (("--join", "--agent", "x"), "--join goes without --scope"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(
+    retinue: Retinue, retinue_home: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = retinue("token", "new", *arguments)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (retinue_home / "keys").exists()
+
+
+def test_a_token_is_taken_back_by_its_id(retinue: Retinue) -> None:
+    made = orjson.loads(retinue("token", "new", "--json").stdout)
+    wrong = retinue("token", "revoke", made["id"][:-1])
+    assert (wrong.exit_code, made["id"] in wrong.stderr) == (3, True)
+    assert retinue("token", "revoke", made["id"]).stderr == f"revoked: {made['id']}\n"
+    assert "no tokens" in retinue("token", "list").stderr
+    assert orjson.loads(retinue("token", "list", "--json").stdout) == {"tokens": []}
+
+
+@requirement("S-17")
+def test_a_join_carries_the_mesh_key_and_a_token_that_is_known_here(
+    retinue: Retinue, retinue_home: Path
+) -> None:
+    join = parse_join(retinue("token", "new", "--join", "--name", "laptop").stdout)
+    keys = State(retinue_home).keys
+    assert join.key == mesh_key(keys)
+    (issued,) = TokenFile(keys).list_all()
+    assert join.token.startswith(f"rtn_{issued.id}_")
+    assert issued.principal.id == "join:laptop"
+    assert stat.S_IMODE((keys / "mesh.key").stat().st_mode) == 0o600
+    assert "still has the mesh's key" in retinue("token", "revoke", issued.id).stderr
+
+
+def test_a_damaged_list_is_said_and_left_alone(retinue: Retinue, retinue_home: Path) -> None:
+    retinue("token", "new")
+    (retinue_home / "keys" / "tokens.json").write_bytes(b"[]")
+    for arguments in (("list",), ("new",), ("revoke", "x")):
+        failed = retinue("token", *arguments)
+        assert failed.exit_code == 8
+        assert "tokens.json is damaged" in failed.stderr
+
+
+def test_a_slip_in_the_name_of_the_command_is_understood(retinue: Retinue) -> None:
+    assert "did you mean revoke?" in retinue("token", "revok", "x").stderr

@@ -1,0 +1,325 @@
+"""Access over every door: what is not allowed answers exactly as what is not there.
+
+A door is one entry of ``DOORS``: how it is asked for an agent and a skill. Each is asked in two worlds: in
+one there is an agent that the caller does not see, in the other there is none. Their answers must be the
+same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.drivers.state import State
+from retinue.drivers.tokens import TokenFile
+from tests.requirements import requirement
+from tests.system import Hub, Reply, Served, System, Wire, open_system
+
+SECRET, SKILL = "secret-agent", "keep_secret"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A hub with some agents; ``secret`` is served in one of two worlds only."""
+
+    system: System
+    hub: Hub
+    agents: dict[str, Served]
+    wire: Wire
+
+    def token(self, *scopes: str, agents: tuple[str, ...] = (), name: str | None = None) -> dict[str, str]:
+        """The header of a new token, which the doors know when they look next."""
+        _, text = TokenFile(self.system.state.keys).issue(scopes, agents=agents, name=name)
+        return {"authorization": f"Bearer {text}"}
+
+
+def make_agents(with_secret: bool) -> list[Agent]:
+    open_agent = Agent("open-agent", version="1.0.0")
+
+    @open_agent.skill(expose=True)
+    async def open_door() -> str:
+        """Opens the door."""
+        return "open"
+
+    @open_agent.skill
+    async def whisper() -> str:
+        """Says something among agents."""
+        return "psst"
+
+    @open_agent.skill
+    async def ask_around(skill: str, ctx: Context, agent: str | None = None) -> Any:
+        """Calls somebody else."""
+        return await ctx.call(skill, agent=agent)
+
+    if not with_secret:
+        return [open_agent]
+    secret = Agent(SECRET, version="1.0.0")
+
+    @secret.skill(SKILL, expose=True)
+    async def keep_secret(ctx: Context) -> str:
+        """Keeps a secret that nobody knows."""
+        return f"told {ctx.principal.id}"
+
+    return [open_agent, secret]
+
+
+async def start(stack: AsyncExitStack, home: Path, wire: Wire, with_secret: bool, **settings: Any) -> World:
+    system = await stack.enter_async_context(open_system(State(home), **settings))
+    agents = {agent.name: await system.start_agent(agent) for agent in make_agents(with_secret)}
+    return World(system, await system.start_hub(), agents, wire)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+Door = Callable[[World, dict[str, str]], Awaitable[Reply]]
+
+
+def hub_skill(skill_id: str, **arguments: Any) -> Door:
+    return lambda world, token: world.wire.call(world.hub.url, skill_id, arguments, **token)
+
+
+DOORS: dict[str, Door] = {
+    "/execute by skill": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, **t),
+    "/execute with a version": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, x_retinue_version=">=9", **t),
+    "/execute of the agent": lambda w, t: w.wire.call(f"{w.hub.url}/agents/{SECRET}", SKILL, {}, **t),
+    "/execute of its other name": lambda w, t: w.wire.call(
+        f"{w.hub.url}/agents/{SECRET}@home", SKILL, {}, **t
+    ),
+    "/execute, nearly its name": lambda w, t: w.wire.call(f"{w.hub.url}/agents/secret-agenT", SKILL, {}, **t),
+    "/execute, nearly its skill": lambda w, t: w.wire.call(w.hub.url, "keep_secrets", {}, **t),
+    "card": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}/agent-card", **t),
+    "card of its other name": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}@home/agent-card", **t),
+    "show_agent": hub_skill("show_agent", name=SECRET),
+    "find_skills by id": hub_skill("find_skills", skill=SKILL),
+    "find_skills of the agent": hub_skill("find_skills", agent=SECRET),
+    "find_skills by words": hub_skill("find_skills", query="keeps a secret that nobody knows"),
+    "find_skills by words, misspelt": hub_skill("find_skills", query="nobdy sercet"),
+    "find_skills, why": hub_skill("find_skills", query="secret", why=SECRET),
+    "find_skills by words, of the agent": hub_skill("find_skills", query="secret", agent=SECRET),
+    "call_skill": hub_skill("call_skill", skill=SKILL),
+    "call_skill of the agent": hub_skill("call_skill", skill=SKILL, agent=SECRET),
+    "list_agents": hub_skill("list_agents"),
+    "refresh_agents": hub_skill("refresh_agents"),
+}
+"""Doors of the hub, each asked for what the caller does not see. The MCP doors are added here."""
+
+CALLERS: dict[str, Callable[[World], dict[str, str]]] = {
+    "anonymous, whom it does not hear": lambda world: {},
+    "a token that it does not hear": lambda world: world.token("mesh"),
+    "the state's token, which it does not hear": lambda world: {"authorization": world.system.token},
+    "a token for other agents": lambda world: world.token("mesh", agents=("open-*", "retinue")),
+}
+
+
+def plain(reply: Reply) -> tuple[int, bytes]:
+    """The answer without what differs between any two processes: ports, times, digests, call ids."""
+    body = re.sub(rb"127\.0\.0\.1:\d+|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)|sha256:[0-9a-f]+", b"", reply.body)
+    return reply.status, re.sub(rb'"(mean|p50|p95|ms|latency)[a-z_0-9]*":[\d.]+', b"", body)
+
+
+@requirement("S-17")
+@pytest.mark.parametrize("caller", CALLERS)
+async def test_what_a_caller_does_not_see_answers_as_what_is_not_there(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire, caller: str
+) -> None:
+    access = {} if caller == "a token for other agents" else {SECRET: {"receive": ["token:friend"]}}
+    with_it = await start(stack, tmp_path / "with", wire, True, access=access)
+    without = await start(stack, tmp_path / "without", wire, False)
+    tokens = [CALLERS[caller](world) for world in (with_it, without)]
+    for name, ask in DOORS.items():
+        hidden, missing = plain(await ask(with_it, tokens[0])), plain(await ask(without, tokens[1]))
+        assert hidden == missing, name
+        assert name.startswith("list") or b"told" not in hidden[1], name
+
+
+@requirement("S-17")
+async def test_whom_the_agent_hears_sees_it_at_every_door(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
+    friend = world.token("mesh", name="friend")
+    told = await wire.call(world.hub.url, SKILL, {}, **friend)
+    assert told.result == "told token:friend"
+    straight = await wire.call(world.agents[SECRET].url, SKILL, {}, **friend)
+    assert straight.result == "told token:friend"
+    card = await wire.get(f"{world.hub.url}/agents/{SECRET}/agent-card", **friend)
+    assert [skill["id"] for skill in card.json["skills"]] == [SKILL]
+    listed = (await wire.call(world.hub.url, "list_agents", {}, **friend)).result["agents"]
+    assert {row["name"] for row in listed} == {"open-agent", SECRET}
+
+
+@requirement("S-17")
+async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
+    url = world.agents[SECRET].url
+    for token in ({}, world.token("mesh"), world.token("mesh", agents=("open-*",))):
+        assert (await wire.get(f"{url}/agent-card", **token)).json["skills"] == []
+        hidden = await wire.call(url, SKILL, {}, **token)
+        missing = await wire.call(url, "keep_nothing", {}, **token)
+        assert hidden.body == missing.body.replace(b"keep_nothing", SKILL.encode())
+
+
+@requirement("S-17")
+async def test_a_forged_name_of_a_caller_opens_nothing(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["open-agent"]}})
+    forged = {"x_retinue_for": "open-agent", "x_retinue_rights": "exposed mesh runs_code"}
+    for base in (world.hub.url, world.agents[SECRET].url):
+        for token in ({}, world.token("mesh")):
+            assert (await wire.call(base, SKILL, {}, **forged, **token)).error["code"] == -32601
+    asked = await wire.call(world.hub.url, "ask_around", {"skill": SKILL})
+    assert asked.result == "told open-agent", "the agent itself, through the hub"
+
+
+@requirement("S-17")
+async def test_an_agent_calls_nobody_beyond_its_list(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    world = await start(stack, tmp_path, wire, True, access={"open-agent": {"send": ["other-agent"]}})
+    for arguments in ({"skill": SKILL}, {"skill": SKILL, "agent": SECRET}):
+        reply = await wire.call(world.hub.url, "ask_around", arguments)
+        assert "open-agent may not call keep_secret" in reply.error["message"]
+    assert (await wire.call(world.hub.url, SKILL)).result == "told anonymous"
+
+
+@pytest.mark.parametrize("send", [["secret-*"], ["*/keep_*"], ["secret-agent/keep_secret"]])
+async def test_an_agent_calls_whom_its_list_has(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire, send: list[str]
+) -> None:
+    world = await start(stack, tmp_path, wire, True, access={"open-agent": {"send": send}})
+    assert (await wire.call(world.hub.url, "ask_around", {"skill": SKILL})).result == "told open-agent"
+
+
+SCOPED = {"exposed": {"open_door", SKILL}, "mesh": {"open_door", "whisper", "ask_around", SKILL}}
+
+
+@requirement("S-17")
+@pytest.mark.parametrize("scope", SCOPED)
+async def test_a_token_shows_and_opens_what_its_scope_has(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire, scope: str
+) -> None:
+    world = await start(stack, tmp_path, wire, True)
+    token = world.token(scope)
+    rows = (await wire.call(world.hub.url, "find_skills", {}, **token)).result["skills"]
+    assert {row["skill"] for row in rows} == SCOPED[scope]
+    for base in (world.hub.url, f"{world.hub.url}/agents/open-agent", world.agents["open-agent"].url):
+        assert (await wire.call(base, "open_door", {}, **token)).result == "open"
+        reply = await wire.call(base, "whisper", {}, **token)
+        assert ("result" in reply.json) is (scope == "mesh")
+        missing = await wire.call(base, "wh1sp3r_x", {}, **token)
+        if scope == "exposed":
+            assert reply.body == missing.body.replace(b"wh1sp3r_x", b"whisper")
+
+
+async def test_a_token_that_shows_a_part_opens_no_registry_and_starts_no_workflow(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    world = await start(stack, tmp_path, wire, True)
+    for token in (world.token("mesh", agents=("open-*", "retinue")), world.token("exposed")):
+        for path in ("/v2/", "/v2/_catalog", "/v2/agents/open/tags/list", "/v2/agents/none/tags/list"):
+            reply = await wire.get(f"{world.hub.url}{path}", **token)
+            assert (reply.status, reply.json["errors"][0]["code"]) == (403, "DENIED")
+    limited = world.token("mesh", agents=("open-*", "retinue"))
+    for skill in ("orchestrate_workflow", "start_run"):
+        arguments = {"workflow": {"name": "x", "steps": [{"id": "a", "skill": SKILL}]}, "input": {}}
+        reply = await wire.call(world.hub.url, skill, arguments, **limited)
+        assert "runs no workflows" in reply.error["message"]
+
+
+async def test_only_the_mesh_itself_publishes(stack: AsyncExitStack, tmp_path: Path, wire: Wire) -> None:
+    world = await start(stack, tmp_path, wire, False)
+    path = f"{world.hub.url}/v2/agents/evil/blobs/uploads/"
+    for token in ({}, world.token("mesh", "runs_code")):
+        assert (await wire.post(path, b"", **token)).status == 401
+    _, joined = TokenFile(world.system.state.keys).issue(["mesh"], kind="join")
+    for token in ({"authorization": world.system.token}, {"authorization": f"Bearer {joined}"}):
+        assert (await wire.post(path, b"", **token)).status == 202
+
+
+PATHS = (
+    ("POST", "/execute"),
+    ("POST", "/agents/open-agent/execute"),
+    ("POST", "/agents/nobody/execute"),
+    ("GET", "/agent-card"),
+    ("GET", "/agents/open-agent/agent-card"),
+    ("GET", "/agents/nobody/agent-card"),
+    ("POST", "/mcp"),
+    ("POST", "/agents/open-agent/mcp"),
+    ("GET", "/v2/"),
+    ("GET", "/v2/_catalog"),
+    ("POST", "/hooks/registry"),
+    ("GET", "/nothing"),
+)
+
+
+@requirement("S-17")
+async def test_without_anonymous_callers_every_door_but_health_wants_a_token(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    auth = {"anonymous": False, "authorization_servers": ["https://login.example.org"]}
+    world = await start(stack, tmp_path, wire, True, auth=auth)
+    for base in (world.hub.url, world.agents["open-agent"].url):
+        answers = set()
+        for method, path in PATHS:
+            for token in ({}, {"authorization": "Bearer rtn_00000000_unknown"}):
+                door = f"{base}{path}"
+                ask = wire.get(door, **token) if method == "GET" else wire.post(door, {}, **token)
+                reply = await ask
+                assert reply.status == 401, path
+                assert "www-authenticate" in reply.headers
+                kind = "execute" if path.endswith("/execute") else "other"
+                answers.add((kind, bool(token), reply.body))
+        assert len(answers) == 4, "the same answer, whatever was asked for"
+        assert (await wire.get(f"{base}/health")).status == 200
+        assert (await wire.get(f"{base}/.well-known/oauth-protected-resource/mcp")).status == 200
+    token = world.token("mesh")
+    assert (await wire.call(world.hub.url, SKILL, {}, **token)).result.startswith("told token:")
+    asked = await wire.call(world.hub.url, "ask_around", {"skill": SKILL}, **token)
+    assert asked.result == "told open-agent", "agents of the mesh know each other"
+
+
+@requirement("S-17")
+async def test_a_token_of_an_issuer_opens_the_doors_that_its_scopes_do(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    key = ECKey.generate_key("P-256", {"kid": "ec-1"})
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(orjson.dumps(KeySet([key]).as_dict(private=False)))
+    auth = {"anonymous": False, "jwks_file": keys, "issuer": "https://login", "audience": ["retinue"]}
+    world = await start(stack, tmp_path / "home", wire, True, auth=auth)
+
+    def make_token(**changes: Any) -> dict[str, str]:
+        claims = {"iss": "https://login", "aud": "retinue", "sub": "alice", "exp": time.time() + 60}
+        text = jwt.encode({"alg": "ES256", "kid": "ec-1"}, {**claims, **changes}, key, algorithms=["ES256"])
+        return {"authorization": f"Bearer {text}"}
+
+    for base in (world.hub.url, world.agents[SECRET].url):
+        told = await wire.call(base, SKILL, {}, **make_token(scope="exposed"))
+        assert told.result == "told jwt:alice"
+        expired = await wire.call(base, SKILL, {}, **make_token(scope="exposed", exp=time.time() - 60))
+        assert expired.status == 401
+        assert 'error="invalid_token"' in expired.headers["www-authenticate"]
+        poor = await wire.call(base, SKILL, {}, **make_token(scope="openid"))
+        assert poor.status == 403
+        assert 'error="insufficient_scope"' in poor.headers["www-authenticate"]
+        metadata = await wire.get(f"{base}/.well-known/oauth-protected-resource")
+        assert metadata.json["authorization_servers"] == ["https://login"]

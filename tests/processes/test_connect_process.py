@@ -1,0 +1,55 @@
+"""A client's configuration as the program writes it: its token opens the hub that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+
+from tests.processes.running import execute, program
+
+
+def _connect(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "retinue", "connect", *arguments],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+
+def test_what_is_written_reaches_the_running_hub(tmp_path: Path, port: int) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        done = _connect(home, "gemini")
+        assert "start the hub" not in done.stdout
+        entry = orjson.loads((home / ".gemini" / "settings.json").read_bytes())["mcpServers"]["retinue"]
+        assert entry["httpUrl"] == f"{url}/mcp"
+        token = entry["headers"]["Authorization"].removeprefix("Bearer ")
+        assert "agents" in execute(url, "list_agents", {}, token)["result"]
+        assert token not in done.stdout + done.stderr
+    _connect(home, "gemini", "--remove")
+    assert not (home / ".gemini" / "settings.json").exists()
+
+
+def test_the_program_that_a_client_starts_is_there(tmp_path: Path, retinue_home: Path) -> None:
+    _connect(tmp_path, "claude-desktop")
+    (file,) = tmp_path.rglob("claude_desktop_config.json")
+    entry = orjson.loads(file.read_bytes())["mcpServers"]["retinue"]
+    assert entry["env"] == {"RETINUE_HOME": str(retinue_home)}
+    shown = subprocess.run(
+        [entry["command"], *entry["args"][:-1], "--version"],
+        env=entry["env"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert shown.stdout.startswith("retinue ")
