@@ -33,7 +33,7 @@ from retinue.workflows.runs import (
     WaitMode,
 )
 
-END_S = 60.0
+END_S = 600.0
 _key: ContextVar[str] = ContextVar("_key")
 
 

