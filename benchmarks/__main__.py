@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, ranking, scale, startup
+from benchmarks import discovery, dispatch, find_text, lookup, ranking, scale, startup, workflows
 
 BENCHMARKS = {
     "discovery": discovery.measure,
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "find_text": find_text.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
+    "workflows": workflows.measure,
 }
 
 

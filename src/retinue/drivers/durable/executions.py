@@ -239,7 +239,7 @@ class Executions:
         try:
             value = copy_json(await live.task, f"run {live.run_id}")
         except asyncio.CancelledError:
-            if self._closing:
+            if self._closing or _is_ending():
                 raise
             if not live.aborted:
                 client = self._database.client
@@ -305,6 +305,12 @@ class Executions:
         finally:
             for task in waiting:
                 task.cancel()
+
+
+def _is_ending() -> bool:
+    """Whether the execution itself is cancelled: by a loop that ends, which says nothing about the run."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def end_of(found: Found, resumed: int) -> NewEvent:
