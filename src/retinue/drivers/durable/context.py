@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import sqlalchemy as sa
 from dbos import DBOS
 from dbos import error as dbos_errors
 
-from retinue.core.errors import UnknownRunError
+from retinue.core.errors import StateError, UnknownRunError
 from retinue.drivers.durable.engine import RUN, describe_mismatch
 from retinue.drivers.durable.leases import Lease
 from retinue.drivers.durable.signals import SignalTable
@@ -34,6 +35,13 @@ SHORT_SLEEP_S = 1.0
 
 CALLS = ("wait", "cancel", "sleep", "receive", "until")
 """Durable calls besides steps: recorded as ``<call> <path>``, a step as its path alone."""
+
+
+class RunLetGoError(BaseException):
+    """The database did not answer: this execution stops where it is, and the run is taken up again.
+
+    No Exception, as the engine's own of this kind: neither a body nor a journal must take it for an outcome.
+    """
 
 
 class Surroundings(Protocol):
@@ -94,6 +102,8 @@ class DurableContext:
             await self._be_allowed()
             try:
                 given = await self._around.start_child(child_id, request, self._root)
+            except sa.exc.SQLAlchemyError as error:
+                raise RunLetGoError(str(error)) from error
             except dbos_errors.DBOSUnexpectedStepError as error:
                 raise self._refuse_replay(f"child {path}", error) from None
             if not given.endswith(f"/{path}"):
@@ -202,10 +212,15 @@ class DurableContext:
         """One durable call; its value is that of the first time it ended."""
 
         async def do() -> Any:
-            return await act()
+            try:
+                return await act()
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
 
         try:
             return await DBOS.run_step_async({"name": name, "preemptible": True}, do)
+        except sa.exc.SQLAlchemyError as error:
+            raise RunLetGoError(str(error)) from error
         except dbos_errors.DBOSUnexpectedStepError as error:
             raise self._refuse_replay(name, error) from None
         except dbos_errors.DBOSStepNondeterminismError as error:
@@ -215,7 +230,11 @@ class DurableContext:
         """Nothing begins before this node has its lease, and the run if it lost the lease meanwhile."""
         epoch = await self._around.lease.hold()
         if epoch != self._epoch:
-            if not await self._around.still_owns(self._run_id, self._owner):
+            try:
+                mine = await self._around.still_owns(self._run_id, self._owner)
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
+            if not mine:
                 raise dbos_errors.DBOSWorkflowConflictIDError(self._run_id)
             self._epoch = epoch
 

@@ -13,6 +13,7 @@ from contextvars import Context
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, DBOSPortableJSONSerializer
 from filelock import FileLock
@@ -74,13 +75,15 @@ class RunDatabase:
         """A pool of connections as this database needs them."""
         if not self.is_sqlite:
             # A server that went away is noticed when a connection is taken, and connected to again.
-            return sa.create_engine(
+            server = sa.create_engine(
                 self.url,
                 pool_size=connections,
                 max_overflow=2 * connections,
                 pool_pre_ping=True,
                 connect_args={"connect_timeout": 5, "application_name": APPLICATION},
             )
+            sa.event.listen(server, "do_connect", _connect)
+            return server
         engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
         sa.event.listen(engine, "connect", _tune_sqlite)
         return engine
@@ -152,12 +155,10 @@ class RunDatabase:
             self._make_tables()
 
     def _make_tables(self) -> None:
-        with self.engine.connect() as connection:
-            exists = sa.inspect(connection).has_table(
-                "workflow_status", schema=None if self.is_sqlite else "dbos"
-            )
-        if not exists:
-            DBOS.migrate(self.url.render_as_string(hide_password=False))
+        with self.engine.connect():
+            # A new SQLite file gets its journal mode now: migrations are faster with it.
+            pass
+        DBOS.migrate(self.url.render_as_string(hide_password=False))
         names = {"events": self.events, "signals": self.signals, "nodes": self.nodes}
         serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if self.is_sqlite else "BIGSERIAL PRIMARY KEY"
         with self.engine.begin() as connection:
@@ -183,6 +184,14 @@ def _normalize(url: str) -> sa.URL:
     raise InvalidSettingError(
         "database", f"{parsed.drivername} is not supported", remedy="use postgresql://… or leave it away"
     )
+
+
+def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+    """Connect; say a failure in the words by which the engine knows that it should try again."""
+    try:
+        return dialect.connect(*arguments, **options)
+    except psycopg.OperationalError as error:
+        raise psycopg.OperationalError(f"connection failed: {error}") from error
 
 
 def _tune_sqlite(connection: Any, _record: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from dbos import DBOS
 from dbos import error as dbos_errors
 
 from retinue.core.errors import RetinueError, StateError, UnknownRunError
-from retinue.drivers.durable.context import DurableContext
+from retinue.drivers.durable.context import DurableContext, RunLetGoError
 from retinue.drivers.durable.database import RunDatabase
 from retinue.drivers.durable.engine import Engine, current_owner, is_first_execution
 from retinue.drivers.durable.events import EventTable, NewEvent, Told
@@ -34,6 +34,9 @@ from retinue.workflows.runs import (
 )
 
 _log = structlog.get_logger("retinue.runs")
+
+AGAIN_S = 5.0
+"""How long one try takes to queue a run that was let go."""
 
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end; it comes within milliseconds."""
@@ -128,13 +131,16 @@ class Executions:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        owner = current_owner()
         try:
             await self._open(live, request["name"], new)
             return await self._drive(live, RunRequest.from_json(request))
+        except (RunLetGoError, StateError) as error:
+            _log.warning("run let go", run=run_id, error=str(error))
+            self._settle_with(self._take_up_again(run_id, owner))
+            raise RunLetGoError(str(error)) from error
         finally:
-            settling = asyncio.create_task(self._settle(live), context=Context())
-            self._settling.add(settling)
-            settling.add_done_callback(self._settling.discard)
+            self._settle_with(self._settle(live))
 
     async def await_children(self, ids: Sequence[str], given_up: set[str], mode: WaitMode) -> list[RunRecord]:
         """The ends of all of these runs, or of the first; those that were stopped with us go on first."""
@@ -280,6 +286,26 @@ class Executions:
             if self._live.get(live.run_id) is live:
                 del self._live[live.run_id]
             live.ended.set()
+
+    def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, context=Context())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _take_up_again(self, run_id: str, owner: str | None) -> None:
+        """Queue a run that was let go, as soon as the database answers; nothing when another has it."""
+        statement = sa.text(
+            f"UPDATE {self._database.runs} SET status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
+            "started_at_epoch_ms = NULL, queue_name = :queue "
+            "WHERE workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner"
+        )
+        names = {"queue": self._launched.queue, "run_id": run_id, "owner": owner}
+        while not self._closing:
+            try:
+                await self._database.write(lambda c: c.execute(statement, names), patience_s=AGAIN_S)
+            except StateError:
+                continue
+            return
 
     async def _find_all(self, ids: Sequence[str]) -> dict[str, Found]:
         found = await self._reader.find(ids)
