@@ -21,7 +21,7 @@ COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 ELSEWHERE = ("retinue demo textwrap",)
 """What a suite of its own runs."""
 
-READY = {"hub": "hub at", "serve": "published"}
+READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dbos import DBOS, DBOSClient, DBOSPortableJSONSerializer
 from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError
+from retinue.drivers.durable.logs import divert_log
 
 APPLICATION = "retinue"
 VERSION = "engine-1"
@@ -52,6 +53,7 @@ class RunDatabase:
     """
 
     def __init__(self, url: str) -> None:
+        divert_log()
         self.url = _normalize(url)
         self.is_sqlite = self.url.drivername == "sqlite"
         own = "retinue_" if self.is_sqlite else "retinue."

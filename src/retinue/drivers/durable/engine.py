@@ -6,22 +6,18 @@ What a run does is given with `launch`; identity, checkpoints and ownership of r
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar
 from typing import Any
 
-import structlog
 from dbos import DBOS, DBOSPortableJSONSerializer, SetWorkflowID
 from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 
 from retinue.drivers.durable.database import APPLICATION, VERSION, RunDatabase
 from retinue.drivers.durable.leases import queue_of
-
-_log = structlog.get_logger("retinue.runs")
 
 RUN = "retinue.run"
 """The engine's name of what executes every run; the name of a child's start in its parent's journal."""
@@ -58,7 +54,6 @@ class Engine:
         _execute = execute
         engine = cls(database, executor)
         connections = SQLITE_CONNECTIONS if database.is_sqlite else POSTGRES_CONNECTIONS
-        _divert_log()
         DBOS(
             config={
                 "name": APPLICATION,
@@ -124,21 +119,3 @@ def describe_mismatch(error: dbos_errors.DBOSUnexpectedStepError) -> tuple[str, 
     """The names of the call that was asked for on replay, and of the one that was recorded."""
     _, _, asked, recorded = error.inputs
     return str(asked), str(recorded)
-
-
-class _Diverted(logging.Handler):
-    """The engine's log lines in ours. It calls cancelled and failed runs errors; they are ordinary."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        if "atabase" in line:
-            _log.warning("engine", message=line)
-        else:
-            _log.debug("engine", message=line)
-
-
-def _divert_log() -> None:
-    log = logging.getLogger("dbos")
-    if not any(isinstance(handler, _Diverted) for handler in log.handlers):
-        log.handlers = [_Diverted()]
-        log.propagate = False
