@@ -1,4 +1,4 @@
-"""The suite of the durability ports over the durable driver, in a child process: one engine per process."""
+"""The suite of the durability ports over the durable driver, and its own, in a child process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.drivers.durable import own_suite
 from tests.workflows import test_resuming, test_runs
 from tests.workflows.implementations import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = (test_runs, test_resuming)
+MODULES = (test_runs, test_resuming, own_suite)
 CASES = [
     f"{module.__name__}.{name}"
     for module in MODULES
