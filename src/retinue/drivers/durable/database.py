@@ -73,15 +73,17 @@ class RunDatabase:
         self._prepared = asyncio.Lock()
         self._ready = False
 
-    def open_engine(self, connections: int) -> sa.Engine:
-        """A pool of connections as this database needs them."""
+    def open_engine(self, connections: int, *, tested: bool = True) -> sa.Engine:
+        """A pool of connections as this database needs them; ``tested`` each time one is taken.
+
+        Whoever repeats what failed anyway, as the engine does, spares the tests.
+        """
         if not self.is_sqlite:
-            # A server that went away is noticed when a connection is taken, and connected to again.
             server = sa.create_engine(
                 self.url,
                 pool_size=connections,
                 max_overflow=2 * connections,
-                pool_pre_ping=True,
+                pool_pre_ping=tested,
                 connect_args={"connect_timeout": 5, "application_name": APPLICATION},
             )
             sa.event.listen(server, "do_connect", _connect)

@@ -58,7 +58,7 @@ class Engine:
             config={
                 "name": APPLICATION,
                 "system_database_url": database.url.render_as_string(hide_password=False),
-                "system_database_engine": database.open_engine(connections),
+                "system_database_engine": database.open_engine(connections, tested=False),
                 "application_version": VERSION,
                 "executor_id": executor,
                 "serializer": DBOSPortableJSONSerializer(),
