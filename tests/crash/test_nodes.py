@@ -92,6 +92,20 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
     check_log(before, kills=1)
 
 
+async def test_new_runs_go_to_whoever_has_much_less_to_do(
+    database: str, start: Start, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    names = [f"r{number}" for number in range(24)]
+    other = start(plan_at(tmp_path, database, "other", stay=True))
+    await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
+    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, SEQUENCE), slow_s=0.5))
+    assert set(first.get_report().values) == set(names)
+    begun = Counter(pid for what, _, pid in read_log(log) if what == "begin")
+    assert begun.keys() == {first.pid, other.pid}
+    assert min(begun.values()) >= 3 * 6
+
+
 async def test_a_run_cancelled_from_another_process_stops_within_two_seconds(
     database: str, start: Start, tmp_path: Path
 ) -> None:

@@ -33,6 +33,12 @@ class LateRuns:
         self._opening = asyncio.Lock()
         self._opened: DurableRuns | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the runs are, for a person: without user and password."""
+        scheme, mark, rest = (self._settings.database or str(self._state.runs)).partition("://")
+        return scheme + mark + rest.rpartition("@")[2]
+
     async def launch(self) -> None:
         """Begin to run what waits; raises StateError where the database does not answer."""
         await (await self._open()).launch()

@@ -30,7 +30,7 @@ async def run_worker(settings: Settings, state: State, say: Say) -> int:
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({launching, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.asked:
-            say(f"worker on {settings.database or state.runs}")
+            say(f"worker on {mesh.runs.place}")
             say_ready(supervisor_line, {"name": "worker"})
         await stopping
         say(f"stopping: {stop.reason}")
