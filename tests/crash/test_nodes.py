@@ -92,9 +92,7 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
     check_log(before, kills=1)
 
 
-async def test_new_runs_go_to_whoever_has_much_less_to_do(
-    database: str, start: Start, tmp_path: Path
-) -> None:
+def test_new_runs_go_to_whoever_has_much_less_to_do(database: str, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
     names = [f"r{number}" for number in range(24)]
     other = start(plan_at(tmp_path, database, "other", stay=True))
