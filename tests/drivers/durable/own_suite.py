@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retinue.core.errors import UnknownRunError
+from retinue.core.errors import StateError, UnknownRunError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.runs import RunContext, RunRequest
 
@@ -84,6 +84,18 @@ async def test_a_run_let_go_of_is_taken_up_by_the_next_process_and_waits_no_long
     assert kinds.count("run_resumed") == 1
     assert kinds.count("run_finished") == 1
     await second.aclose()
+
+
+async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:
+    runs, other = open_at(tmp_path), open_at(tmp_path)
+    await runs.launch()
+    with pytest.raises(StateError, match="already"):
+        await other.start(ASKED, run_id="r")
+    # It has let go of the slot and the lease that it had taken on the way.
+    await runs.start(ASKED, run_id="r")
+    assert (await runs.finish("r")).get() == ["child"]
+    await other.aclose()
+    await runs.aclose()
 
 
 async def _collect(runs: DurableRuns, run_id: str) -> list[str]:

@@ -16,6 +16,7 @@ from dbos import DBOS, DBOSPortableJSONSerializer, SetWorkflowID
 from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 
+from retinue.core.errors import StateError
 from retinue.drivers.durable.database import APPLICATION, VERSION, RunDatabase
 from retinue.drivers.durable.leases import queue_of
 
@@ -44,21 +45,26 @@ class Engine:
     """The launched engine; made by `launch`, one in a process."""
 
     def __init__(self, database: RunDatabase, executor: str) -> None:
-        self._database = database
         self.queue = queue_of(executor)
+        connections = SQLITE_CONNECTIONS if database.is_sqlite else POSTGRES_CONNECTIONS
+        self._connections = database.open_engine(connections, tested=False)
 
     @classmethod
     async def launch(cls, database: RunDatabase, executor: str, execute: Execute, *, poll_s: float) -> Engine:
-        """Begin to run what belongs to this node, old and new; the database is prepared."""
+        """Begin to run what belongs to this node, old and new; the database is prepared.
+
+        Raises StateError where this process has launched it already.
+        """
         global _execute  # the engine finds what it executes by name, in one registry
+        if _execute is not None:
+            raise StateError("this process runs workflows already", remedy="close the other runs first")
         _execute = execute
         engine = cls(database, executor)
-        connections = SQLITE_CONNECTIONS if database.is_sqlite else POSTGRES_CONNECTIONS
         DBOS(
             config={
                 "name": APPLICATION,
                 "system_database_url": database.url.render_as_string(hide_password=False),
-                "system_database_engine": database.open_engine(connections, tested=False),
+                "system_database_engine": engine._connections,
                 "application_version": VERSION,
                 "executor_id": executor,
                 "serializer": DBOSPortableJSONSerializer(),
@@ -68,16 +74,21 @@ class Engine:
                 "notification_listener_polling_interval_sec": 0.1,
             }
         )
-        # Known before the launch, or the engine would find it a second later.
-        client = database.client
-        await database.ask(
-            lambda: client.register_queue(
-                engine.queue, polling_interval_sec=poll_s, on_conflict="always_update"
+        try:
+            # Known before the launch, or the engine would find it a second later.
+            client = database.client
+            await database.ask(
+                lambda: client.register_queue(
+                    engine.queue, polling_interval_sec=poll_s, on_conflict="always_update"
+                )
             )
-        )
-        DBOS.listen_queues([engine.queue])
-        # On the loop's own thread: what is taken from a queue must run on this loop too.
-        DBOS.launch()
+            DBOS.listen_queues([engine.queue])
+            # On the loop's own thread: what is taken from a queue must run on this loop too.
+            DBOS.launch()
+        except Exception as error:
+            await engine.close()
+            problem = str(error).split("\n")[0]
+            raise StateError(f"workflows cannot be run: {problem}", remedy="check the database") from error
         return engine
 
     async def start(self, run_id: str, request: dict[str, Any], root: str | None) -> None:
@@ -99,6 +110,7 @@ class Engine:
         """Stop; what still runs goes on where it is taken up next."""
         global _execute
         await asyncio.to_thread(DBOS.destroy)
+        self._connections.dispose()
         # It had put its own threads under the loop's, and they are gone.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         _execute = None

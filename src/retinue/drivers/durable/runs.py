@@ -90,27 +90,32 @@ class DurableRuns:
         async with self._launching:
             if self._executions is None:
                 await self._database.prepare()
-                slot = self._stack.enter_context(take_slot(self._nodes))
-                lease = Lease(
-                    self._database,
-                    slot.executor,
-                    lease_s=self._options.lease_s,
-                    count_running=lambda: executions.outermost,
-                )
-                executions = Executions(
-                    self._body, self._database, self._reader, self._events, self._signals, lease
-                )
-                await lease.begin(slot.free)
-                self._stack.push_async_callback(lease.end)
-                executions.engine = await Engine.launch(
-                    self._database, slot.executor, executions.execute, poll_s=self._options.poll_s
-                )
-                self._stack.push_async_callback(executions.engine.close)
-                self._stack.push_async_callback(executions.close)
-                pruning = asyncio.create_task(self._keep_pruned(), name="old runs")
-                self._stack.callback(pruning.cancel)
+                async with AsyncExitStack() as stack:
+                    executions = await self._join(stack)
+                    # What was begun ends with `aclose`; here only where it could not be finished.
+                    self._stack = stack.pop_all()
                 self._executions = executions
             return self._executions
+
+    async def _join(self, stack: AsyncExitStack) -> Executions:
+        slot = stack.enter_context(take_slot(self._nodes))
+        lease = Lease(
+            self._database,
+            slot.executor,
+            lease_s=self._options.lease_s,
+            count_running=lambda: executions.outermost,
+        )
+        executions = Executions(self._body, self._database, self._reader, self._events, self._signals, lease)
+        stack.push_async_callback(lease.end)
+        await lease.begin(slot.free)
+        executions.engine = await Engine.launch(
+            self._database, slot.executor, executions.execute, poll_s=self._options.poll_s
+        )
+        stack.push_async_callback(executions.engine.close)
+        stack.push_async_callback(executions.close)
+        pruning = asyncio.create_task(self._keep_pruned(), name="old runs")
+        stack.callback(pruning.cancel)
+        return executions
 
     async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
         request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {run_id}"))
