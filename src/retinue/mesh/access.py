@@ -54,7 +54,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class SeenAgents:
-    """A view: equal ones show the same. Nobody ``closed``, and where there are ``globs`` only whom they fit."""
+    """A view: equal ones show the same. Nobody ``closed``; where there are ``globs`` only whom they fit."""
 
     closed: frozenset[str]
     globs: tuple[str, ...]
