@@ -28,6 +28,7 @@ from retinue.apps.agent import agent_app, agent_mcp
 from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.drivers.http import HttpClient
 from retinue.drivers.state import State
 from retinue.settings import load_settings
 
@@ -120,9 +121,16 @@ async def open_app(kind: str, tools: int, home: Path) -> AsyncIterator[ASGIApp]:
         agent = echo_agent(tools)
         dispatcher, settings = local_dispatcher(agent), load_settings()
         door = agent_mcp(agent, dispatcher, None, settings)
-        async with door.running():
+        async with HttpClient() as http, door.running():
             yield agent_app(
-                agent, dispatcher, settings, State(home), host="127.0.0.1", url="http://127.0.0.1", mcp=door
+                agent,
+                dispatcher,
+                settings,
+                State(home),
+                host="127.0.0.1",
+                url="http://127.0.0.1",
+                http=http,
+                mcp=door,
             )
 
 

@@ -38,7 +38,7 @@ class Place:
 
     def standing(self, url: str) -> Standing:
         record = AgentRecord(name="twin-agent", version="1.0.0", endpoints=(Endpoint("execute", url),))
-        return Standing(self.registry, record, "v1", self.http, self.said.append, probe_timeout_s=1.0)
+        return Standing(self.registry, lambda: record, "v1", self.http, self.said.append, probe_timeout_s=1.0)
 
     async def url(self) -> str | None:
         """Whose card stands there."""

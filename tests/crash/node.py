@@ -81,6 +81,8 @@ class LoggingCaller(MemoryCaller):
         self._slow_s = slow_s
         self.offer("add", self._add, agent="adder")
         self.offer("flaky", self._flaky, agent="flake")
+        for agent in ("one", "two", "three"):
+            self.offer("ask", self._answer, agent=agent, roles=["execute"])
 
     async def call(
         self, choice: Choice, skill: str, arguments: Any, *, idempotency_key: str, **more: Any
@@ -96,6 +98,10 @@ class LoggingCaller(MemoryCaller):
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
         return {"n": given["n"] + 1}
+
+    async def _answer(self, given: Any) -> Any:
+        await asyncio.sleep(self._slow_s)
+        return {"n": int(given["prompt"])}
 
     async def _flaky(self, given: Any) -> Any:
         if "@" not in _key.get():

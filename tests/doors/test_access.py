@@ -258,9 +258,8 @@ async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
             for given in (params, named):
                 message, headers = sessionless(method, given)
                 reply = await wire.post(door, message, **headers, **token)
-                answers.append(
-                    reply.body.replace(*(next(iter(g.values())).encode() for g in (given, params)))
-                )
+                own, other = (next(iter(asked.values())).encode() for asked in (given, params))
+                answers.append(reply.body.replace(own, other))
             assert answers[0] == answers[1]
             assert b"error" in answers[0]
 

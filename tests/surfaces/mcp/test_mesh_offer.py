@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -28,7 +28,7 @@ class Store(MemoryListings):
         self.opened += 1
         return super().find(listing_id)
 
-    def find_all(self, listing_ids: Collection[ListingKey]) -> list[Listing]:
+    def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
         self.opened += len(listing_ids)
         return super().find_all(listing_ids)
 
