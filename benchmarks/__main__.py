@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import discovery, dispatch, find_text, lookup, mcp, mcp_hub, ranking, scale, startup
+from benchmarks import (
+    discovery,
+    dispatch,
+    find_text,
+    lookup,
+    mcp,
+    mcp_hub,
+    ranking,
+    scale,
+    startup,
+    workflows,
+)
 
 BENCHMARKS = {
     "discovery": discovery.measure,
@@ -16,6 +27,7 @@ BENCHMARKS = {
     "mcp_hub": mcp_hub.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
+    "workflows": workflows.measure,
 }
 
 

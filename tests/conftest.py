@@ -30,8 +30,8 @@ structlog.configure(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave the long tests to ``make soak`` unless a mark was asked for."""
-    config.option.markexpr = config.option.markexpr or "not soak"
+    """Leave the long tests to ``make soak`` and ``make crash`` unless a mark was asked for."""
+    config.option.markexpr = config.option.markexpr or "not soak and not crash"
 
 
 @pytest.fixture(autouse=True)

@@ -149,10 +149,17 @@ class RoutingTable(_Table):
 
 
 class WorkflowTable(_Table):
-    """``[workflows]``: where custom ones are read from, and how many ended runs stay readable."""
+    """``[workflows]``: where custom ones are read from."""
 
     directory: Path | None = None
-    keep_runs: int = Field(1000, ge=1)
+
+
+class RunTable(_Table):
+    """``[runs]``: how long ended runs are kept, and when a node counts as dead."""
+
+    lease_s: float = Field(15.0, ge=1)
+    keep: int = Field(1000, ge=1)
+    keep_days: float = Field(30.0, gt=0)
 
 
 class RegistryTable(_Table):
@@ -192,6 +199,8 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    database: str | None = None
+    runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}

@@ -29,7 +29,7 @@ def complete(*words: str) -> list[str]:
 
 def test_commands_complete_in_bash() -> None:
     assert complete("") == list(TABLE)
-    assert complete("wo") == ["workflows"]
+    assert complete("wo") == ["worker", "workflows"]
 
 
 def test_options_complete_in_bash() -> None:

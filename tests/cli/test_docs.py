@@ -21,7 +21,7 @@ COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 ELSEWHERE = ("retinue demo textwrap", """retinue signal trip approve '{"ok": true}'""", "retinue mcp")
 """What other tests run: the demo's own suite, the tests of runs that wait, and those of the bridge."""
 
-READY = {"hub": "hub at", "serve": "published"}
+READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 
 
 @contextmanager

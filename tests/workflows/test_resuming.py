@@ -11,9 +11,9 @@ import pytest
 from retinue.core.errors import BusyError
 from retinue.workflows.engine import Interpreter
 from retinue.workflows.loading import load_definition
-from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
+from tests.workflows.implementations import Open
 
 SHAPES = {
     "sequence": "- {id: a, skill: add}\n- {id: b, skill: add}\n- {id: c, skill: add}",
@@ -124,9 +124,8 @@ class Interrupted:
         await self._begin()
         return {"n": int(given["prompt"])}
 
-    async def run(self, steps: str) -> Any:
-        runs = MemoryRuns(Interpreter(self.caller).run)
-        try:
+    async def run(self, steps: str, open_runs: Open) -> Any:
+        async with open_runs(Interpreter(self.caller).run) as runs:
             definition = load_definition("name: w\nsteps:\n" + steps)
             record = await Orchestrator(runs).start(definition, {"n": 0}, run_id="r")
             ended = asyncio.ensure_future(runs.finish("r"))
@@ -143,31 +142,28 @@ class Interrupted:
                     self.done[event.step] += 1
             await ended
             return record.get()
-        finally:
-            await runs.aclose()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_run_stopped_in_any_call_and_resumed_ends_the_same_and_repeats_nothing_done(
-    shape: str,
+    shape: str, open_runs: Open
 ) -> None:
     undisturbed = Interrupted(stop_at=0)
-    wanted = await undisturbed.run(SHAPES[shape])
+    wanted = await undisturbed.run(SHAPES[shape], open_runs)
     assert undisturbed.begun > 2
     for stop_at in range(1, undisturbed.begun + 1):
         interrupted = Interrupted(stop_at)
-        assert await interrupted.run(SHAPES[shape]) == wanted, f"stopped in call {stop_at}"
+        assert await interrupted.run(SHAPES[shape], open_runs) == wanted, f"stopped in call {stop_at}"
         assert interrupted.done == undisturbed.done
         assert max(interrupted.done.values()) == 1
         assert interrupted.begun <= undisturbed.begun + 2
 
 
-async def test_a_fork_of_a_run_begins_at_the_step_and_keeps_the_rest() -> None:
+async def test_a_fork_of_a_run_begins_at_the_step_and_keeps_the_rest(open_runs: Open) -> None:
     engine = Interrupted(stop_at=0)
-    runs = MemoryRuns(Interpreter(engine.caller).run)
     definition = load_definition("name: w\nsteps:\n" + SHAPES["sequence"])
-    await Orchestrator(runs).run(definition, {"n": 0}, run_id="r")
-    await runs.fork("r", from_step="b", new_run_id="f")
-    assert (await runs.finish("f")).get() == {"n": 3}
+    async with open_runs(Interpreter(engine.caller).run) as runs:
+        await Orchestrator(runs).run(definition, {"n": 0}, run_id="r")
+        await runs.fork("r", from_step="b", new_run_id="f")
+        assert (await runs.finish("f")).get() == {"n": 3}
     assert engine.begun == 5
-    await runs.aclose()

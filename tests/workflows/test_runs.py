@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,7 @@ from retinue.core.errors import (
     UnknownRunError,
     UnknownStepError,
 )
-from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.runs import (
-    Body,
     Child,
     RunContext,
     RunEvent,
@@ -29,23 +26,7 @@ from retinue.workflows.runs import (
     Runs,
     StepOutcome,
 )
-
-Open = Callable[[Body], AbstractAsyncContextManager[Runs]]
-
-
-@asynccontextmanager
-async def open_memory(body: Body) -> AsyncIterator[Runs]:
-    runs = MemoryRuns(body)
-    try:
-        yield runs
-    finally:
-        await runs.aclose()
-
-
-@pytest.fixture(params=[open_memory])
-def open_runs(request: pytest.FixtureRequest) -> Open:
-    opened: Open = request.param
-    return opened
+from tests.workflows.implementations import Open
 
 
 def ask(value: Any = None, **definition: Any) -> RunRequest:

@@ -71,5 +71,5 @@ async def open_client(
             from retinue.apps.mesh import open_mesh
             from retinue.mesh.listings import MemoryListings
 
-            mesh = await stack.enter_async_context(open_mesh(settings, state, MemoryListings()))
+            mesh = await stack.enter_async_context(open_mesh(settings, state, MemoryListings(), durable=True))
             yield Client(mesh.dispatcher, None)

@@ -20,6 +20,7 @@ from retinue.apps.access import check_address, protected_resource
 from retinue.apps.agent import Say, guarded
 from retinue.apps.children import ChildSpec, OnChange, Probe, Ready, Supervisor, say_ready
 from retinue.apps.hub_mcp import HubMcp, open_hub_mcp
+from retinue.apps.late_runs import LateRuns
 from retinue.apps.mesh import Mesh, open_mesh
 from retinue.apps.serving import Stop, bind, end_task, serving, url_of
 from retinue.apps.upkeep import Upkeep, watch_folder
@@ -90,7 +91,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         stack.callback(texts.close)
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         mesh = await stack.enter_async_context(
-            open_mesh(settings, state, listings, hub_id=hub_id, url=url, texts=texts)
+            open_mesh(settings, state, listings, hub_id=hub_id, url=url, texts=texts, durable=True)
         )
         mesh.events.subscribe(record_calls(audit))
         mesh.events.subscribe(log_line)
@@ -116,6 +117,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
         stack.push_async_callback(end_task, watching)
         say(f"hub at {url} (state {state.root})")
+        if isinstance(mesh.runs, LateRuns):
+            launching = asyncio.create_task(mesh.runs.keep_launching(say))
+            stack.push_async_callback(end_task, launching)
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
         stack.push_async_callback(children.stop)
         starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))

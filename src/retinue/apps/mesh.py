@@ -14,6 +14,7 @@ from importlib.metadata import version
 from retinue.agents.hub import HUB_NAME, hub_agent
 from retinue.agents.hub_reading import WorkflowPrompts
 from retinue.apps.access import hub_access
+from retinue.apps.late_runs import LateRuns
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
     HOME_SOURCE,
@@ -71,6 +72,7 @@ class Mesh:
     access: Access
     prompts: WorkflowPrompts
     mcp_peers: McpPeers
+    runs: LateRuns | MemoryRuns
 
 
 @asynccontextmanager
@@ -82,8 +84,12 @@ async def open_mesh(
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
+    durable: bool = False,
 ) -> AsyncIterator[Mesh]:
-    """Compose the mesh of ``state`` and the configured registries; closed on leaving."""
+    """Compose the mesh of ``state`` and the configured registries; closed on leaving.
+
+    ``durable``: its runs survive this process; of such meshes a process has one.
+    """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
@@ -139,7 +145,8 @@ async def open_mesh(
         caller = DispatchCaller(
             dispatcher, lookup, guard, agent=HUB_NAME, strategy=strategy, agents=directory
         )
-        runs = MemoryRuns(Interpreter(caller).run, kept=settings.workflows.keep_runs)
+        body = Interpreter(caller).run
+        runs = LateRuns(body, settings, state) if durable else MemoryRuns(body, kept=settings.runs.keep)
         stack.push_async_callback(runs.aclose)
         library = Library(open_shelves(settings, state, registries))
         agent = hub_agent(
@@ -166,4 +173,5 @@ async def open_mesh(
             access,
             prompts,
             mcp_peers,
+            runs,
         )

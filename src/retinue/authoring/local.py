@@ -28,6 +28,7 @@ from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls, Dispatcher, Lookup, TimeoutSettings
 from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
+from retinue.mesh.outcomes import MemoryOutcomes, OutcomeCache
 from retinue.mesh.routing import select_candidates
 from retinue.mesh.visibility import is_visible
 
@@ -50,10 +51,20 @@ class LocalAgent(Protocol):
 
 
 class LocalInvoker:
-    """Runs a skill of an agent of this process; ``ctx.call`` goes on through ``mesh``."""
+    """Runs a skill of an agent of this process; ``ctx.call`` goes on through ``mesh``.
 
-    def __init__(self, agents: Mapping[str, LocalAgent], mesh: Calls, timeouts: TimeoutSettings) -> None:
+    A call with an idempotency key that was run before gets its first outcome from ``outcomes``.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, LocalAgent],
+        mesh: Calls,
+        timeouts: TimeoutSettings,
+        outcomes: OutcomeCache | None = None,
+    ) -> None:
         self._agents = agents
+        self._outcomes: OutcomeCache = outcomes or MemoryOutcomes()
         self._mesh = mesh
         self._timeouts = timeouts
 
@@ -64,7 +75,7 @@ class LocalInvoker:
         passage.arrive(agent.name)
         context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
         try:
-            return await agent.run(call, context, channel)
+            return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
         except PASSED_ON:
             raise
         except RetinueError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from retinue.cli.options import registry_option
+from retinue.cli.options import database_option, registry_option
 from retinue.cli.session import open_session
 
 
@@ -20,6 +20,7 @@ from retinue.cli.session import open_session
 )
 @registry_option("Find agents in this registry too; may be given several times.", multiple=True)
 @click.option("--bare", is_flag=True, help="Do not start the agents that ship with Retinue.")
+@database_option
 @click.option("--insecure-bind", is_flag=True, help="Listen beyond this machine without asking for a token.")
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def hub(
@@ -27,6 +28,7 @@ def hub(
     port: int | None,
     registries: tuple[str, ...],
     bare: bool,
+    database: str | None,
     insecure_bind: bool,
     port_may_move: bool,
 ) -> int:
@@ -42,6 +44,8 @@ def hub(
     flags: dict[str, Any] = {}
     if registries:
         flags["registries"] = tuple(check_location(registry) for registry in registries)
+    if database:
+        flags["database"] = database
     session = open_session(flags, log_level="info")
     configured = session.settings.hub
     options = HubOptions(

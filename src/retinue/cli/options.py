@@ -31,6 +31,15 @@ def registry_option(help_text: str, *, multiple: bool = False) -> Callable[[F], 
     )
 
 
+def database_option(command: F) -> F:
+    """``--database URL``"""
+    return click.option(
+        "--database",
+        metavar="URL",
+        help="Keep runs in this Postgres, shared with other hubs and workers, not in the state folder.",
+    )(command)
+
+
 def read_object(text: str, what: str) -> dict[str, Any]:
     """The JSON object in ``text``, or on standard input where that is ``-``.
 

@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Workflows": {
         "run": ("run:run", "Run a workflow and watch its steps."),
+        "worker": ("worker:worker", "Run workflows beside the hub."),
         "workflows": ("workflows:workflows", "List the workflows."),
         "runs": ("runs:runs", "List the runs, or show one as a tree of its steps."),
         "resume": ("runs:resume", "Go on with a cancelled run where it stopped."),

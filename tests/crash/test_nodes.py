@@ -1,0 +1,173 @@
+"""Several nodes on one database: one dies for good, one is frozen, the database itself goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.drivers.durable.runs import DurableRuns
+from retinue.workflows.runs import RunContext, RunRecord, RunRequest, Runs
+from tests.crash.conftest import Start
+from tests.crash.node import Plan
+from tests.crash.postgres import Postgres
+from tests.crash.processes import await_log, check_log, read_log
+from tests.workflows.test_resuming import SHAPES
+
+SEQUENCE = "name: w\nsteps:\n" + SHAPES["sequence"]
+PARALLEL = "name: w\nsteps:\n" + SHAPES["parallel"]
+LEASE_S = 1.5
+
+
+async def _never(context: RunContext, request: RunRequest) -> Any:
+    raise AssertionError("this process runs nothing")
+
+
+@asynccontextmanager
+async def looking_at(database: str, folder: Path) -> AsyncIterator[Runs]:
+    """The runs seen from a process that takes no part."""
+    runs = DurableRuns(_never, url=database, nodes=folder / "nobody")
+    try:
+        yield runs
+    finally:
+        await runs.aclose()
+
+
+async def finish_all(runs: Runs, names: Sequence[str], timeout_s: float) -> list[RunRecord]:
+    async with asyncio.timeout(timeout_s):
+        return [await runs.finish(name) for name in names]
+
+
+def plan_at(tmp_path: Path, database: str, name: str, **more: Any) -> Plan:
+    given: dict[str, Any] = {"start": {}, "lease_s": LEASE_S, "slow_s": 0.2} | more
+    return Plan(database=database, nodes=str(tmp_path / name), log=str(tmp_path / "log"), **given)
+
+
+async def test_the_runs_of_a_node_that_died_end_at_another(
+    database: str, start: Start, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    names = [f"r{number}" for number in range(4)]
+    other = start(plan_at(tmp_path, database, "other", stay=True))
+    await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
+    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, PARALLEL)))
+    await_log(log, lambda entries: sum(what == "end" for what, _, _ in entries) > 6)
+    first.send_signal(signal.SIGKILL)
+    async with looking_at(database, tmp_path) as runs:
+        records = await finish_all(runs, names, 40)
+        assert [record.get() for record in records] == [{"n": 7}] * len(names)
+        assert {record.status for record in await runs.list_all(children=True)} == {"done"}
+    entries = read_log(log)
+    check_log(entries, kills=1)
+    assert {pid for what, _, pid in entries if what == "begin"} == {first.pid, other.pid}
+
+
+async def test_a_node_frozen_past_its_lease_damages_nothing(
+    database: str, start: Start, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    other = start(plan_at(tmp_path, database, "other", stay=True))
+    await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
+    first = start(plan_at(tmp_path, database, "first", start={"r": PARALLEL, "s": SEQUENCE}, stay=True))
+    await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 4)
+    first.send_signal(signal.SIGSTOP)
+    async with looking_at(database, tmp_path) as runs:
+        records = await finish_all(runs, ["r", "s"], 40)
+        assert [record.get() for record in records] == [{"n": 7}, {"n": 3}]
+        before = read_log(log)
+        first.send_signal(signal.SIGCONT)
+        # It has learned what became of its runs: whatever it was about to do is done or given up.
+        await_log(log, lambda entries: ("done", "-", first.pid) in entries)
+        after = read_log(log)[len(before) :]
+        assert [key for what, key, _ in after if what == "begin"] == []
+        assert await finish_all(runs, ["r", "s"], 5) == records
+    check_log(before, kills=1)
+
+
+def test_new_runs_go_to_whoever_has_much_less_to_do(database: str, start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    names = [f"r{number}" for number in range(24)]
+    other = start(plan_at(tmp_path, database, "other", stay=True))
+    await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
+    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, SEQUENCE), slow_s=0.5))
+    assert set(first.get_report().values) == set(names)
+    begun = Counter(pid for what, _, pid in read_log(log) if what == "begin")
+    assert begun.keys() == {first.pid, other.pid}
+    assert min(begun.values()) >= 3 * 6
+
+
+async def test_a_run_cancelled_from_another_process_stops_within_two_seconds(
+    database: str, start: Start, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    node = start(plan_at(tmp_path, database, "node", start={"r": PARALLEL}, slow_s=30.0, stay=True))
+    await_log(log, lambda entries: any(what == "begin" for what, _, _ in entries))
+    async with looking_at(database, tmp_path) as runs:
+        began = time.monotonic()
+        assert (await runs.cancel("r")).status == "cancelled"
+        assert time.monotonic() - began < 3
+        ends = [event.facts for event in await runs.list_events("r") if event.kind == "run_finished"]
+        assert ends == [{"status": "cancelled"}]
+    assert node.process.is_alive()
+
+
+@pytest.mark.crash
+async def test_runs_go_on_when_postgres_was_away_for_ten_seconds(
+    postgres: Postgres, start: Start, tmp_path: Path
+) -> None:
+    database, log = postgres.create_database(), tmp_path / "log"
+    nodes = [
+        start(plan_at(tmp_path, database, name, start={name: PARALLEL}, slow_s=0.5, lease_s=6.0))
+        for name in ("a", "b")
+    ]
+    await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 3)
+    postgres.stop()
+    time.sleep(10)  # noqa: ASYNC251  # the outage itself
+    postgres.start()
+    for node in nodes:
+        assert list(node.get_report().values.values()) == [{"n": 7}]
+    check_log(read_log(log), kills=0)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+async def test_nodes_killed_at_random_lose_no_run(postgres: Postgres, start: Start, tmp_path: Path) -> None:
+    """200 runs on two nodes, killed at random for two minutes: each run ends once, as it should."""
+    database, log = postgres.create_database(), tmp_path / "log"
+    dice = random.Random(6)
+    shares = {
+        node: {f"{node}{number}": (SEQUENCE, PARALLEL)[number % 2] for number in range(100)} for node in "ab"
+    }
+
+    def start_node(name: str) -> Any:
+        return start(
+            plan_at(tmp_path, database, name, start=shares[name], slow_s=0.5, lease_s=3.0, stay=True)
+        )
+
+    nodes = {name: start_node(name) for name in shares}
+    kills, until = 0, time.monotonic() + 120
+    while time.monotonic() < until:
+        time.sleep(dice.uniform(2, 8))  # noqa: ASYNC251  # the nodes are processes of their own
+        name = dice.choice("ab")
+        nodes[name].send_signal(signal.SIGKILL)
+        nodes[name].close()
+        nodes[name] = start_node(name)
+        kills += 1
+    names = [run for share in shares.values() for run in share]
+    async with looking_at(database, tmp_path) as runs:
+        records = await finish_all(runs, names, 240)
+        for record in records:
+            assert record.get() == ({"n": 7} if int(record.id[1:]) % 2 else {"n": 3})
+        events = [event for name in names for event in await runs.list_events(name)]
+    ends = Counter(event.run_id for event in events if event.kind == "run_finished")
+    assert set(ends.values()) == {1}
+    check_log(read_log(log), kills=kills)
+    print(f"{len(names)} runs, {kills} kills")

@@ -1,0 +1,123 @@
+"""The programs themselves: a hub, a worker and a hub-less run are killed, and what they ran goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.drivers.durable.runs import DurableRuns
+from retinue.workflows.runs import RunContext, RunRecord, RunRequest
+from tests.processes.running import Program, execute, program, wait_until
+
+AGENT = '''
+import asyncio
+from pathlib import Path
+
+from retinue import Agent
+
+agent = Agent("worker-agent", version="1.0.0")
+HERE = Path(__file__).parent
+
+
+@agent.skill
+async def work(n: int) -> dict[str, int]:
+    """Adds one; the second time it waits for a file named go."""
+    with (HERE / "log").open("a") as log:
+        log.write(f"begin {n}\\n")
+    while n == 1 and not (HERE / "go").exists():
+        await asyncio.sleep(0.02)
+    with (HERE / "log").open("a") as log:
+        log.write(f"end {n}\\n")
+    return {"n": n + 1}
+'''
+FLOW = """
+name: three
+steps:
+  - {id: a, skill: work, with: {n: 0}}
+  - {id: b, skill: work, timeout: 1h}
+  - {id: c, skill: work}
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Program]:
+    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    with program("serve", "worker.py", cwd=tmp_path) as served:
+        served.wait_for("published")
+        yield served
+
+
+def read_log(tmp_path: Path) -> list[str]:
+    path = tmp_path / "log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def finish_only_run(home: Path) -> RunRecord:
+    """The one run of a state folder when it has ended, seen from a process that takes no part."""
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        raise AssertionError("this process runs nothing")
+
+    runs = DurableRuns(body, url=f"sqlite:///{home}/runs.db", nodes=home / "nodes")
+    try:
+        (found,) = await runs.list_all()
+        async with asyncio.timeout(30):
+            return await runs.finish(found.id)
+    finally:
+        await runs.aclose()
+
+
+def check_effects(tmp_path: Path) -> None:
+    """Each step was carried out once: the one in flight was cut off with its caller, or its outcome kept."""
+    log = Counter(read_log(tmp_path))
+    assert [log[f"end {n}"] for n in range(3)] == [1, 1, 1]
+    assert (log["begin 0"], log["begin 2"]) == (1, 1)
+    assert log["begin 1"] in (1, 2)
+
+
+async def test_a_run_of_a_killed_hub_goes_on_at_the_next(
+    agent: Program, tmp_path: Path, retinue_home: Path
+) -> None:
+    token = (retinue_home / "keys" / "local.token").read_text()
+    definition = {
+        "name": "three",
+        "steps": [
+            {"id": "a", "skill": "work", "with": {"n": 0}},
+            {"id": "b", "skill": "work", "timeout": "1h"},
+            {"id": "c", "skill": "work"},
+        ],
+    }
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        asked = {"workflow": definition, "input": {}, "run": "mine"}
+        started = execute(hub.url_in("hub at"), "start_run", asked, token)
+        assert started["result"]["run"] == "mine", started
+        wait_until(lambda: "begin 1" in read_log(tmp_path), "the second step begins")
+        hub.send(signal.SIGKILL)
+        hub.wait()
+    (tmp_path / "go").touch()
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        hub.url_in("hub at")
+        assert (await finish_only_run(retinue_home)).get() == {"n": 3}
+    check_effects(tmp_path)
+
+
+async def test_a_run_without_a_hub_goes_on_in_a_worker_when_it_was_killed(
+    agent: Program, tmp_path: Path, retinue_home: Path
+) -> None:
+    with program("run", "flow.yaml", cwd=tmp_path) as running:
+        wait_until(lambda: "begin 1" in read_log(tmp_path), "the second step begins")
+        running.send(signal.SIGKILL)
+        running.wait()
+    with program("worker", cwd=tmp_path) as worker:
+        worker.wait_for("worker on")
+        (tmp_path / "go").touch()
+        assert (await finish_only_run(retinue_home)).get() == {"n": 3}
+        assert worker.end(signal.SIGTERM) == 0
+    check_effects(tmp_path)

@@ -1,0 +1,32 @@
+"""Which databases the runs may be in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.drivers.durable.database import RunDatabase
+
+
+@pytest.mark.parametrize("url", ["", "nothing", "mysql://host/name"])
+def test_other_databases_are_refused_with_what_would_be_right(url: str) -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        RunDatabase(url)
+    assert "postgresql://" in caught.value.remedy
+
+
+async def test_a_file_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    database = RunDatabase(f"sqlite:///{tmp_path}/file/runs.db")
+    with pytest.raises(StateError):
+        await database.prepare()
+    database.close()
+
+
+async def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+        await database.prepare()
+        database.close()
