@@ -205,9 +205,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "S-10": Requirement("an inbound call becomes the event EXEC:TOOL_CALL that runs it"),
     "S-11": Requirement("the result is content of type text"),
     "S-12": Requirement("tool names with colons"),
-    "S-13": Requirement("every request carries X-OpenStarry-Trace-ID, as header or metadata", rest=MCP),
-    "S-14": Requirement("the depth of a chain is counted; beyond 5 it is refused", rest=MCP),
-    "S-15": Requirement("A to B to C to A is bounded and named", rest=MCP),
+    "S-13": Requirement("every request carries X-OpenStarry-Trace-ID, as header or metadata"),
+    "S-14": Requirement("the depth of a chain is counted; beyond 5 it is refused"),
+    "S-15": Requirement("A to B to C to A is bounded and named"),
     "S-16": Requirement("MCP is adopted and extended: standard clients work"),
     "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists", rest=MCP),
 }
