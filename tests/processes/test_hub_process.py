@@ -156,7 +156,13 @@ def test_a_hub_whose_state_folder_was_deleted_says_so_and_stops(
 ) -> None:
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("exposed to MCP clients")
-        shutil.rmtree(retinue_home)
+
+        def delete() -> bool:
+            # a hub that has just started still writes there: a folder in use goes at the second try
+            shutil.rmtree(retinue_home, ignore_errors=True)
+            return not retinue_home.exists()
+
+        wait_until(delete, "the folder is deleted")
         assert hub.wait() == 1
         assert f"stopping: the state folder {retinue_home} was deleted or replaced" in hub.output
         assert "Traceback" not in hub.output

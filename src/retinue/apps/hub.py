@@ -139,8 +139,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 mesh.http,
                 timeout_s=settings.timeouts.probe_s,
             )
-            _say_agents(mesh.directory, say)
+            # who reads that it is there finds it there
             state.write_hub(url)
+            _say_agents(mesh.directory, say)
             say_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         say(f"stopping: {stop.reason}")
