@@ -29,10 +29,15 @@ def test_serve_publishes_its_agent_and_forgets_it_on_a_clean_exit(tmp_path: Path
 
 def test_an_agent_whose_terminal_is_closed_is_forgotten(tmp_path: Path, retinue_home: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
-    with program("serve", str(agent), cwd=tmp_path) as served:
-        served.wait_for("published")
-        assert served.end(signal.SIGHUP) == 0
-        assert served.wait_for("stopping") == "stopping: SIGHUP"
+    # whatever the tests themselves are run under: a child of nohup would not hear it
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert served.end(signal.SIGHUP) == 0
+            assert served.wait_for("stopping") == "stopping: SIGHUP"
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert not list((retinue_home / "registry" / "agents").iterdir())
 
 
