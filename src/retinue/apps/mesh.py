@@ -21,10 +21,10 @@ from retinue.apps.parts import (
     guard_settings,
     limit_settings,
     named_registries,
+    open_shelves,
     registry_sources,
     timeout_settings,
 )
-from retinue.apps.shelves import open_shelves
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LOCAL_SOURCE, LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import Listing

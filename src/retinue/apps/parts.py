@@ -10,6 +10,7 @@ from retinue.drivers.http import HttpClient
 from retinue.drivers.http_registry import CredentialSource
 from retinue.drivers.joins import joined_token
 from retinue.drivers.registry import CopyableRegistry, Registry, open_registry
+from retinue.drivers.shelves import FolderShelf, RegistryShelf
 from retinue.drivers.sources import RegistrySource
 from retinue.drivers.state import State
 from retinue.mesh.dispatch import TimeoutSettings
@@ -17,6 +18,10 @@ from retinue.mesh.guards import GuardSettings
 from retinue.mesh.limits import LimitSettings
 from retinue.protocols.oci.auth import Credentials
 from retinue.settings import RegistryTable, Settings, environment
+from retinue.workflows.shelf import Shelf
+
+WORKFLOW_FOLDER = "workflows"
+"""Folder of a person's own workflows below the state's."""
 
 HOME_SOURCE = "home"
 """Source name of the registry in the state folder."""
@@ -78,6 +83,12 @@ def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> 
     """The registries as sources of the directory."""
     tag = settings.directory.tag
     return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
+
+
+def open_shelves(settings: Settings, state: State, registries: Mapping[str, Registry]) -> list[Shelf]:
+    """The folder of custom workflows, then every registry in the order in which they are believed."""
+    folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
+    return [FolderShelf(folder), *(RegistryShelf(registry) for registry in registries.values())]
 
 
 def guard_settings(settings: Settings) -> GuardSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -16,7 +17,7 @@ from retinue.mesh.reading import Read, ReadRequest
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Offering:
+class Offering(ABC):
     """What ``Agent`` adds its skills to; ``changes`` tells whoever keeps lists of it."""
 
     def __init__(self) -> None:
@@ -25,9 +26,9 @@ class Offering:
         """Another number whenever the record is another one."""
         self._readables = Readables()
 
+    @abstractmethod
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
         """The agent record; `Agent` has it."""
-        raise NotImplementedError
 
     def resource(
         self,

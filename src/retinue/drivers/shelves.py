@@ -1,19 +1,60 @@
-"""Workflows kept in an OCI registry, as ``workflows/<name>`` (P-29)."""
+"""Where stored workflows lie: a folder of files, and an OCI registry, as ``workflows/<name>`` (P-29)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
-from retinue.core.errors import MalformedArtifactError
+from retinue.core.errors import DefinitionError, MalformedArtifactError
 from retinue.drivers.registry import Registry, list_published
-from retinue.protocols.oci.reference import Reference, choose_tag, workflow_repository
+from retinue.protocols.oci.reference import Reference, choose_tag, is_digest, workflow_repository
+from retinue.workflows.documents import MAX_TEXT_BYTES
 from retinue.workflows.shelf import StoredText
 
+ENDINGS = (".yaml", ".yml", ".json")
 _PREFIX = "workflows/"
 
 
+class FolderShelf:
+    """The workflows of one folder: a file's name without its ending is the workflow's.
+
+    Read anew each time, so that a file counts as soon as it is saved. A folder that is not there holds
+    nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def list_names(self) -> Sequence[str]:
+        return await asyncio.to_thread(self._list_names)
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """As ``Shelf.find_text``; a file has no versions. Raises DefinitionError for what is no text."""
+        if version is not None or not name or Path(name).name != name:
+            return None
+        return await asyncio.to_thread(self._read, name)
+
+    def _list_names(self) -> Sequence[str]:
+        if not self._folder.is_dir():
+            return ()
+        files = (path for path in self._folder.iterdir() if path.suffix in ENDINGS and path.is_file())
+        return sorted({path.stem for path in files if not path.name.startswith(".")})
+
+    def _read(self, name: str) -> StoredText | None:
+        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if p.is_file()), None)
+        if path is None:
+            return None
+        try:
+            if path.stat().st_size > MAX_TEXT_BYTES:
+                raise ValueError(f"larger than {MAX_TEXT_BYTES // 1024} kB")
+            return StoredText(path.read_text("utf-8"), str(path))
+        except (OSError, ValueError) as error:
+            raise DefinitionError(f"it cannot be read: {error}", source=str(path), remedy="mend it") from None
+
+
 class RegistryShelf:
-    """The workflows of one registry."""
+    """The workflows of one registry, each also by tag or digest."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -22,16 +63,24 @@ class RegistryShelf:
         repositories = await list_published(self._registry)
         return [one.removeprefix(_PREFIX) for one in repositories if one.startswith(_PREFIX)]
 
-    async def find_text(self, name: str) -> StoredText | None:
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """As ``Shelf.find_text``; raises RegistryError."""
         repository = workflow_repository(name)
-        tag = choose_tag(await self._registry.list_tags(repository))
-        if tag is None:
+        tags = await self._registry.list_tags(repository)
+        if not tags:
             return None
-        artifact = await self._registry.pull(Reference(repository, tag=tag))
-        reference = f"{repository}:{tag}"
+        if version is not None and is_digest(version):
+            reference = Reference(repository, digest=version)
+        else:
+            tag = choose_tag(tags, version)
+            if tag is None:
+                return None
+            reference = Reference(repository, tag=tag)
+        artifact = await self._registry.pull(reference)
+        shown = f"{repository}@{version}" if reference.tag is None else f"{repository}:{reference.tag}"
         if artifact.form != "workflow":
-            raise MalformedArtifactError(reference, f"it holds {artifact.media_type}, not a workflow")
+            raise MalformedArtifactError(shown, f"it holds {artifact.media_type}, not a workflow")
         try:
-            return StoredText(artifact.content.decode("utf-8"), reference)
+            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest)
         except UnicodeDecodeError as error:
-            raise MalformedArtifactError(reference, "its text is not UTF-8") from error
+            raise MalformedArtifactError(shown, "its text is not UTF-8") from error

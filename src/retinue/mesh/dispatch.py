@@ -9,25 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from retinue.core.call import Answer, Attempt, Call, Outcome, Status
+from retinue.core.call import Answer, Attempt, Call, Outcome
 from retinue.core.errors import (
-    AccessError,
     AgentUnreachableError,
-    BusyError,
     CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
-    InputRequiredError,
-    InvalidParametersError,
-    LookupFailedError,
-    NotAuthenticatedError,
-    OutputInvalidError,
-    RequestError,
     RetinueError,
     UnknownSkillError,
 )
@@ -41,9 +33,9 @@ from retinue.mesh.limits import Limits
 from retinue.mesh.patience import PatientChannel
 from retinue.mesh.pulse import Board, Pulses, note_health
 from retinue.mesh.routing import Strategy, first, order_candidates
-from retinue.mesh.schema import SchemaCheck, compile_schema
+from retinue.mesh.skill_checks import check_access, check_input, check_output
 from retinue.mesh.spans import Span, Spans
-from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, tell_failure
+from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, status_of, tell_failure
 
 _NULL_CHANNEL = NullChannel()
 
@@ -188,8 +180,8 @@ class Dispatcher:
                 continue
             course.listing = listing
             if skill is not checked:
-                _check_access(skill, call)
-                _check_input(skill, call)
+                check_access(skill, call)
+                check_input(skill, call)
                 if checked is None:
                     self._announce(call)
                 checked = skill
@@ -231,7 +223,7 @@ class Dispatcher:
             pulse.answered(call.skill, spent_s)
             course.attempts.append(Attempt(listing.record.name, spent_s * 1000))
             note_health(pulse, listing, self.lookup)
-            _check_output(skill, answer.value)
+            check_output(skill, answer.value)
             return answer
         raise spared or UnknownSkillError(call.skill)
 
@@ -346,30 +338,6 @@ def _is_overdue(call: Call) -> bool:
     return call.deadline is not None and call.deadline - asyncio.get_running_loop().time() < _ALMOST_S
 
 
-def _check_access(skill: Skill, call: Call) -> None:
-    if skill.hints.runs_code and "runs_code" not in call.principal.scopes:
-        raise NotAuthenticatedError(
-            f"{skill.id} runs code and wants a token",
-            remedy="call it with the retinue command line, or send keys/local.token as a bearer token",
-        )
-
-
-def _check_input(skill: Skill, call: Call) -> None:
-    check = _compiled(skill.input_schema, f"input of {skill.id}")
-    if check is not None and (problems := check.problems(call.arguments)):
-        raise InvalidParametersError(problems)
-
-
-def _check_output(skill: Skill, value: Any) -> None:
-    check = _compiled(skill.output_schema, f"output of {skill.id}")
-    if check is not None and (problems := check.problems(value)):
-        raise OutputInvalidError(skill.id, problems)
-
-
-def _compiled(schema: Mapping[str, Any] | None, where: str) -> SchemaCheck | None:
-    return None if schema is None else compile_schema(schema, where)
-
-
 def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
     chosen = course.listing
     return Outcome(
@@ -389,20 +357,12 @@ def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
     )
 
 
-_REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError)
-
-
 def _failed(call: Call, course: _Course, error: RetinueError) -> Outcome:
     chosen = course.listing
-    status: Status = "failed"
-    if isinstance(error, InputRequiredError):
-        status = "needs_input"
-    elif isinstance(error, _REFUSALS):
-        status = "refused"
     return Outcome(
         call_id=call.id,
         skill=call.skill,
-        status=status,
+        status=status_of(error),
         agent=None if chosen is None else chosen.name,
         version=None if chosen is None else chosen.version,
         attempts=tuple(course.attempts),

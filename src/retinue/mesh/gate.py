@@ -1,7 +1,7 @@
 """The way of messages that run no skill: the same admission, guard and audit as a call's, and no more.
 
-Lists, prompts, subscriptions and notifications of MCP that a hub hands on pass here (DESIGN 2, the
-second thin path); what they mean is the business of the agent that they are for.
+What is read of an agent passes here (`mesh.reading`), and what a hub hands on of MCP: lists, subscriptions,
+notifications (DESIGN 2, the second thin path).
 """
 
 from __future__ import annotations
@@ -12,21 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from retinue.core.call import Call, Outcome, Status
+from retinue.core.call import Call, Outcome
 from retinue.core.errors import (
-    AccessError,
-    BusyError,
     CallCancelledError,
-    GuardError,
-    LookupFailedError,
-    RequestError,
     RetinueError,
 )
 from retinue.mesh.events import CallEndedEvent, EventBus, now
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.mesh.limits import Limits
-
-_REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError)
+from retinue.mesh.verdicts import status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +62,10 @@ class Gate:
 
 
 def _outcome(call: Call, agent: str, started: float, error: RetinueError | None) -> Outcome:
-    status: Status = "done"
-    if error is not None:
-        status = "refused" if isinstance(error, _REFUSALS) else "failed"
     return Outcome(
         call_id=call.id,
         skill=call.skill,
-        status=status,
+        status=status_of(error),
         agent=agent,
         duration_ms=(time.perf_counter() - started) * 1000,
         error=error,

@@ -7,26 +7,20 @@ is nothing to choose and no schema to check. The audit row of a read names its k
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from retinue.core.call import Call, Outcome, Part, Principal, Status, TraceContext
+from retinue.core.call import Call, Part, Principal, TraceContext
 from retinue.core.errors import (
-    AccessError,
-    BusyError,
-    CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
-    GuardError,
-    LookupFailedError,
-    RequestError,
     RetinueError,
 )
 from retinue.mesh.access import Access, is_seen
 from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.events import CallEndedEvent, EventBus, now
+from retinue.mesh.events import EventBus
+from retinue.mesh.gate import Gate
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.mesh.patience import PatientChannel
@@ -34,7 +28,6 @@ from retinue.mesh.patience import PatientChannel
 ReadKind = Literal["resource", "prompt", "completion"]
 
 _NULL_CHANNEL = NullChannel()
-_REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,26 +129,14 @@ class Reader:
 
     async def read(self, request: ReadRequest, channel: Channel = _NULL_CHANNEL) -> ReadOutcome:
         """Read once; every failure is data in the outcome, only cancellation raises."""
-        started = time.perf_counter()
         call = _as_call(request, self.agent)
+        gate = Gate(self.guard, self.limits, self.events)
         try:
-            self.limits.admit(call.principal.id)
-            passage: Passage | None = None
-            try:
-                passage = self.guard.enter(call, call.agent or self.agent)
+            with gate.admit(call, self.agent) as passage:
                 call = replace(call, trace=passage.trace)
                 value = await self._read(request, call, passage, channel)
-            finally:
-                self.limits.release()
-                if passage is not None:
-                    self.guard.leave(passage)
         except RetinueError as error:
-            self._record(call, started, error)
             return ReadOutcome(request.id, error=error)
-        except asyncio.CancelledError:
-            self._record(call, started, CallCancelledError(call.skill))
-            raise
-        self._record(call, started, None)
         return ReadOutcome(request.id, value)
 
     async def _read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
@@ -184,20 +165,6 @@ class Reader:
         if request.deadline is None:
             return self.timeout_s
         return min(self.timeout_s, request.deadline - asyncio.get_running_loop().time())
-
-    def _record(self, call: Call, started: float, error: RetinueError | None) -> None:
-        if not self.events.observed:
-            return
-        status: Status = "done" if error is None else "refused" if isinstance(error, _REFUSALS) else "failed"
-        outcome = Outcome(
-            call_id=call.id,
-            skill=call.skill,
-            status=status,
-            agent=self.agent,
-            duration_ms=(time.perf_counter() - started) * 1000,
-            error=error,
-        )
-        self.events.emit(CallEndedEvent(call, outcome, now()))
 
 
 def _as_call(request: ReadRequest, agent: str) -> Call:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from retinue.core.call import Status
 from retinue.core.errors import (
+    AccessError,
     AgentUnreachableError,
     BusyError,
     CallTimedOutError,
     ExecutionFailedError,
+    GuardError,
+    InputRequiredError,
+    LookupFailedError,
     OutputInvalidError,
     RemoteFaultError,
+    RequestError,
     RetinueError,
     SkillNotOfferedError,
     UnknownSkillError,
@@ -23,6 +29,18 @@ _FAILURES = frozenset(
 
 _NOT_THERE = frozenset({UnknownSkillError.type, SkillNotOfferedError.type})
 """The agent has not what its card offers; another one may have taken its port."""
+
+
+_REFUSALS = (RequestError, LookupFailedError, AccessError, GuardError, BusyError)
+
+
+def status_of(error: RetinueError | None) -> Status:
+    """What an outcome with this error is called."""
+    if error is None:
+        return "done"
+    if isinstance(error, InputRequiredError):
+        return "needs_input"
+    return "refused" if isinstance(error, _REFUSALS) else "failed"
 
 
 def may_go_elsewhere(error: RetinueError, skill: Skill) -> bool:

@@ -23,10 +23,10 @@ AUTO = "auto"
 
 async def run_call(frame: Frame, step: Step, path: str) -> Result:
     """Call the step's skill, or an agent that has its role."""
-    given = None if step.with_ is None else await frame.render(step.with_, path)
-    if given is not None and not isinstance(given, Mapping):
-        error = ExpressionError(str(step.with_), "gives no object", remedy="with needs an object")
-        raise await fail(frame.context, path, error, skill=step.skill)
+    try:
+        given = None if step.with_ is None else render_with(step.with_, frame.scope.variables)
+    except ExpressionError as error:
+        raise await fail(frame.context, path, error, skill=step.skill) from None
     agent = await read_name(frame, step.agent, path)
     role = None if step.skill else await read_role(frame, step.role, path)
     prompt = None if step.prompt is None else text_of(await frame.render(step.prompt, path))

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from retinue.core.errors import (
-    CallCancelledError,
-    CallTimedOutError,
-    ExecutionFailedError,
-    RetinueError,
-)
-from retinue.workflows.memory_state import Entry, Run, Services, Turn
+from retinue.workflows.memory_state import Entry, Run, Services
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
     DurableRuleError,
     Effect,
-    Fault,
     RunRequest,
     StepOutcome,
     WaitMode,
     copy_json,
     encode_json,
 )
+from retinue.workflows.turns import Turns, run_effect
 
 
 class MemoryContext:
@@ -37,10 +30,13 @@ class MemoryContext:
     def __init__(self, run: Run, services: Services) -> None:
         self._run = run
         self._services = services
-        self._turn = Turn()
-        self._task = asyncio.current_task()
+        self._turns = Turns(run.record.id)
+        self._position = 0
         self._given_up: set[str] = set()
-        self.broken_rule: DurableRuleError | None = None
+
+    @property
+    def broken_rule(self) -> DurableRuleError | None:
+        return self._turns.broken_rule
 
     @property
     def run_id(self) -> str:
@@ -49,14 +45,14 @@ class MemoryContext:
     async def step(
         self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:
-        with self._take_turn(path):
+        with self._turns.take(path):
             recorded = self._replay("step", path)
             if recorded is not None:
                 return StepOutcome.from_json(recorded)
             return await self._run_seen("step", path, effect, timeout_s, facts)
 
     async def child(self, path: str, request: RunRequest) -> Child:
-        with self._take_turn(path):
+        with self._turns.take(path):
             recorded = self._replay("child", path)
             if recorded is not None:
                 return Child(recorded["run_id"], path)
@@ -69,7 +65,7 @@ class MemoryContext:
     async def wait(
         self, path: str, children: Sequence[Child], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
-        with self._take_turn(path):
+        with self._turns.take(path):
             recorded = self._replay("wait", path)
             if recorded is None:
                 runs = [self._services.find(child.run_id) for child in children]
@@ -87,7 +83,7 @@ class MemoryContext:
             return tuple(_read_child_outcome(by_id, item) for item in recorded)
 
     async def cancel(self, path: str, children: Sequence[Child]) -> None:
-        with self._take_turn(path):
+        with self._turns.take(path):
             self._given_up.update(child.run_id for child in children)
             if self._replay("cancel", path) is None:
                 for child in children:
@@ -95,7 +91,7 @@ class MemoryContext:
                 self._record("cancel", path, True)
 
     async def sleep(self, path: str, seconds: float) -> None:
-        with self._take_turn(path):
+        with self._turns.take(path):
             if self._replay("sleep", path) is None:
                 await self._services.sleep(seconds)
                 self._record("sleep", path, True)
@@ -103,7 +99,7 @@ class MemoryContext:
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:
-        with self._take_turn(path):
+        with self._turns.take(path):
             recorded = self._replay("receive", path)
             if recorded is not None:
                 return StepOutcome.from_json(recorded)
@@ -120,7 +116,7 @@ class MemoryContext:
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
         self._emit("step_started", path, dict(facts))
         began = time.perf_counter()
-        outcome = await self._run_effect(path, effect, timeout_s)
+        outcome = await run_effect(path, effect, timeout_s)
         self._record(kind, path, outcome.to_json())
         facts.pop("input", None)
         facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
@@ -129,70 +125,24 @@ class MemoryContext:
         self._emit("step_finished", path, facts)
         return outcome
 
-    async def _run_effect(
-        self, path: str, effect: Callable[[], Awaitable[Any]], timeout_s: float
-    ) -> StepOutcome:
-        """The outcome of an effect. Only the end of the run itself gets through as an exception."""
-        limit = asyncio.timeout(timeout_s)
-        try:
-            async with limit:
-                value = await effect()
-            return StepOutcome(copy_json(value, f"step {path}"))
-        except asyncio.CancelledError:
-            if self._task is not None and self._task.cancelling():
-                raise
-            return StepOutcome(fault=Fault.from_error(CallCancelledError(f"step {path}")))
-        except RetinueError as error:
-            return StepOutcome(fault=Fault.from_error(error))
-        except Exception as error:  # noqa: BLE001  # a step never raises: whatever its effect does is data
-            if limit.expired():
-                late = CallTimedOutError(
-                    f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
-                )
-                return StepOutcome(fault=Fault.from_error(late))
-            return StepOutcome(fault=Fault.from_error(ExecutionFailedError.from_exception(error)))
-
-    @contextmanager
-    def _take_turn(self, path: str) -> Iterator[None]:
-        """Hold the one thread of durable calls, and check the rules before it is entered."""
-        if asyncio.current_task() is not self._task:
-            raise self._break(
-                f"durable call {path!r} comes from a task other than the body's: use child runs"
-            )
-        if self._turn.path is not None:
-            raise self._break(f"durable call {path!r} while {self._turn.path!r} is in flight: use child runs")
-        if path in self._turn.used:
-            raise self._break(f"path {path!r} is used twice in run {self.run_id}")
-        self._turn.used.add(path)
-        self._turn.path = path
-        try:
-            yield
-        finally:
-            self._turn.path = None
-
     def _replay(self, kind: str, path: str) -> Any:
         """The recorded outcome of this call when the run was here before, else None."""
-        if self._turn.position >= len(self._run.journal):
+        if self._position >= len(self._run.journal):
             return None
-        entry = self._run.journal[self._turn.position]
+        entry = self._run.journal[self._position]
         if (entry.kind, entry.path) != (kind, path):
-            raise self._break(
+            raise self._turns.refuse(
                 f"on replay the body asks for {kind} {path!r} where {entry.kind} {entry.path!r} was recorded"
             )
-        self._turn.position += 1
+        self._position += 1
         return orjson.loads(entry.outcome)
 
     def _record(self, kind: str, path: str, outcome: Any) -> None:
         self._run.journal.append(Entry(kind, path, encode_json(outcome, f"step {path}")))
-        self._turn.position = len(self._run.journal)
+        self._position = len(self._run.journal)
 
     def _emit(self, kind: Any, path: str, facts: Mapping[str, Any]) -> None:
         self._run.emit(kind, path, self._services.clock(), facts)
-
-    def _break(self, problem: str) -> DurableRuleError:
-        error = DurableRuleError(problem)
-        self.broken_rule = self.broken_rule or error
-        return error
 
 
 async def _wait_all(runs: Sequence[Run]) -> list[Run]:

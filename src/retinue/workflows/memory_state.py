@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.runs import EventKind, RunEvent, RunRecord, RunRequest
@@ -104,12 +104,3 @@ class Services:
     start: Callable[[RunRequest, str, Run | None], Run]
     resume: Callable[[Run], None]
     stop: Callable[[Run], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class Turn:
-    """Which durable call a body is in; None when it is in none."""
-
-    path: str | None = None
-    used: set[str] = field(default_factory=set)
-    position: int = 0

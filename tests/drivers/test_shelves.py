@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.apps.shelves import FolderShelf, VersionShelf, open_shelves
+from retinue.apps.parts import open_shelves
 from retinue.core.errors import DefinitionError, MalformedArtifactError, UnknownWorkflowError
 from retinue.drivers.layout import LayoutRegistry
 from retinue.drivers.registry import publish_workflow
+from retinue.drivers.shelves import FolderShelf, RegistryShelf
 from retinue.drivers.state import State
 from retinue.settings import Settings, load_settings
 from retinue.workflows.shelf import Library
@@ -89,7 +90,7 @@ async def test_a_workflow_of_a_registry_is_read_by_name_by_tag_and_by_digest(tmp
     for tag, skill in (("v1", "one"), ("v2", "two")):
         text = GOOD.replace("skill: s", f"skill: {skill}").encode()
         digests[tag] = (await publish_workflow(registry, "good", text, created=NOON, tag=tag)).digest
-    library = Library([VersionShelf(registry)])
+    library = Library([RegistryShelf(registry)])
     for reference, skill, digest in (
         ("good", "two", digests["v2"]),
         ("good@v1", "one", digests["v1"]),
@@ -109,4 +110,4 @@ async def test_what_is_no_workflow_is_said_to_be_none(tmp_path: Path) -> None:
     await publish(registry, orjson.dumps(PLAN_CARD))
     (tmp_path / "agents").rename(tmp_path / "workflows")
     with pytest.raises(MalformedArtifactError, match="not a workflow"):
-        await VersionShelf(registry).find_text("plan")
+        await RegistryShelf(registry).find_text("plan")
