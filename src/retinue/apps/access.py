@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.core.errors import InvalidSettingError
 from retinue.drivers.http import HttpClient
 from retinue.drivers.jwt_tokens import JwtReader, JwtSettings
-from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
+from retinue.drivers.mesh_bearer import MeshBearer
 from retinue.drivers.state import State
 from retinue.drivers.tokens import SCOPES, KnownTokens
 from retinue.mesh.access import Access, AccessRule
@@ -33,7 +33,7 @@ def door_settings(settings: Settings, host: str) -> DoorSettings:
 
 def token_readers(settings: Settings, state: State, http: HttpClient) -> list[TokenReader]:
     """Whose tokens are taken beside the state's own: those given out, the mesh's, those of an issuer."""
-    readers: list[TokenReader] = [KnownTokens(state.keys), MeshBearer(mesh_key(state.keys))]
+    readers: list[TokenReader] = [KnownTokens(state.keys), MeshBearer(state.mesh_key())]
     auth = settings.auth
     if auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         wanted = JwtSettings(

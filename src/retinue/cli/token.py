@@ -57,7 +57,6 @@ def new(
     RETINUE_JOIN on the other machine, for "retinue serve TARGET --join HUB".
     """
     from retinue.drivers.joins import Join, render_join
-    from retinue.drivers.mesh_bearer import mesh_key
     from retinue.drivers.tokens import SCOPES
 
     if join and (scopes or agents):
@@ -70,7 +69,7 @@ def new(
     file = _tokens(prepare=True)
     issued, text = file.issue(wanted, name=name, agents=agents, lifetime_s=_read_lifetime(expires), kind=kind)
     if join:
-        text = render_join(Join(text, mesh_key(find_state().keys)))
+        text = render_join(Join(text, find_state().mesh_key()))
     if as_json:
         print_json({**_row(issued, file), "token": text})
         return

@@ -10,15 +10,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from retinue.core.call import Principal, TraceContext
-from retinue.core.errors import AgentUnreachableError, ExecutionError, NotAuthenticatedError, RemoteFaultError
+from retinue.core.errors import AgentUnreachableError, ExecutionError, RemoteFaultError
 from retinue.core.record import Listing
 from retinue.drivers.http import HttpClient, HttpStream, ResponseTooLargeError, TransportError
+from retinue.drivers.peer_faults import check_not_refused, is_lost, lost
 from retinue.mesh.guards import Signer
 from retinue.protocols.rights import render_rights
 from retinue.protocols.trace import render_trace_headers
-
-_REFUSED = frozenset({401, 403})
-_GATEWAY_FAILURES = frozenset({502, 503, 504})
 
 
 class Upstream:
@@ -98,21 +96,16 @@ class McpPeers:
         sent = dict(headers)
         if trace is not None:
             sent.update(render_trace_headers(trace))
-        base = listing.record.url
-        token = None if base is None else self._token_for(listing.source, base)
+        # for the place that it goes to, which a card may have named apart
+        token = self._token_for(listing.source, url)
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
             sent |= render_rights(principal)
         try:
             async with self._http.stream(method, url, headers=sent, body=body) as stream:
-                if stream.status in _REFUSED:
-                    raise NotAuthenticatedError(
-                        f"agent {name} refused the caller ({stream.status})",
-                        remedy="start it on the same state folder, or give it the same token",
-                    )
-                if stream.status in _GATEWAY_FAILURES and not _is_message(stream):
-                    cause = f"what stands before it answers with status {stream.status}"
-                    raise AgentUnreachableError(name, url, cause, sent=True)
+                check_not_refused(name, stream.status)
+                if is_lost(stream.status) and not _is_message(stream):
+                    raise lost(name, url, stream.status)
                 yield Upstream(name, url, stream)
         except TransportError as error:
             raise AgentUnreachableError(name, url, error.cause, sent=error.sent) from error

@@ -23,7 +23,6 @@ from retinue.core.errors import (
     GuardError,
     InvalidParametersError,
     InvalidRequestError,
-    NotAuthenticatedError,
     ParseError,
     Problem,
     RemoteFaultError,
@@ -31,6 +30,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing, Skill
 from retinue.drivers.http import HttpClient, HttpResponse, ResponseTooLargeError, TransportError
+from retinue.drivers.peer_faults import check_not_refused, is_lost, lost
 from retinue.mesh.channel import Channel
 from retinue.mesh.guards import Departure, Passage, Signer
 from retinue.mesh.lifting import is_lifted
@@ -44,9 +44,6 @@ _UNBOUNDED_S = 3600.0
 
 _NO_SUCH_METHOD = -32601
 _CARD_TIMEOUT_S = 2.0
-
-_GATEWAY_FAILURES = frozenset({502, 503, 504})
-"""A balancer or proxy that has lost the agent behind it; the call may have been there."""
 
 
 class PeerInvoker:
@@ -203,7 +200,7 @@ async def execute(
         if not error.sent:
             departure.told(0)
         raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
-    if reply.status not in _GATEWAY_FAILURES:
+    if not is_lost(reply.status):
         departure.told(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
     return _read_reply(reply, target)
 
@@ -222,17 +219,12 @@ def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str,
 
 
 def _read_reply(reply: HttpResponse, target: Target) -> Any:
-    if reply.status in (401, 403):
-        raise NotAuthenticatedError(
-            f"agent {target.name} refused the caller ({reply.status})",
-            remedy="start it on the same state folder, or give it the same token",
-        )
+    check_not_refused(target.name, reply.status)
     try:
         found = parse_response(reply.body)
     except (ParseError, InvalidRequestError) as error:
-        if reply.status in _GATEWAY_FAILURES:
-            cause = f"what stands before it answers with status {reply.status}"
-            raise AgentUnreachableError(target.name, target.url, cause, sent=True) from error
+        if is_lost(reply.status):
+            raise lost(target.name, target.url, reply.status) from error
         raise RemoteFaultError(
             target.name,
             -32603,
