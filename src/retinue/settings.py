@@ -155,9 +155,10 @@ class WorkflowTable(_Table):
 
 
 class RunTable(_Table):
-    """``[runs]``: how long ended runs are kept, and when a node counts as dead."""
+    """``[runs]``: how long ended runs are kept, when a node counts as dead, how much one does at once."""
 
     lease_s: float = Field(15.0, ge=1)
+    concurrency: int = Field(100, ge=1)
     keep: int = Field(1000, ge=1)
     keep_days: float = Field(30.0, gt=0)
 

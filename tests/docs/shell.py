@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ import urllib3
 from tests.processes.running import Program, program
 from tests.services import get_program
 
-READY = {"serve": "published", "hub": " exposed to MCP clients"}
+READY = {"serve": "published", "hub": " exposed to MCP clients", "run": "…"}
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
 FEW_S = 60
 
@@ -25,6 +26,7 @@ class Shell:
 
     def __init__(self, running: ExitStack) -> None:
         self._running = running
+        self._started: list[tuple[str, Program]] = []
         self.addresses: dict[str, str] = {}
         """Host and port on the page → the real ones."""
         self.said = ""
@@ -37,6 +39,8 @@ class Shell:
         if background:
             assert name == "retinue", command
             return self.start(*arguments).output
+        if name == "pkill":
+            return self.kill(arguments)
         if name == "curl":
             return curl(arguments)
         programs = {"retinue": (sys.executable, "-m", "retinue"), "python": (sys.executable,)}
@@ -50,11 +54,31 @@ class Shell:
         """A command that goes on; its address takes the place of the page's."""
         started = self._running.enter_context(program(*arguments, cwd=Path.cwd()))
         started.wait_for(READY[arguments[0]])
+        self._started.append((" ".join(("retinue", *arguments)), started))
         if arguments[0] == "serve":
             self.map_address(AGENT, started.url_in(" at http"))
-        else:
+        elif arguments[0] == "hub":
             self.map_address(HUB, started.url_in("hub at"))
         return started
+
+    def list_started(self, text: str) -> list[Program]:
+        """What runs of what was started here, by a part of its command."""
+        meant = [
+            started
+            for command, started in self._started
+            if text in command and started.process.poll() is None
+        ]
+        assert meant, f"nothing here is {text!r}"
+        return meant
+
+    def kill(self, arguments: list[str]) -> str:
+        """What ``pkill -9 -f TEXT`` does to the programs that were started here, and to no other."""
+        signal_and_mode, text = arguments[:-1], arguments[-1]
+        assert signal_and_mode == ["-9", "-f"]
+        for started in self.list_started(text):
+            started.send(signal.SIGKILL)
+            started.wait()
+        return ""
 
     def map_address(self, shown: str, real: str) -> None:
         """From now on the url on the page means another."""

@@ -1,7 +1,7 @@
 """The README's paths, over real processes: what its console blocks say is what is typed here.
 
-Two things differ from what a reader types: the hub takes any free port (by its setting), and the
-addresses of agent and registry are those that they really got.
+Three things differ from what a reader types: the hub takes any free port (by its setting), the
+addresses of agent and registry are those that they really got, and ``pkill`` kills none but this hub.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.processes.running import wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
-PATHS = ("Write an agent", "Run a mesh", "Connect your client", "Combine agents")
+PATHS = ("Write an agent", "Run a mesh", "Connect your client", "Combine agents", "Survive a crash")
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
 from retinue import Agent
@@ -59,7 +59,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -159,6 +159,39 @@ def test_combine_agents_the_workflow_finds_an_agent_for_each_step_and_loops_unti
     ended = [line.split() for line in shell.said.splitlines() if line.endswith(" s")]
     agents = [words[2] for words in ended]
     assert agents == ["quick-plan", *["quick-build", "quick-review"] * 2]
+
+
+def test_survive_a_crash_a_run_whose_hub_was_killed_goes_on_with_the_next_one(
+    shell: Shell, fresh_folder: Path
+) -> None:
+    (block,) = section("Survive a crash").blocks("yaml")
+    ((run, kill, left, again, follow),) = section("Survive a crash").commands()
+    assert len(block.splitlines()) == 10
+    (fresh_folder / "tonight.yaml").write_text(block, encoding="utf-8")
+    hub = section("Run a mesh").commands()[0][0]
+    shell.type(hub)
+    shell.type(run)
+    (running,) = shell.list_started("retinue run")
+    running.wait_for(" s")
+    shell.type(kill)
+    assert running.wait() != 0
+    assert "goes on with the next hub" in running.output
+    seen = shell.type(left).splitlines()
+    assert seen[0].split()[:2] == ["tonight", "running"]
+    done = {line.split()[0] for line in seen if " done " in line}
+    assert done
+    assert again == hub
+    shell.type(again)
+    output = orjson.loads(shell.type(follow))
+    # what had ended before the kill is told once, as everything else is
+    ended = sorted(line.split()[0] for line in shell.said.splitlines() if line.endswith(" s"))
+    assert ended == [f"each#{item}/{step}" for item in (1, 2, 3) for step in ("build", "check", "plan")]
+    assert done <= set(ended)
+    assert [review.split(" tests of ")[1].split()[0] for review in output["reviews"]] == [
+        "colorsys",
+        "html",
+        "bisect",
+    ]
 
 
 def test_the_workflow_of_the_readme_loads() -> None:

@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from retinue.apps.client import Client
-from retinue.core.errors import CallCancelledError, ExecutionFailedError, RetinueError, StepFailedError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallCancelledError,
+    ExecutionFailedError,
+    RetinueError,
+    StepFailedError,
+)
 
 _WAIT_S = 20.0
 
@@ -53,7 +59,11 @@ class Follower:
         """The output of a run that goes on whether it is followed or not, as `run`."""
         while True:
             asked = {"run": run, "after": after, "wait_s": _WAIT_S}
-            reply = await self._client.get("follow_run", asked, timeout_s=_WAIT_S + 40)
+            try:
+                reply = await self._client.get("follow_run", asked, timeout_s=_WAIT_S + 40)
+            except AgentUnreachableError:
+                self._say(f"run {run} is kept, and goes on with the next hub or worker")
+                raise
             for event in reply["events"]:
                 self._tell(event, run)
             after = reply["next"]

@@ -116,7 +116,10 @@ class LateRuns:
                     url=self._settings.database or f"sqlite:///{self._state.runs}",
                     nodes=self._state.nodes,
                     options=durable.DurableOptions(
-                        lease_s=table.lease_s, keep=table.keep, keep_days=table.keep_days
+                        lease_s=table.lease_s,
+                        concurrency=table.concurrency,
+                        keep=table.keep,
+                        keep_days=table.keep_days,
                     ),
                 )
             return self._opened

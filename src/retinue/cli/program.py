@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "worker": ("worker:worker", "Run workflows beside the hub."),
         "workflows": ("workflows:workflows", "List the workflows."),
         "runs": ("runs:runs", "List the runs, or show one as a tree of its steps."),
-        "resume": ("runs:resume", "Go on with a cancelled run where it stopped."),
+        "resume": ("runs:resume", "Go on with a run where it stopped."),
         "cancel": ("runs:cancel", "Stop a run, its branches and the calls in flight."),
         "rerun": ("runs:rerun", "Run again from a step on, as a new run."),
         "signal": ("runs:signal", "Answer a step that waits, such as for an approval."),

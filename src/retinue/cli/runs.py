@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,6 @@ from retinue.cli.output import clean, note, print_json, print_table, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from retinue.apps.client import Client
     from retinue.apps.following import Follower
 
 STATUSES = ("running", "done", "failed", "cancelled")
@@ -63,9 +59,9 @@ def runs(
 @click.argument("run", metavar="ID")
 @json_option
 def resume(run: str, as_json: bool) -> None:
-    """Go on with a cancelled run where it stopped.
+    """Go on with a run where it stopped.
 
-    What was done is not done again. The steps are shown, and the output is printed, as by run.
+    One that was cancelled, or whose process died. What was done is not done again. The steps are shown, and the output is printed, as by run.
     """
     print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
 
@@ -131,19 +127,8 @@ def _read_value(text: str) -> Any:
         return text
 
 
-@asynccontextmanager
-async def _hub() -> AsyncIterator[Client]:
-    """The running hub: where there is none, there are no runs to ask about."""
-    from retinue.core.errors import HubNotRunningError
-
-    async with open_session().client() as client:
-        if client.hub_url is None:
-            raise HubNotRunningError("this command")
-        yield client
-
-
 async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    async with _hub() as client:
+    async with open_session().client() as client:
         reply: dict[str, Any] = await client.get(skill, arguments)
         return reply
 
@@ -151,7 +136,7 @@ async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 async def _follow(ask: Callable[[Follower], Any]) -> Any:
     from retinue.apps.following import Follower
 
-    async with _hub() as client:
+    async with open_session().client() as client:
         with working("running") as say:
             return await ask(Follower(client, say))
 

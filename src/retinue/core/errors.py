@@ -64,7 +64,6 @@ RetinueError
     ├── StateDamagedError
     ├── StorageFullError
     ├── HubRunningError       a hub already owns this state
-    ├── HubNotRunningError
     ├── PortInUseError
     └── ChildFailedError      a supervised process did not become ready
 """
@@ -948,15 +947,6 @@ class HubRunningError(StateError):
             f"a hub already runs on {state}: {url} (pid {pid})",
             remedy="use that one, or give this one its own RETINUE_HOME",
         )
-
-
-class HubNotRunningError(StateError):
-    """The command needs a running hub."""
-
-    type = "hub_not_running"
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs a running hub", remedy="start it: retinue hub")
 
 
 class PortInUseError(StateError):

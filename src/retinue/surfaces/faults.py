@@ -182,7 +182,6 @@ TABLE: dict[type[RetinueError], Row] = {
     e.RepositoryTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
     e.StateError: _row(*_FAILED, 500, _TASK, _FAILURE, 8),
     e.StorageFullError: _row(*_FAILED, 507, _TASK, _FAILURE, 8),
-    e.HubNotRunningError: _row(*_FAILED, 503, _TASK, _FAILURE, 8),
 }
 
 _RELAYED_CODES = frozenset({RECURSION_LIMIT, BUDGET_SPENT, CIRCUIT_OPEN})

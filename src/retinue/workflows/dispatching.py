@@ -18,6 +18,7 @@ from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.workflows.caller import Choice
 from retinue.workflows.role_choice import Agents, NoAgents, RoleChoice
+from retinue.workflows.runs import RunRequest
 
 _CHANNEL = NullChannel()
 _KEPT_RUNS = 10_000
@@ -38,6 +39,12 @@ def render_origin(trace: TraceContext, caller: str, rights: frozenset[str]) -> d
         "tracestate": trace.tracestate,
         "baggage": dict(trace.baggage),
     }
+
+
+def is_begun_by_agent(request: RunRequest) -> bool:
+    """Whether a run, or the one that it is a branch of, was started from within a chain of calls."""
+    origin = request.ambient.get("trace") or {}
+    return int(origin.get("depth", 0)) > 0
 
 
 class DispatchCaller:

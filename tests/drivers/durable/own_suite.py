@@ -98,6 +98,37 @@ async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:
     await runs.aclose()
 
 
+async def test_a_process_works_on_so_many_steps_at_once_and_runs_that_agents_began_do_not_wait_for_them(
+    tmp_path: Path,
+) -> None:
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def work(context: RunContext, request: RunRequest) -> Any:
+        async def effect() -> Any:
+            begun.put_nowait(context.run_id)
+            await go.wait()
+            return None
+
+        # the time limit is the step's own: it does not run while the step waits for its place
+        return (await context.step("s", effect, timeout_s=30)).fault
+
+    options = DurableOptions(poll_s=0.05, concurrency=2)
+    runs = DurableRuns(work, url=f"sqlite:///{tmp_path}/runs.db", nodes=tmp_path / "nodes", options=options)
+    for name in ("one", "two", "three"):
+        await runs.start(ASKED, run_id=name)
+    at_work = {await begun.get(), await begun.get()}
+    begun_by_agent = RunRequest("test", {}, None, {"trace": {"depth": 1}})
+    await runs.start(begun_by_agent, run_id="deeper")
+    assert await begun.get() == "deeper"
+    assert begun.empty()
+    go.set()
+    for name in ("one", "two", "three", "deeper"):
+        assert (await runs.finish(name)).get() is None
+    assert await begun.get() not in at_work
+    await runs.aclose()
+
+
 async def _collect(runs: DurableRuns, run_id: str) -> list[str]:
     async with asyncio.timeout(10):
         return [event.kind async for event in runs.follow(run_id)]

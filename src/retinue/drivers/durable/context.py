@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -70,10 +71,17 @@ class Voice(Protocol):
 
 
 class DurableContext:
-    """A RunContext; made in the body's own task."""
+    """A RunContext; made in the body's own task. A step is done in one of the node's ``places``."""
 
     def __init__(
-        self, run_id: str, root: str, owner: str | None, epoch: int, voice: Voice, around: Surroundings
+        self,
+        run_id: str,
+        root: str,
+        owner: str | None,
+        epoch: int,
+        voice: Voice,
+        around: Surroundings,
+        places: AbstractAsyncContextManager[None],
     ) -> None:
         self.turns = Turns(run_id)
         self.open_children: set[str] = set()
@@ -83,6 +91,7 @@ class DurableContext:
         self._epoch = epoch
         self._voice = voice
         self._around = around
+        self._places = places
         self._given_up: set[str] = set()
 
     @property
@@ -93,7 +102,8 @@ class DurableContext:
         self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:
         with self.turns.take(path):
-            return await self._do_seen(path, path, partial(run_effect, path, effect, timeout_s), facts)
+            act = partial(run_effect, path, effect, timeout_s)
+            return await self._do_seen(path, path, act, facts, self._places)
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self.turns.take(path):
@@ -170,7 +180,7 @@ class DurableContext:
 
         with self.turns.take(path):
             until = await self._record_end(path, timeout_s)
-            return await self._do_seen(f"receive {path}", path, take, facts)
+            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext())
 
     async def _record_end(self, path: str, seconds: float) -> float:
         async def read_clock() -> Any:
@@ -184,6 +194,7 @@ class DurableContext:
         path: str,
         act: Callable[[], Awaitable[StepOutcome]],
         given: Mapping[str, Any] | None,
+        place: AbstractAsyncContextManager[None],
     ) -> StepOutcome:
         """Act, record the outcome, and tell both; of a recorded call tell only what was not told yet."""
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
@@ -191,11 +202,12 @@ class DurableContext:
 
         async def act_seen() -> Any:
             nonlocal acted
-            acted = True
-            await self._be_allowed()
-            self._voice.tell("step_started", path, facts)
-            began = time.perf_counter()
-            outcome = await act()
+            async with place:
+                acted = True
+                await self._be_allowed()
+                self._voice.tell("step_started", path, facts)
+                began = time.perf_counter()
+                outcome = await act()
             return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
 
         recorded = await self._call(name, act_seen)

@@ -6,6 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from retinue.drivers.durable.events import EventTable, NewEvent, Told
 from retinue.drivers.durable.leases import Lease
 from retinue.drivers.durable.records import Found, RunReader, done_with, fail_with, find_root
 from retinue.drivers.durable.signals import SignalTable
+from retinue.workflows.dispatching import is_begun_by_agent
 from retinue.workflows.runs import (
     Body,
     EventKind,
@@ -85,6 +87,8 @@ class Executions:
         events: EventTable,
         signals: SignalTable,
         lease: Lease,
+        *,
+        concurrency: int,
     ) -> None:
         self.lease = lease
         self.signals = signals
@@ -98,6 +102,7 @@ class Executions:
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settling: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._places = asyncio.Semaphore(concurrency)
 
     @property
     def outermost(self) -> int:
@@ -233,7 +238,9 @@ class Executions:
         contexts: list[DurableContext] = []
 
         async def run_body() -> Any:
-            context = DurableContext(live.run_id, live.root, owner, epoch, live, self)
+            # A step whose agent waits for a run of its own must not hold the place which that run needs.
+            places = nullcontext() if is_begun_by_agent(request) else self._places
+            context = DurableContext(live.run_id, live.root, owner, epoch, live, self, places)
             contexts.append(context)
             return await self._body(context, request)
 

@@ -51,9 +51,13 @@ SPREAD_RUNS = 8
 
 @dataclass(frozen=True, slots=True)
 class DurableOptions:
-    """How a process takes part. ``keep`` ended runs stay readable, none older than ``keep_days``."""
+    """How a process takes part: it works on at most ``concurrency`` steps at once.
+
+    ``keep`` ended runs stay readable, none older than ``keep_days``.
+    """
 
     lease_s: float = 15.0
+    concurrency: int = 100
     poll_s: float = 0.5
     keep: int = 1_000
     keep_days: float = 30.0
@@ -105,7 +109,15 @@ class DurableRuns:
             lease_s=self._options.lease_s,
             count_running=lambda: executions.outermost,
         )
-        executions = Executions(self._body, self._database, self._reader, self._events, self._signals, lease)
+        executions = Executions(
+            self._body,
+            self._database,
+            self._reader,
+            self._events,
+            self._signals,
+            lease,
+            concurrency=self._options.concurrency,
+        )
         stack.push_async_callback(lease.end)
         await lease.begin(slot.free)
         executions.engine = await Engine.launch(
