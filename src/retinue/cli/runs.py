@@ -61,7 +61,8 @@ def runs(
 def resume(run: str, as_json: bool) -> None:
     """Go on with a run where it stopped.
 
-    One that was cancelled, or whose process died. What was done is not done again. The steps are shown, and the output is printed, as by run.
+    One that was cancelled, or whose process died. What was done is not done again. The steps are
+    shown, and the output is printed, as by run.
     """
     print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
 
