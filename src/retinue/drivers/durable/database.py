@@ -28,8 +28,12 @@ VERSION = "engine-1"
 PATIENCE_S = 30.0
 """How long one question waits for a database that does not answer."""
 
+FIRST_PATIENCE_S = 4.0
+"""The same for the first one: so far nobody has anything to lose, and a wrong url is best said at once."""
+
 _BUSY_TIMEOUT_MS = 30_000
 _THREADS = 8
+_LOST = "connection failed"
 _T = TypeVar("_T")
 
 _TABLES = """
@@ -96,7 +100,7 @@ class RunDatabase:
         """Bring the tables to today's form; raises StateError where the database does not answer."""
         async with self._prepared:
             if not self._ready:
-                await self.ask(self._migrate)
+                await self.ask(self._migrate, patience_s=FIRST_PATIENCE_S)
                 self._ready = True
 
     async def read(self, question: Callable[[sa.Connection], _T]) -> _T:
@@ -132,10 +136,15 @@ class RunDatabase:
                 if time.monotonic() + delay > given_up_at:
                     raise StateError(
                         f"the database of the runs does not answer: {_first_line(error)}",
-                        remedy=f"check {self.url.render_as_string()}",
+                        remedy=f"check {self._shown_url}",
                     ) from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, 1.0)
+
+    @property
+    def _shown_url(self) -> str:
+        """As it was given, without the password."""
+        return self.url.set(drivername=self.url.get_backend_name()).render_as_string()
 
     def clock(self) -> dict[str, Any]:
         """The parameter that ``self.now`` needs: SQLite has one machine and so one clock."""
@@ -195,7 +204,9 @@ def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
     try:
         return dialect.connect(*arguments, **options)
     except psycopg.OperationalError as error:
-        raise psycopg.OperationalError(f"connection failed: {error}") from error
+        if str(error).startswith(_LOST):
+            raise
+        raise psycopg.OperationalError(f"{_LOST}: {error}") from error
 
 
 def _tune_sqlite(connection: Any, _record: Any) -> None:
