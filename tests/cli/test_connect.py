@@ -229,6 +229,7 @@ def test_a_token_that_a_person_wrote_stays_as_long_as_the_url_does(name: str, re
     again = retinue("connect", name, "--url", url)
     assert "nothing was changed" in again.stdout
     assert "no token" not in again.stderr
+    assert "start the hub" not in again.stdout
     assert client.read_entry(file.read_text(), "retinue", "f") == entry
     assert "no token was written" in retinue("connect", name, "--url", "http://other.example.org").stderr
     assert "rtn_given" not in file.read_text()

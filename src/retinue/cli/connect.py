@@ -133,8 +133,11 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
 
 def _say_next(step: str, hub: Hub | None, *, has_token: bool) -> None:
     """What is to be typed next, here and in the client."""
-    if hub is not None and not hub.own and not has_token:
-        warn("this hub is not of this state: no token was written; add the one that it wants")
+    if hub is not None and not hub.own:
+        if not has_token:
+            warn(
+                "this hub is not of this state: no token was written; add the one that it wants to the entry"
+            )
     elif hub is not None and not hub.running:
         click.echo("start the hub: retinue hub")
     click.echo(f"then: {step}")
