@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from retinue.core.errors import BusyError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.caller import Choice
 from retinue.workflows.engine import Interpreter
-from retinue.workflows.loading import load_definition
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs import (
@@ -32,6 +32,7 @@ from retinue.workflows.runs import (
     StepOutcome,
     WaitMode,
 )
+from tests.workflows.shapes import Shape
 
 END_S = 600.0
 _key: ContextVar[str] = ContextVar("_key")
@@ -39,16 +40,17 @@ _key: ContextVar[str] = ContextVar("_key")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a node does: start these runs of a definition (YAML), or wait for the end of runs that exist.
+    """What a node does: start these runs of a shape, or wait for the end of runs of one that exist.
 
-    It dies at its ``die_at``-th point, 0 = never. ``slow_s`` is how long each skill takes.
+    All of them get the signals of their shape: one that died may not have. The node dies at its
+    ``die_at``-th point, 0 = never. ``slow_s`` is how long each skill takes.
     """
 
     database: str
     nodes: str
     log: str
-    start: Mapping[str, str]
-    wait_for: Sequence[str] = ()
+    start: Mapping[str, Shape]
+    wait_for: Mapping[str, Shape] = field(default_factory=dict)
     die_at: int = 0
     slow_s: float = 0.0
     lease_s: float = 15.0
@@ -73,16 +75,21 @@ class Points:
 
 
 class LoggingCaller(MemoryCaller):
-    """Skills whose calls are logged; ``flaky`` fails in its first attempt, whoever makes it."""
+    """The skills of the shapes, logged; ``flaky`` fails in its first attempt, whoever makes it."""
 
     def __init__(self, points: Points, slow_s: float) -> None:
         super().__init__()
         self._points = points
         self._slow_s = slow_s
+        self._hanging: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.offer("add", self._add, agent="adder")
         self.offer("flaky", self._flaky, agent="flake")
+        self.offer("hang", self._hang, agent="hanger")
+        self.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.offer("ask", self._answer, agent=agent, roles=["execute"])
+        self.offer("ask", self._hang, agent="idle", roles=["execute"])
+        self.offer("ask", self._answer_late, agent="tardy", roles=["execute"])
 
     async def call(
         self, choice: Choice, skill: str, arguments: Any, *, idempotency_key: str, **more: Any
@@ -107,6 +114,23 @@ class LoggingCaller(MemoryCaller):
         if "@" not in _key.get():
             raise BusyError("full", 0)
         return {"n": given["n"] * 10}
+
+    async def _hang(self, given: Any) -> Any:
+        self._hanging[_current_run()].set()
+        await asyncio.Event().wait()
+
+    async def _add_late(self, given: Any) -> Any:
+        await self._hanging[_current_run()].wait()
+        return await self._add(given)
+
+    async def _answer_late(self, given: Any) -> Any:
+        await self._hanging[_current_run()].wait()
+        return await self._answer(given)
+
+
+def _current_run() -> str:
+    """The outermost run that the call at hand is part of."""
+    return _key.get().partition("/")[0]
 
 
 class Watched:
@@ -185,10 +209,17 @@ async def run_node(plan: Plan) -> Report:
         await runs.launch()
         points.log("ready", "-")
         values, steps = {}, {}
-        for run_id, definition in plan.start.items():
-            await Orchestrator(runs).start(load_definition(definition), {"n": 0}, run_id=run_id)
+        for run_id, shape in plan.start.items():
+            whole = await shape.bundle()
+            await Orchestrator(runs).start(
+                whole.loaded.definition, {"n": 0}, run_id=run_id, nested=whole.nested
+            )
+        wanted = {**plan.start, **plan.wait_for}
+        for run_id, shape in wanted.items():
+            for topic, value in shape.signals.items():
+                await runs.signal(run_id, topic, value)
         async with asyncio.timeout(END_S):
-            for run_id in (*plan.start, *plan.wait_for):
+            for run_id in wanted:
                 values[run_id] = (await runs.finish(run_id)).value
                 events = await runs.list_events(run_id)
                 steps[run_id] = [event.step for event in events if event.kind == "step_finished"]

@@ -5,17 +5,24 @@ Each run is killed at one point of its own; one later process takes all of them 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.crash.conftest import Start
+from tests.crash.databases import forget_nodes
 from tests.crash.node import Plan
 from tests.crash.processes import check_log, read_log
-from tests.workflows.test_resuming import SHAPES
+from tests.workflows.shapes import SHAPES
 
-LEASE_S = 4.0
+LEASE_S = 30.0
 """Long enough that none of those that are killed lives to take up the run of another."""
+
+HEIR_LEASE_S = 1.5
+"""Whoever takes them up looks for runs of the dead after two thirds of it."""
+
+AT_ONCE = 2
 
 
 @pytest.mark.timeout(300)
@@ -23,23 +30,23 @@ LEASE_S = 4.0
 def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     shape: str, database: str, start: Start, tmp_path: Path
 ) -> None:
-    definition = "name: w\nsteps:\n" + SHAPES[shape]
-
     def plan(name: str, **more: object) -> Plan:
         return Plan(
             database=database,
             nodes=str(tmp_path / f"nodes-{name}"),
             log=str(tmp_path / f"{name}.log"),
-            **{"start": {name: definition}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
+            **{"start": {name: SHAPES[shape]}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
         )
 
     undisturbed = start(plan("undisturbed")).get_report()
     assert undisturbed.passed > 10
-    killed = [f"killed-{point}" for point in range(1, undisturbed.passed + 1)]
-    for point, name in enumerate(killed, 1):
-        start(plan(name, die_at=point)).await_death()
+    killed = {f"killed-{point}": point for point in range(1, undisturbed.passed + 1)}
+    with ThreadPoolExecutor(AT_ONCE) as killers:
+        list(killers.map(lambda name: start(plan(name, die_at=killed[name])).await_death(), killed))
+    forget_nodes(database)
     log = tmp_path / "last.log"
-    last = start(plan("last", start={}, wait_for=killed)).get_report()
+    heir = plan("last", start={}, wait_for=dict.fromkeys(killed, SHAPES[shape]), lease_s=HEIR_LEASE_S)
+    last = start(heir).get_report()
     wanted = undisturbed.values["undisturbed"]
     steps = sorted(undisturbed.finished_steps["undisturbed"])
     for name in killed:

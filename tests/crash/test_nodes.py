@@ -20,10 +20,9 @@ from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
 from tests.crash.processes import await_log, check_log, read_log
-from tests.workflows.test_resuming import SHAPES
+from tests.workflows.shapes import SHAPES
 
-SEQUENCE = "name: w\nsteps:\n" + SHAPES["sequence"]
-PARALLEL = "name: w\nsteps:\n" + SHAPES["parallel"]
+SEQUENCE, PARALLEL = SHAPES["sequence"], SHAPES["parallel"]
 LEASE_S = 1.5
 
 
