@@ -1,6 +1,6 @@
 """A process that runs workflows, with the points at which it can be told to die.
 
-Its skills write to a log what they do: ``begin``, ``end`` and, once a step's outcome is recorded,
+Its skills write to a log what they do: ``begin``, ``end`` or ``cut`` and, once a step's outcome is recorded,
 ``recorded``, each with the key of the effect or the path of the step. The log is what really happened.
 """
 
@@ -97,7 +97,11 @@ class LoggingCaller(MemoryCaller):
         self._points.log("begin", idempotency_key)
         self._points.reach()
         _key.set(idempotency_key)
-        outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
+        try:
+            outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
+        except asyncio.CancelledError:
+            self._points.log("cut", idempotency_key)
+            raise
         self._points.log("end", idempotency_key)
         self._points.reach()
         return outcome

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import pytest
 
 from retinue.drivers.durable.runs import DurableRuns
 from retinue.workflows.runs import RunContext, RunRecord, RunRequest, Runs
+from retinue.workflows.tree import list_effects
 from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
 from tests.crash.processes import await_log, check_log, read_log
-from tests.workflows.shapes import SHAPES
+from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES
 
 SEQUENCE, PARALLEL = SHAPES["sequence"], SHAPES["parallel"]
 LEASE_S = 1.5
+STOPS_S = 2.0
 
 
 async def _never(context: RunContext, request: RunRequest) -> Any:
@@ -31,7 +34,7 @@ async def _never(context: RunContext, request: RunRequest) -> Any:
 
 
 @asynccontextmanager
-async def looking_at(database: str, folder: Path) -> AsyncIterator[Runs]:
+async def looking_at(database: str, folder: Path) -> AsyncIterator[DurableRuns]:
     """The runs seen from a process that takes no part."""
     runs = DurableRuns(_never, url=database, nodes=folder / "nobody")
     try:
@@ -103,19 +106,36 @@ def test_new_runs_go_to_whoever_has_much_less_to_do(database: str, start: Start,
     assert min(begun.values()) >= 3 * 6
 
 
+@pytest.mark.parametrize("takes_part", [False, True])
 async def test_a_run_cancelled_from_another_process_stops_within_two_seconds(
-    database: str, start: Start, tmp_path: Path
+    takes_part: bool, database: str, start: Start, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    node = start(plan_at(tmp_path, database, "node", start={"r": PARALLEL}, slow_s=30.0, stay=True))
-    await_log(log, lambda entries: any(what == "begin" for what, _, _ in entries))
+    names = ["r", "s", "t"]
+    node = start(plan_at(tmp_path, database, "node", start=dict.fromkeys(names, HALF_DONE), stay=True))
     async with looking_at(database, tmp_path) as runs:
-        began = time.monotonic()
-        assert (await runs.cancel("r")).status == "cancelled"
-        assert time.monotonic() - began < 3
-        ends = [event.facts for event in await runs.list_events("r") if event.kind == "run_finished"]
-        assert ends == [{"status": "cancelled"}]
+        if takes_part:
+            await runs.launch()
+        for name in names:
+            await_log(log, partial(_hangs, name))
+            asked_at = time.monotonic()
+            assert (await runs.cancel(name)).status == "cancelled"
+            events = await runs.list_events(name)
+            assert time.monotonic() - asked_at < STOPS_S
+            assert not _hangs(name, read_log(log))
+            effects = {word: {one["step"] for one in calls} for word, calls in list_effects(events).items()}
+            assert effects == HALF_DONE_EFFECTS
+            ends = [event.facts["status"] for event in events if event.kind == "run_finished"]
+            assert ends == ["cancelled"] * 3
     assert node.process.is_alive()
+
+
+def _hangs(name: str, entries: Sequence[tuple[str, str, int]]) -> bool:
+    """Whether calls of a run go on, once it goes no further."""
+    own = [(what, key) for what, key, _ in entries if key.startswith(f"{name}/")]
+    begun = {key for what, key in own if what == "begin"}
+    over = {key for what, key in own if what in ("end", "cut")}
+    return len(begun) == sum(map(len, HALF_DONE_EFFECTS.values())) and begun > over
 
 
 @pytest.mark.crash

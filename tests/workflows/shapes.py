@@ -197,3 +197,16 @@ SHAPES = {
 - {id: d, skill: add, with: {n: "${{ size(steps.l.error.compensated.filter(one, one.ok)) }}"}}
 """),
 }
+
+HALF_DONE = Shape("""
+- {id: a, skill: add}
+- id: p
+  parallel: {}
+  branches:
+    left: [{id: b, skill: add}, {id: c, skill: hang}, {id: never, skill: add}]
+    right: [{id: d, skill: add}, {id: e, skill: hang}]
+""")
+"""Not one of them: a run of it goes on until it is cancelled."""
+
+HALF_DONE_EFFECTS = {"done": {"a", "p.left/b", "p.right/d"}, "unknown": {"p.left/c", "p.right/e"}}
+"""What has happened, and what may have, once both hang."""

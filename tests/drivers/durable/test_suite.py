@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.drivers.durable import own_suite
-from tests.workflows import test_resuming, test_runs
+from tests.workflows import test_cancelling, test_resuming, test_runs
 from tests.workflows.implementations import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = (test_runs, test_resuming, own_suite)
+MODULES = (test_runs, test_cancelling, test_resuming, own_suite)
 CASES = [
     f"{module.__name__}.{name}"
     for module in MODULES

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import sqlalchemy as sa
 from dbos import PortableWorkflowError, WorkflowStatus
 
 from retinue.core.errors import UnknownRunError
@@ -23,6 +25,9 @@ _STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
 _READ = {row: status for status, rows in _STATUSES.items() for row in rows}
 
 _PAGE = 200
+_MANY = 4_000
+"""So many ids fit into one statement."""
+
 _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 
 
@@ -57,6 +62,18 @@ class RunReader:
         if run_id not in found:
             raise UnknownRunError(run_id)
         return found[run_id]
+
+    async def list_cancelled(self, ids: Sequence[str]) -> frozenset[str]:
+        """Those of these runs that are cancelled; for many at once, and often."""
+        query = sa.text(
+            f"SELECT workflow_uuid FROM {self._database.runs} "  # noqa: S608
+            "WHERE status = 'CANCELLED' AND workflow_uuid IN :ids"
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        found: set[str] = set()
+        for start in range(0, len(ids), _MANY):
+            some = {"ids": ids[start : start + _MANY]}
+            found |= await self._database.read(partial(_read_ids, query, some))
+        return frozenset(found)
 
     async def list_all(
         self, status: RunStatus | None, name: str | None, children: bool, limit: int | None
@@ -96,6 +113,10 @@ class RunReader:
                 offset=offset,
             )
         )
+
+
+def _read_ids(query: sa.Executable, parameters: Mapping[str, Any], connection: sa.Connection) -> set[str]:
+    return set(connection.execute(query, parameters).scalars())
 
 
 def done_with(value: Any) -> dict[str, Any]:
