@@ -230,7 +230,7 @@ class DurableContext:
                 raise RunLetGoError(error.message) from error
 
         try:
-            return await DBOS.run_step_async({"name": name, "preemptible": True}, do)
+            return await DBOS.run_step_async({"name": name}, do)
         except sa.exc.SQLAlchemyError as error:
             raise RunLetGoError(str(error)) from error
         except dbos_errors.DBOSUnexpectedStepError as error:

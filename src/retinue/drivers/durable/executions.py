@@ -160,7 +160,10 @@ class Executions:
             await live.ended.wait()
 
     async def watch(self) -> None:
-        """Cut off what other processes cancel, for as long as this one lives."""
+        """Cut off what other processes cancel, for as long as this one lives.
+
+        Not left to the engine, which looks once a second, and only at steps that it may preempt.
+        """
         while True:
             await asyncio.sleep(WATCH_S)
             here = self._live.list_all()
