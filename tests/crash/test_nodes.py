@@ -15,18 +15,29 @@ from typing import Any
 
 import pytest
 
+from retinue.core.errors import UnknownRunError
 from retinue.drivers.durable.runs import DurableRuns
 from retinue.workflows.runs import RunContext, RunRecord, RunRequest, Runs
 from retinue.workflows.tree import list_effects
 from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
-from tests.crash.processes import await_log, check_log, read_log
+from tests.crash.processes import Node, await_log, check_log, read_log
 from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES
 
 SEQUENCE, PARALLEL = SHAPES["sequence"], SHAPES["parallel"]
 LEASE_S = 1.5
 STOPS_S = 2.0
+KILLED_FOR_S = 120.0
+KILLED_AT_RANDOM = {
+    "sequence": 3,
+    "parallel": 7,
+    "foreach": 55,
+    "vote": 5,
+    "race of branches": 4,
+    "nested workflow in a branch": 5,
+}
+"""The shapes of the runs whose nodes are killed at random, and what each gives."""
 
 
 async def _never(context: RunContext, request: RunRequest) -> Any:
@@ -158,35 +169,58 @@ async def test_runs_go_on_when_postgres_was_away_for_ten_seconds(
 
 @pytest.mark.crash
 @pytest.mark.timeout(600)
-async def test_nodes_killed_at_random_lose_no_run(postgres: Postgres, start: Start, tmp_path: Path) -> None:
-    """200 runs on two nodes, killed at random for two minutes: each run ends once, as it should."""
-    database, log = postgres.create_database(), tmp_path / "log"
-    dice = random.Random(6)
-    shares = {
-        node: {f"{node}{number}": (SEQUENCE, PARALLEL)[number % 2] for number in range(100)} for node in "ab"
-    }
+async def test_nodes_killed_at_random_lose_no_run(database: str, start: Start, tmp_path: Path) -> None:
+    """200 runs on two nodes, killed at random for two minutes: each run ends once, as it should.
 
-    def start_node(name: str) -> Any:
-        return start(
-            plan_at(tmp_path, database, name, start=shares[name], slow_s=0.5, lease_s=3.0, stay=True)
-        )
+    Each node that starts anew begins further runs, so that there are some in flight at each kill.
+    """
+    log, dice = tmp_path / "log", random.Random(6)
+    shapes = [(SHAPES[name], wanted) for name, wanted in KILLED_AT_RANDOM.items()]
+    shares = {node: [f"{node}{number}" for number in range(100)] for node in "ab"}
 
-    nodes = {name: start_node(name) for name in shares}
-    kills, until = 0, time.monotonic() + 120
-    while time.monotonic() < until:
-        time.sleep(dice.uniform(2, 8))  # noqa: ASYNC251  # the nodes are processes of their own
-        name = dice.choice("ab")
+    def start_node(name: str, part: float) -> Node:
+        begun = shares[name][: round(part * len(shares[name]))]
+        given = {run: shapes[int(run[1:]) % len(shapes)][0] for run in begun}
+        return start(plan_at(tmp_path, database, name, start=given, slow_s=1.5, lease_s=3.0, stay=True))
+
+    def restart(name: str, part: float) -> None:
         nodes[name].send_signal(signal.SIGKILL)
         nodes[name].close()
-        nodes[name] = start_node(name)
+        nodes[name] = start_node(name, part)
+
+    nodes = {name: start_node(name, 0.1) for name in shares}
+    kills, began = 0, time.monotonic()
+    while (passed_s := time.monotonic() - began) < KILLED_FOR_S:
+        time.sleep(dice.uniform(2, 8))  # noqa: ASYNC251  # the nodes are processes of their own
+        restart(dice.choice("ab"), min(1.0, 0.1 + passed_s / KILLED_FOR_S))
+        kills += 1
+    for name in shares:
+        restart(name, 1.0)
         kills += 1
     names = [run for share in shares.values() for run in share]
     async with looking_at(database, tmp_path) as runs:
+        for name in names:
+            await _await_known(runs, name)
         records = await finish_all(runs, names, 240)
         for record in records:
-            assert record.get() == ({"n": 7} if int(record.id[1:]) % 2 else {"n": 3})
+            assert record.get() == {"n": shapes[int(record.id[1:]) % len(shapes)][1]}, record.id
         events = [event for name in names for event in await runs.list_events(name)]
     ends = Counter(event.run_id for event in events if event.kind == "run_finished")
+    assert {ends[name] for name in names} == {1}
     assert set(ends.values()) == {1}
-    check_log(read_log(log), kills=kills)
-    print(f"{len(names)} runs, {kills} kills")
+    entries = read_log(log)
+    check_log(entries, kills=kills)
+    again = Counter(key for what, key, _ in entries if what == "begin").values()
+    print(f"{len(names)} runs, {kills} kills, {sum(again) - len(again)} effects begun again")
+
+
+async def _await_known(runs: Runs, name: str) -> None:
+    """Wait until a node has begun a run that it was given."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await runs.get(name)
+            except UnknownRunError:
+                await asyncio.sleep(0.1)
+            else:
+                return

@@ -169,8 +169,8 @@ class Executions:
             here = self._live.list_all()
             try:
                 cancelled = await self._reader.list_cancelled([live.run_id for live in here])
-            except StateError as error:
-                _log.warning("cancelled runs go on until the database answers", error=error.message)
+            except (StateError, sa.exc.SQLAlchemyError) as error:
+                _log.warning("runs that are cancelled elsewhere go on for now", error=str(error))
                 continue
             # Not one that began while we looked: its run may have been resumed.
             gone = [one.run_id for one in here if one.run_id in cancelled and self.find(one.run_id) is one]
