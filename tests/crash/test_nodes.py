@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -64,6 +65,28 @@ def plan_at(tmp_path: Path, database: str, name: str, **more: Any) -> Plan:
     return Plan(database=database, nodes=str(tmp_path / name), log=str(tmp_path / "log"), **given)
 
 
+def freeze(node: Node, database: str) -> None:
+    """Stop a process; not while it holds SQLite's only lock: then nobody could write before it goes on."""
+    for _ in range(100):
+        node.send_signal(signal.SIGSTOP)
+        if not database.startswith("sqlite") or _is_writable(database.removeprefix("sqlite:///")):
+            return
+        node.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+    raise AssertionError("it always holds the lock")
+
+
+def _is_writable(path: str) -> bool:
+    connection = sqlite3.connect(path, timeout=1, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
 async def test_the_runs_of_a_node_that_died_end_at_another(
     database: str, start: Start, tmp_path: Path
 ) -> None:
@@ -91,7 +114,7 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
     first = start(plan_at(tmp_path, database, "first", start={"r": PARALLEL, "s": SEQUENCE}, stay=True))
     await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 4)
-    first.send_signal(signal.SIGSTOP)
+    freeze(first, database)
     async with looking_at(database, tmp_path) as runs:
         records = await finish_all(runs, ["r", "s"], 40)
         assert [record.get() for record in records] == [{"n": 7}, {"n": 3}]

@@ -31,6 +31,9 @@ PATIENCE_S = 30.0
 FIRST_PATIENCE_S = 4.0
 """The same for the first one: so far nobody has anything to lose, and a wrong url is best said at once."""
 
+IDLE_S = 10.0
+"""How long a node may stand still in a transaction on Postgres, holding what others wait for."""
+
 _BUSY_TIMEOUT_MS = 30_000
 _THREADS = 8
 _LOST = "connection failed"
@@ -91,6 +94,7 @@ class RunDatabase:
                 connect_args={"connect_timeout": 5, "application_name": APPLICATION},
             )
             sa.event.listen(server, "do_connect", _connect)
+            sa.event.listen(server, "connect", _tune_postgres)
             return server
         engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
         sa.event.listen(engine, "connect", _tune_sqlite)
@@ -132,7 +136,9 @@ class RunDatabase:
         while True:
             try:
                 return await loop.run_in_executor(self._threads, Context().run, call)
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+                if not _may_pass(error):
+                    raise
                 if time.monotonic() + delay > given_up_at:
                     raise StateError(
                         f"the database of the runs does not answer: {_first_line(error)}",
@@ -209,6 +215,12 @@ def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
         raise psycopg.OperationalError(f"{_LOST}: {error}") from error
 
 
+def _tune_postgres(connection: Any, _record: Any) -> None:
+    """Let the server end a session that stands still in a transaction, as that of a frozen node does."""
+    connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+    connection.commit()
+
+
 def _tune_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = "IMMEDIATE"
     for pragma in (
@@ -218,6 +230,13 @@ def _tune_sqlite(connection: Any, _record: Any) -> None:
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _may_pass(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
+    """Whether the same may go well the next time: nothing was done, and nothing is wrong with it."""
+    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError | sa.exc.InterfaceError):
+        return True
+    return error.connection_invalidated
 
 
 def _first_line(error: Exception) -> str:
