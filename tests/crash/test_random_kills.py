@@ -64,13 +64,13 @@ FLOW = {
     ],
 }
 CALLS = 5
-RUNS = 20
+RUNS = 40
 KILLED_FOR_S = 40.0
-PACE_S = 1.0
+PACE_S = 0.5
 
 
 class Starter(threading.Thread):
-    """Starts the runs, one a second, asking for each until a hub has said that it has it."""
+    """Starts the runs, two a second, asking for each until a hub has said that it has it."""
 
     def __init__(self, names: list[str], home: Path) -> None:
         super().__init__(daemon=True)
@@ -107,7 +107,7 @@ class Starter(threading.Thread):
 async def test_a_hub_killed_at_random_completes_each_effect_of_each_run_once(
     kind: str, tmp_path: Path, retinue_home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Twenty runs of five calls; the agent is never killed: each of the hundred effects happens once."""
+    """Forty runs of five calls; the agent is never killed: each of the two hundred effects happens once."""
     given: list[str] = []
     database = f"sqlite:///{retinue_home}/runs.db"
     if kind == "postgres":
