@@ -114,7 +114,7 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
             except asyncio.CancelledError:
                 await runs.cancel(started.record.id)
                 raise
-            departure.told(orchestrator.spent_by(record.id) or 0)
+            departure.told(record.calls)
         return started.render() | {"output": record.get()}
 
     @agent.skill

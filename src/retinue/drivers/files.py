@@ -33,7 +33,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def refuse_gone(folder: Path) -> None:
-    """Raise StateError where a folder is not there that must be, because `State.prepare` made it at the start.
+    """Raise StateError where a folder is not there that `State.prepare` had made at the start.
 
     Who makes it anew meanwhile makes half a state, which others then take for a whole one.
     """

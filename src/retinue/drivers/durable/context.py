@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from retinue.drivers.durable.signals import SignalTable
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     Effect,
     EventKind,
     Fault,
@@ -70,11 +72,23 @@ class Voice(Protocol):
 
 
 class DurableContext:
-    """A RunContext; made in the body's own task."""
+    """A RunContext; made in the body's own task.
+
+    ``calls`` is what the body said that it used; ``resumed`` = it stopped before, maybe amid a call.
+    """
 
     def __init__(
-        self, run_id: str, root: str, owner: str | None, epoch: int, voice: Voice, around: Surroundings
+        self,
+        run_id: str,
+        root: str,
+        owner: str | None,
+        epoch: int,
+        voice: Voice,
+        around: Surroundings,
+        *,
+        resumed: bool = False,
     ) -> None:
+        self.calls: int | None = None
         self.turns = Turns(run_id)
         self.open_children: set[str] = set()
         self._run_id = run_id
@@ -84,16 +98,26 @@ class DurableContext:
         self._voice = voice
         self._around = around
         self._given_up: set[str] = set()
+        self._may_repeat = resumed
 
     @property
     def run_id(self) -> str:
         return self._run_id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self.calls = calls
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         with self.turns.take(path):
-            return await self._do_seen(path, path, partial(run_effect, path, effect, timeout_s), facts)
+            return await self._do_seen(path, path, partial(run_effect, path, effect, timeout_s, count), facts)
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self.turns.take(path):
@@ -196,6 +220,8 @@ class DurableContext:
             self._voice.tell("step_started", path, facts)
             began = time.perf_counter()
             outcome = await act()
+            if self._may_repeat:
+                outcome = replace(outcome, calls=None)
             return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
 
         recorded = await self._call(name, act_seen)
@@ -216,6 +242,8 @@ class DurableContext:
                 return await act()
             except StateError as error:
                 raise RunLetGoError(error.message) from error
+            finally:
+                self._may_repeat = False
 
         try:
             return await DBOS.run_step_async({"name": name, "preemptible": True}, do)
@@ -260,11 +288,11 @@ def _describe(name: str) -> str:
 
 def _render_ended(record: RunRecord) -> dict[str, Any]:
     took_s = 0.0 if record.finished_at is None else record.finished_at - record.started_at
-    outcome = StepOutcome(record.value, record.fault).to_json()
+    outcome = StepOutcome(record.value, record.fault, record.calls).to_json()
     return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
 
 
 def _parse_ended(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = StepOutcome.from_json(item)
     child = children[item["run_id"]]
-    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"])
+    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)
