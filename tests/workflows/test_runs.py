@@ -649,6 +649,8 @@ async def test_runs_are_listed_by_name_and_no_more_than_asked(open_runs: Open) -
         assert [r.id for r in await runs.list_all(name="t")] == ["three", "two"]
         assert [r.id for r in await runs.list_all(limit=1)] == ["three"]
         assert await runs.list_all(name="x") == ()
+        listed = await runs.list_all(limit=1, accept=lambda record: record.id != "three")
+        assert [r.id for r in listed] == ["two"]
 
 
 async def test_what_effects_and_bodies_say_that_they_used_is_recorded_and_read_again(open_runs: Open) -> None:

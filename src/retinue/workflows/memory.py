@@ -20,6 +20,7 @@ from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError,
 from retinue.workflows.memory_context import MemoryContext
 from retinue.workflows.memory_state import EventLog, Run, Services
 from retinue.workflows.runs import (
+    Accept,
     Body,
     Fault,
     RunEvent,
@@ -70,6 +71,7 @@ class MemoryRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         records = (run.record for run in reversed(self._runs.values()))
         found = (
@@ -78,6 +80,7 @@ class MemoryRuns:
             if (status is None or record.status == status)
             and (name is None or record.request.name == name)
             and (children or record.parent_id is None)
+            and (accept is None or accept(record))
         )
         return tuple(islice(found, limit))
 

@@ -274,6 +274,10 @@ Body = Callable[[RunContext, RunRequest], Awaitable[Any]]
 """What a run does; must keep the rules above. Its value is JSON; a RetinueError fails the run."""
 
 
+Accept = Callable[[RunRecord], bool]
+"""Whether a run is to be listed."""
+
+
 class Runs(Protocol):
     """The runs, from outside."""
 
@@ -294,8 +298,10 @@ class Runs(Protocol):
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
-        """The runs, newest first; those of a status, of a workflow; with children only when asked."""
+        """The runs, newest first; those of a status, of a workflow, that are accepted; with children only
+        when asked."""
 
     async def finish(self, run_id: str) -> RunRecord:
         """Wait until a run has ended; raises UnknownRunError."""

@@ -12,7 +12,7 @@ from dbos import PortableWorkflowError, WorkflowStatus
 from retinue.core.errors import UnknownRunError
 from retinue.drivers.durable.database import RunDatabase
 from retinue.drivers.durable.engine import MAX_RECOVERIES
-from retinue.workflows.runs import Fault, RunRecord, RunRequest, RunStatus
+from retinue.workflows.runs import Accept, Fault, RunRecord, RunRequest, RunStatus
 
 _STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
     "running": ("PENDING", "ENQUEUED", "DELAYED"),
@@ -59,15 +59,21 @@ class RunReader:
         return found[run_id]
 
     async def list_all(
-        self, status: RunStatus | None, name: str | None, children: bool, limit: int | None
+        self,
+        status: RunStatus | None,
+        name: str | None,
+        children: bool,
+        limit: int | None,
+        accept: Accept | None,
     ) -> list[RunRecord]:
         """Runs, newest first."""
         records: list[RunRecord] = []
         offset = 0
         while limit is None or len(records) < limit:
             rows = await self._read_page(status, children, offset)
+            found = (_parse_row(row).record for row in rows)
             records += [
-                found.record for found in map(_parse_row, rows) if name in (None, found.record.request.name)
+                one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
             ]
             offset += _PAGE
             if len(rows) < _PAGE:
