@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     Effect,
     RunContext,
     RunRequest,
@@ -34,6 +35,9 @@ from retinue.workflows.runs import (
 )
 
 END_S = 600.0
+GIVEN, FURTHER = 10_000, 2
+"""The budget of each run, and how many further calls each of its calls causes."""
+
 _key: ContextVar[str] = ContextVar("_key")
 
 
@@ -93,7 +97,7 @@ class LoggingCaller(MemoryCaller):
         outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
         self._points.log("end", idempotency_key)
         self._points.reach()
-        return outcome
+        return replace(outcome, calls_used=FURTHER)
 
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
@@ -120,11 +124,20 @@ class Watched:
     def run_id(self) -> str:
         return self._context.run_id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self._context.tell_calls(calls)
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         self._points.reach()
-        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts)
+        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts, count=count)
         self._points.log("recorded", f"{self.run_id}/{path}")
         self._points.reach()
         return outcome
@@ -164,10 +177,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Report:
-    """How the runs of a node ended, and how many points it passed."""
+    """How the runs of a node ended, what they say that they used, and how many points it passed."""
 
     passed: int
     values: Mapping[str, Any]
+    calls: Mapping[str, int | None]
     finished_steps: Mapping[str, list[str]]
 
 
@@ -184,18 +198,21 @@ async def run_node(plan: Plan) -> Report:
     try:
         await runs.launch()
         points.log("ready", "-")
-        values, steps = {}, {}
+        values, calls, steps = {}, {}, {}
         for run_id, definition in plan.start.items():
-            await Orchestrator(runs).start(load_definition(definition), {"n": 0}, run_id=run_id)
+            await Orchestrator(runs).start(
+                load_definition(definition), {"n": 0}, run_id=run_id, trace={"id": "t", "calls_left": GIVEN}
+            )
         async with asyncio.timeout(END_S):
             for run_id in (*plan.start, *plan.wait_for):
-                values[run_id] = (await runs.finish(run_id)).value
+                record = await runs.finish(run_id)
+                values[run_id], calls[run_id] = record.value, record.calls
                 events = await runs.list_events(run_id)
                 steps[run_id] = [event.step for event in events if event.kind == "step_finished"]
         if plan.stay:
             points.log("done", "-")
             await asyncio.Event().wait()
-        return Report(points.passed, values, steps)
+        return Report(points.passed, values, calls, steps)
     finally:
         await runs.aclose()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import Start
-from tests.crash.node import Plan
+from tests.crash.node import FURTHER, GIVEN, Plan
 from tests.crash.processes import check_log, read_log
 from tests.workflows.test_resuming import SHAPES
 
@@ -35,6 +35,8 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
 
     undisturbed = start(plan("undisturbed")).get_report()
     assert undisturbed.passed > 10
+    begun = [key for what, key, _ in read_log(tmp_path / "undisturbed.log") if what == "begin"]
+    assert undisturbed.calls["undisturbed"] == len(begun) * (1 + FURTHER)
     killed = [f"killed-{point}" for point in range(1, undisturbed.passed + 1)]
     for point, name in enumerate(killed, 1):
         start(plan(name, die_at=point)).await_death()
@@ -46,4 +48,8 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
         assert last.values[name] == wanted, name
         assert sorted(last.finished_steps[name]) == steps, name
         own = [entry for entry in read_log(log) if entry[1].startswith(f"{name}/")]
-        check_log(read_log(tmp_path / f"{name}.log") + own, kills=1)
+        log_of_both = read_log(tmp_path / f"{name}.log") + own
+        check_log(log_of_both, kills=1)
+        used, begun = last.calls[name], [key for what, key, _ in log_of_both if what == "begin"]
+        assert used is not None, name
+        assert len(begun) * (1 + FURTHER) <= used <= GIVEN, name
