@@ -12,7 +12,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     Effect,
     RunContext,
     RunRequest,
@@ -35,6 +36,9 @@ from retinue.workflows.runs import (
 from tests.workflows.shapes import Shape
 
 END_S = 600.0
+GIVEN, FURTHER = 10_000, 2
+"""The budget of each run, and how many further calls each of its calls causes."""
+
 _key: ContextVar[str] = ContextVar("_key")
 
 
@@ -104,7 +108,7 @@ class LoggingCaller(MemoryCaller):
             raise
         self._points.log("end", idempotency_key)
         self._points.reach()
-        return outcome
+        return replace(outcome, calls_used=FURTHER)
 
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
@@ -148,11 +152,20 @@ class Watched:
     def run_id(self) -> str:
         return self._context.run_id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self._context.tell_calls(calls)
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         self._points.reach()
-        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts)
+        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts, count=count)
         self._points.log("recorded", f"{self.run_id}/{path}")
         self._points.reach()
         return outcome
@@ -192,10 +205,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Report:
-    """How the runs of a node ended, and how many points it passed."""
+    """How the runs of a node ended, what they say that they used, and how many points it passed."""
 
     passed: int
     values: Mapping[str, Any]
+    calls: Mapping[str, int | None]
     finished_steps: Mapping[str, list[str]]
 
 
@@ -212,11 +226,15 @@ async def run_node(plan: Plan) -> Report:
     try:
         await runs.launch()
         points.log("ready", "-")
-        values, steps = {}, {}
+        values, calls, steps = {}, {}, {}
         for run_id, shape in plan.start.items():
             whole = await shape.bundle()
             await Orchestrator(runs).start(
-                whole.loaded.definition, {"n": 0}, run_id=run_id, nested=whole.nested
+                whole.loaded.definition,
+                {"n": 0},
+                run_id=run_id,
+                nested=whole.nested,
+                trace={"id": "t", "calls_left": GIVEN},
             )
         wanted = {**plan.start, **plan.wait_for}
         for run_id, shape in wanted.items():
@@ -224,13 +242,14 @@ async def run_node(plan: Plan) -> Report:
                 await runs.signal(run_id, topic, value)
         async with asyncio.timeout(END_S):
             for run_id in wanted:
-                values[run_id] = (await runs.finish(run_id)).value
+                record = await runs.finish(run_id)
+                values[run_id], calls[run_id] = record.value, record.calls
                 events = await runs.list_events(run_id)
                 steps[run_id] = [event.step for event in events if event.kind == "step_finished"]
         if plan.stay:
             points.log("done", "-")
             await asyncio.Event().wait()
-        return Report(points.passed, values, steps)
+        return Report(points.passed, values, calls, steps)
     finally:
         await runs.aclose()
 

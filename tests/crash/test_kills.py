@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.conftest import Start
 from tests.crash.databases import forget_nodes
-from tests.crash.node import Plan
+from tests.crash.node import FURTHER, GIVEN, Plan
 from tests.crash.processes import Node, check_log, read_log
 from tests.workflows.shapes import SHAPES
 
@@ -39,6 +39,10 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
 
     undisturbed = start(plan("undisturbed")).get_report()
     assert undisturbed.passed > 10
+    begun = [key for what, key, _ in read_log(tmp_path / "undisturbed.log") if what == "begin"]
+    spent = len(begun) * (1 + FURTHER)
+    used = undisturbed.calls["undisturbed"]
+    assert used == spent or (SHAPES[shape].cuts_off and used is not None and spent < used <= GIVEN)
     killed = {f"killed-{point}": point for point in range(1, undisturbed.passed + 1)}
     dying: list[Node] = []
     for name, point in killed.items():
@@ -58,4 +62,8 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
         assert last.values[name] == wanted, name
         assert sorted(last.finished_steps[name]) == steps, name
         own = [entry for entry in read_log(log) if entry[1].startswith(f"{name}/")]
-        check_log(read_log(tmp_path / f"{name}.log") + own, kills=1)
+        log_of_both = read_log(tmp_path / f"{name}.log") + own
+        check_log(log_of_both, kills=1)
+        used, begun = last.calls[name], [key for what, key, _ in log_of_both if what == "begin"]
+        assert used is not None, name
+        assert len(begun) * (1 + FURTHER) <= used <= GIVEN, name

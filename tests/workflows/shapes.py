@@ -19,11 +19,15 @@ from retinue.workflows.shelf import Library, StoredText
 
 @dataclass(frozen=True)
 class Shape:
-    """The steps of a workflow, those of the stored ones that it runs, and what it is signalled, by topic."""
+    """The steps of a workflow, those of the stored ones that it runs, and what it is signalled, by topic.
+
+    What one that ``cuts_off`` calls used of its budget is not known to the last call.
+    """
 
     steps: str
     nested: Mapping[str, str] = field(default_factory=dict)
     signals: Mapping[str, Any] = field(default_factory=dict)
+    cuts_off: bool = False
 
     async def bundle(self) -> Bundle:
         """The workflow with all that it runs."""
@@ -132,19 +136,25 @@ SHAPES = {
     y: [{id: f, skill: add}]
 - {id: g, skill: add, with: {n: "${{ size(steps.m.text) }}"}}
 """),
-    "race": Shape("""
+    "race": Shape(
+        """
 - id: r
   parallel: {mode: race, role: execute, agents: [idle, tardy], prompt: "1"}
 - {id: c, skill: add, with: {n: "${{ steps.r.agent == 'tardy' ? steps.r.output.n : 50 }}"}}
-"""),
-    "race of branches": Shape("""
+""",
+        cuts_off=True,
+    ),
+    "race of branches": Shape(
+        """
 - id: r
   parallel: {mode: race}
   branches:
     lost: [{id: a, skill: add}, {id: b, skill: hang}, {id: never, skill: add}]
     won: [{id: c, skill: late}, {id: d, skill: add}]
 - {id: e, skill: add, with: {n: "${{ steps.d.output.n + (steps.r.agent == 'won' ? 1 : 50) }}"}}
-"""),
+""",
+        cuts_off=True,
+    ),
     "nested workflow": Shape(
         """
 - {id: a, skill: add}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from retinue.core.call import Outcome
 from retinue.core.errors import BusyError
 from retinue.workflows.engine import Interpreter
 from retinue.workflows.memory_caller import MemoryCaller
@@ -15,18 +17,31 @@ from retinue.workflows.orchestrator import Orchestrator
 from tests.workflows.implementations import Open
 from tests.workflows.shapes import SHAPES, Shape
 
+ORIGIN: dict[str, Any] = {"id": "t", "depth": 1, "calls_left": 10_000}
+
+
+FURTHER = 3
+
+
+class Spender(MemoryCaller):
+    """Each call causes so many further ones."""
+
+    async def call(self, *args: Any, **more: Any) -> Outcome:
+        return replace(await super().call(*args, **more), calls_used=FURTHER)
+
 
 class Interrupted:
     """An engine whose run is cancelled when its ``stop_at``-th call begins, and then resumed."""
 
     def __init__(self, stop_at: int) -> None:
+        self.calls: int | None = None
         self.done: Counter[str] = Counter()
         self.begun = 0
         self._stop_at = stop_at
         self._reached = asyncio.Event()
         self._failed_once = False
         self._hanging = asyncio.Event()
-        self.caller = MemoryCaller()
+        self.caller = Spender()
         self.caller.offer("add", self._add, agent="adder")
         self.caller.offer("flaky", self._flaky, agent="flake")
         self.caller.offer("hang", self._hang, agent="hanger")
@@ -74,7 +89,7 @@ class Interrupted:
         async with open_runs(Interpreter(self.caller).run) as runs:
             whole = await shape.bundle()
             record = await Orchestrator(runs).start(
-                whole.loaded.definition, {"n": 0}, run_id="r", nested=whole.nested
+                whole.loaded.definition, {"n": 0}, run_id="r", nested=whole.nested, trace=ORIGIN
             )
             for topic, value in shape.signals.items():
                 await runs.signal("r", topic, value)
@@ -91,6 +106,7 @@ class Interrupted:
                 if event.kind == "step_finished":
                     self.done[event.step] += 1
             await ended
+            self.calls = record.calls
             return record.get()
 
 
@@ -107,6 +123,21 @@ async def test_a_run_stopped_in_any_call_and_resumed_ends_the_same_and_repeats_n
         assert interrupted.done == undisturbed.done
         assert max(interrupted.done.values()) == 1
         assert interrupted.begun <= undisturbed.begun + 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_run_stopped_in_any_call_and_resumed_never_says_that_it_used_less_than_it_did(
+    shape: str, open_runs: Open
+) -> None:
+    undisturbed = Interrupted(stop_at=0)
+    await undisturbed.run(SHAPES[shape], open_runs)
+    spent, used = undisturbed.begun * (1 + FURTHER), undisturbed.calls
+    assert used == spent or (SHAPES[shape].cuts_off and used is not None and used > spent)
+    for stop_at in range(1, undisturbed.begun + 1):
+        interrupted = Interrupted(stop_at)
+        await interrupted.run(SHAPES[shape], open_runs)
+        assert interrupted.calls is not None
+        assert interrupted.begun * (1 + FURTHER) <= interrupted.calls <= ORIGIN["calls_left"]
 
 
 async def test_a_fork_of_a_run_begins_at_the_step_and_keeps_the_rest(open_runs: Open) -> None:

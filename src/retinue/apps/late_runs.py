@@ -12,7 +12,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.drivers.state import State
 from retinue.settings import Settings
-from retinue.workflows.runs import Body, RunEvent, RunRecord, RunRequest, RunStatus, StepRecord
+from retinue.workflows.runs import Accept, Body, RunEvent, RunRecord, RunRequest, RunStatus, StepRecord
 
 if TYPE_CHECKING:
     from retinue.drivers.durable.runs import DurableRuns
@@ -71,9 +71,10 @@ class LateRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         runs = await self._open()
-        return await runs.list_all(status=status, name=name, children=children, limit=limit)
+        return await runs.list_all(status=status, name=name, children=children, limit=limit, accept=accept)
 
     async def finish(self, run_id: str) -> RunRecord:
         return await (await self._open()).finish(run_id)

@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.drivers.durable.logs import divert_log
+from retinue.drivers.files import refuse_gone
 
 APPLICATION = "retinue"
 VERSION = "engine-1"
@@ -164,10 +165,8 @@ class RunDatabase:
     def _migrate(self) -> None:
         if self.is_sqlite:
             path = Path(str(self.url.database))
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StateError(f"{path} cannot be made: {error.strerror}") from error
+            # neither the lock nor the database may make a folder that somebody removed
+            refuse_gone(path.parent)
             with FileLock(f"{path}.lock"):
                 self._make_tables()
         else:

@@ -226,9 +226,13 @@ class Executions:
         contexts: list[DurableContext] = []
 
         async def run_body() -> Any:
+            # that it was told to begin may be lost with its node, so one of which nothing is known counts too
+            resumed = live.repairs or live.told.resumed > 0
             # A step whose agent waits for a run of its own must not hold the place which that run needs.
             places = nullcontext() if is_begun_by_agent(request) else self._places
-            context = DurableContext(live.run_id, live.root, owner, epoch, live, self, places)
+            context = DurableContext(
+                live.run_id, live.root, owner, epoch, live, self, places, resumed=resumed
+            )
             contexts.append(context)
             return await self._body(context, request)
 
@@ -254,13 +258,14 @@ class Executions:
         if context.turns.broken_rule is not None:
             # Swallowed or not: what such a body computed cannot be replayed.
             fault = Fault(type="durable_rule", message=str(context.turns.broken_rule))
+            context.tell_calls(None)
         if context.open_children:
             await self.stop(sorted(context.open_children))
         # Whoever sees that the run has ended shall find all that happened in it.
         await self._events.flush()
         if fault is not None:
-            raise fail_with(fault)
-        return done_with(value)
+            raise fail_with(fault, context.calls)
+        return done_with(value, context.calls)
 
     async def _settle(self, live: Live) -> None:
         """Wait until the end of a run is recorded, and tell it; nothing of that when it is no longer ours."""

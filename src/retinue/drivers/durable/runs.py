@@ -27,6 +27,7 @@ from retinue.drivers.durable.records import Found, RunReader
 from retinue.drivers.durable.signals import SignalTable
 from retinue.drivers.durable.slots import take_slot
 from retinue.workflows.runs import (
+    Accept,
     Body,
     RunEvent,
     RunRecord,
@@ -158,9 +159,10 @@ class DurableRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         await self._database.prepare()
-        return tuple(await self._reader.list_all(status, name, children, limit))
+        return tuple(await self._reader.list_all(status, name, children, limit, accept))
 
     async def finish(self, run_id: str) -> RunRecord:
         found = await self._get(run_id)
