@@ -102,6 +102,11 @@ class LateRuns:
         async for event in runs.follow(run_id, after=after):
             yield event
 
+    async def leave(self) -> None:
+        """Run nothing any more; what runs here goes on where it is taken up next."""
+        if self._opened is not None:
+            await self._opened.leave()
+
     async def aclose(self) -> None:
         """Let go of the runs; they go on where they are taken up next."""
         if self._opened is not None:

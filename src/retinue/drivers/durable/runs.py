@@ -261,10 +261,14 @@ class DurableRuns:
             await self._signals.forget(gone)
         return len(gone)
 
-    async def aclose(self) -> None:
-        """Let go of the runs of this process; they go on where they are taken up next."""
+    async def leave(self) -> None:
+        """Take part no longer: the runs of this process go on where they are taken up next."""
         await self._stack.aclose()
         self._executions = None
+
+    async def aclose(self) -> None:
+        """As `leave`, and close everything."""
+        await self.leave()
         self._signals.close()
         try:
             await self._events.flush()
