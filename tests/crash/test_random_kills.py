@@ -126,7 +126,9 @@ async def test_a_hub_killed_at_random_completes_each_effect_of_each_run_once(
             until = time.monotonic() + KILLED_FOR_S
             while time.monotonic() < until:
                 with program(*hub_arguments, cwd=tmp_path) as hub:
-                    time.sleep(dice.uniform(0.5, 6))  # noqa: ASYNC251  # the hub is a process of its own
+                    if dice.random() < 0.8:  # else it may die while it starts
+                        hub.wait_for("hub at")
+                    time.sleep(dice.uniform(0.3, 4))  # noqa: ASYNC251  # the hub is a process of its own
                     hub.send(signal.SIGKILL)
                     hub.wait()
                 kills += 1
