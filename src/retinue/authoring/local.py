@@ -75,6 +75,8 @@ class LocalInvoker:
         passage.arrive(agent.name)
         context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
         try:
+            if call.idempotency_key is None:
+                return await agent.run(call, context, channel)
             return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
         except PASSED_ON:
             raise

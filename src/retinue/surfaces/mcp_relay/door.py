@@ -9,7 +9,6 @@ lines, sampling, elicitation, subscriptions and cancellation work in both eras w
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.core.call import Call, TraceContext
+from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.errors import (
     CallTimedOutError,
     ExecutionError,
@@ -114,12 +113,11 @@ class RelayDoor:
                 await instead(scope, receive_again(body, receive), send)
                 return
             visit = await self._visits.make(scope, message, listing)
-            async with HangUpWatch(receive):
-                with self._sessions.using(visit.session):
-                    if message is None:
-                        await self._pass_stream(method, visit, answer)
-                    else:
-                        await self._pass_message(message, visit, answer)
+            with HangUpWatch(receive), self._sessions.using(visit.session):
+                if message is None:
+                    await self._pass_stream(method, visit, answer)
+                else:
+                    await self._pass_message(message, visit, answer)
         except _NoDoorError as found:
             instead = await self._doorless.note(found.listing)
             await instead(scope, receive_again(body, receive), send)
@@ -243,7 +241,7 @@ class RelayDoor:
 
     def _as_call(self, message: Message, visit: Visit, skill: str, arguments: object) -> Call:
         return Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=skill,
             arguments=arguments,
             principal=visit.principal,
