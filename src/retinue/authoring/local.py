@@ -137,11 +137,13 @@ class LocalLookup:
         if self._revision != self._current_revision():
             self._read_agents()
         found = tuple(
-            listing
-            for listing, skill in self._by_skill.get(skill_id, ())
-            if (agent is None or listing.record.name == agent)
-            and is_visible(skill, scopes)
-            and is_seen(view, listing.record.name)
+            [
+                listing
+                for listing, skill in self._by_skill.get(skill_id, ())
+                if (agent is None or listing.record.name == agent)
+                and is_visible(skill, scopes)
+                and is_seen(view, listing.record.name)
+            ]
         )
         return found if version_range is None else select_candidates(found, version_range=version_range)
 

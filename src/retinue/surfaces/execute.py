@@ -24,7 +24,6 @@ from retinue.core.errors import (
     Problem,
     RetinueError,
 )
-from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls
 from retinue.protocols.jsonrpc import (
     INTERNAL_ERROR,
@@ -61,7 +60,6 @@ _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _NO_TRACE = TraceContext(id="")
 """A chain that begins here: the guard gives it an id."""
 
-_CHANNEL = NullChannel()
 _log = structlog.get_logger(__name__)
 
 
@@ -154,7 +152,7 @@ class ExecuteEndpoint:
             idempotency_key=key,
         )
         try:
-            outcome = await self._calls.dispatch(call, _CHANNEL)
+            outcome = await self._calls.dispatch(call)
             error = outcome.error
             used.calls += outcome.calls_used or 0
         except Exception:  # noqa: BLE001 - one bad call must not end a batch
