@@ -31,6 +31,7 @@ from retinue.core.record import Listing
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.gate import Gate
 from retinue.mesh.patience import PatientChannel
+from retinue.mesh.time_limit import TimeLimit
 from retinue.protocols.mcp.messages import (
     Message,
     name_read,
@@ -209,7 +210,7 @@ class RelayDoor:
             timeout_s = self._dispatcher.timeouts.door_s
             with self._gate.admit(call, agent) as passage:
                 try:
-                    async with asyncio.timeout(timeout_s) as limit:
+                    with TimeLimit(timeout_s) as limit:
                         exchange.channel = PatientChannel(exchange.questions, limit)
                         with passage.forward() as departure:
                             await exchange.send(visit.listing, departure.trace, name_read(message))
