@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import structlog
-from starlette.applications import Starlette
+from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from retinue.apps.access import agent_rule, check_address, door_settings, protected_resource, token_readers
@@ -199,7 +199,7 @@ def agent_app(
     def card(scopes: frozenset[str]) -> bytes:
         return render(scopes, agent.revision)
 
-    app = Starlette(
+    app = Router(
         routes=[
             execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.call import LOCAL, Call, Outcome
+from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.drivers.http import HttpClient
 from retinue.drivers.joins import joined_token
 from retinue.drivers.mesh_signer import MeshSigner
@@ -38,7 +37,7 @@ class Client:
     ) -> Outcome:
         """The whole outcome: a failure is data."""
         call = Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=skill,
             arguments=dict(arguments or {}),
             principal=LOCAL,

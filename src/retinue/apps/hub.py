@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import structlog
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from retinue.apps.access import check_address, protected_resource
@@ -179,7 +178,7 @@ def hub_app(
             encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
         )
 
-    app = Starlette(
+    app = Router(
         routes=[
             execute_route(mesh.dispatcher, answer_without_id=without_id),
             execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),

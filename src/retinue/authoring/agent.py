@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
@@ -17,7 +16,7 @@ from retinue.authoring.facts import list_facts
 from retinue.authoring.local import local_dispatcher
 from retinue.authoring.offering import Offering, describe, visibility_of
 from retinue.authoring.signatures import Signature, read_signature
-from retinue.core.call import LOCAL, Answer, Call, Outcome
+from retinue.core.call import LOCAL, Answer, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError, UnknownSkillError
 from retinue.core.record import (
     AgentRecord,
@@ -317,7 +316,7 @@ class Agent(Offering):
         """As ``call``, but the whole outcome: a failure is data."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         call = Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=skill_id,
             arguments=dict(arguments or {}),
             principal=LOCAL,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from retinue.core.call import Call, Outcome, Principal, TraceContext
+from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import CallTimedOutError, GuardError, RemoteFaultError, RetinueError
 from retinue.mesh.channel import Channel, LogLevel, Root
 from retinue.mesh.dispatch import Calls
@@ -134,7 +133,7 @@ class Context:
             setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
-        call_id = uuid.uuid4().hex
+        call_id = new_id()
         try:
             departure = self._passage.outgoing(limit_s)
         except GuardError as refused:

@@ -20,7 +20,7 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
     given = value
     try:
         if adapter is not None:
-            value = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+            value = adapter.serializer.to_python(value, mode="json", by_alias=True, warnings=False)
         encoded = orjson.dumps(value)
     except (TypeError, ValueError, PydanticSerializationError) as error:
         problem = f"no JSON value: {type(value).__name__} ({str(error).splitlines()[0]})"

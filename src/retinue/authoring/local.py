@@ -75,6 +75,8 @@ class LocalInvoker:
         passage.arrive(agent.name)
         context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
         try:
+            if call.idempotency_key is None:
+                return await agent.run(call, context, channel)
             return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
         except PASSED_ON:
             raise
@@ -135,11 +137,13 @@ class LocalLookup:
         if self._revision != self._current_revision():
             self._read_agents()
         found = tuple(
-            listing
-            for listing, skill in self._by_skill.get(skill_id, ())
-            if (agent is None or listing.record.name == agent)
-            and is_visible(skill, scopes)
-            and is_seen(view, listing.record.name)
+            [
+                listing
+                for listing, skill in self._by_skill.get(skill_id, ())
+                if (agent is None or listing.record.name == agent)
+                and is_visible(skill, scopes)
+                and is_seen(view, listing.record.name)
+            ]
         )
         return found if version_range is None else select_candidates(found, version_range=version_range)
 

@@ -66,7 +66,7 @@ class Signature:
     def bind(self, arguments: Mapping[str, Any], context: Context | None) -> dict[str, Any]:
         """Keyword arguments of the function; raises InvalidParametersError."""
         try:
-            model = self.arguments.model_validate(arguments)
+            model = self.arguments.__pydantic_validator__.validate_python(arguments)
         except ValidationError as error:
             raise InvalidParametersError(
                 [

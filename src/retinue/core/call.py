@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,11 @@ from retinue.core.errors import RetinueError
 PrincipalKind = Literal["local", "anonymous", "token", "mesh", "agent", "run"]
 Status = Literal["done", "failed", "needs_input", "refused"]
 PartKind = Literal["text", "data", "image", "audio", "file", "resource"]
+
+
+def new_id() -> str:
+    """A random id of 128 bits, in hex: of a call, or of a trace."""
+    return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True)

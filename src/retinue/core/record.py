@@ -148,12 +148,18 @@ class AgentRecord:
 
     def find_skill(self, skill_id: str) -> Skill | None:
         """The skill of this exact id, whatever its visibility."""
-        return next((s for s in self.skills if s.id == skill_id), None)
+        for skill in self.skills:
+            if skill.id == skill_id:
+                return skill
+        return None
 
     @property
     def url(self) -> str | None:
         """The url of the ``execute`` door (its base, as the pallet card has it), exactly as authored."""
-        return next((e.url for e in self.endpoints if e.protocol == "execute"), None)
+        for endpoint in self.endpoints:
+            if endpoint.protocol == "execute":
+                return endpoint.url
+        return None
 
 
 class ListingKey(NamedTuple):

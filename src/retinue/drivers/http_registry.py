@@ -231,8 +231,6 @@ class RegistryServer:
     async def _ask(self, request: Request) -> Response:
         """Ask until it answers, or the time is up. Raises RegistryUnreachableError."""
         url = request.url if "://" in request.url else self.name + request.url
-        own = self._login.is_own(url)
-        shown = self.name if own else f"{self.name}, by way of {origin_of(url)},"
         deadline = _now() + self._timeout_s
         try:
             answer = await self._ask_patiently(request, url, deadline)
@@ -241,17 +239,21 @@ class RegistryServer:
                 request.what or url, f"it is over the limit of {error.limit_bytes:,} bytes"
             ) from error
         except UrlRefusedError as error:
-            if own:
-                raise RegistryUnreachableError(shown, error.cause) from error
+            if self._login.is_own(url):
+                raise RegistryUnreachableError(self.name, error.cause) from error
             raise RegistryRefusedError(
                 self.name, 307, f"it sends us to {error.origin}: {error.cause}"
             ) from error
         except TransportError as error:
-            raise RegistryUnreachableError(shown, error.cause) from error
+            raise RegistryUnreachableError(self._shown(url), error.cause) from error
         except CallTimedOutError as error:
             cause = f"no whole answer within {self._timeout_s:g} s (registry request)"
-            raise RegistryUnreachableError(shown, cause) from error
+            raise RegistryUnreachableError(self._shown(url), cause) from error
         return Response(answer.status, _fold(answer), answer.body, url)
+
+    def _shown(self, url: str) -> str:
+        """The server in errors, with the other host where it sent us there."""
+        return self.name if self._login.is_own(url) else f"{self.name}, by way of {origin_of(url)},"
 
     async def _ask_patiently(self, request: Request, url: str, deadline: float) -> HttpResponse:
         """Send a request, again after weather while there is time; the last answer or failure counts.

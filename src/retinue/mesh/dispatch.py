@@ -35,6 +35,7 @@ from retinue.mesh.pulse import Board, Pulses, note_health
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.mesh.skill_checks import check_access, check_input, check_output
 from retinue.mesh.spans import Span, Spans
+from retinue.mesh.time_limit import TimeLimit
 from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, status_of, tell_failure
 
 _NULL_CHANNEL = NullChannel()
@@ -247,9 +248,9 @@ class Dispatcher:
         if timeout_s <= 0:
             raise CallTimedOutError(call.skill, 0, layer=layer, setting=setting)
         invoker = self.invoker_of(listing)
-        limit = asyncio.timeout(timeout_s)
+        limit = TimeLimit(timeout_s)
         try:
-            async with limit:
+            with limit:
                 if call.deadline is None and channel is not _NULL_CHANNEL:
                     channel = PatientChannel(channel, limit)
                 return await invoker.invoke(listing, skill, call, passage, channel)
@@ -262,7 +263,7 @@ class Dispatcher:
         except GeneratorExit:
             raise
         except BaseException as error:
-            if isinstance(error, TimeoutError) and limit.expired():
+            if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(call.skill, timeout_s, layer=layer, setting=setting) from error
             # a skill that calls sys.exit has failed; the agents beside it go on
             raise ExecutionFailedError.from_exception(error) from error

@@ -11,14 +11,13 @@ What bounds the tree of calls is that each call gets a share of its caller's bud
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
-from retinue.core.call import Call, Hop, TraceContext
+from retinue.core.call import Call, Hop, TraceContext, new_id
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, InvalidRequestError
 from retinue.mesh.budget import Budget
 from retinue.mesh.chains import ChainBreaker, draw_path, find_cycle, guess_cycle
@@ -64,7 +63,7 @@ class Signer(Protocol):
 
 def fresh_trace() -> TraceContext:
     """The start of a chain: a new id at depth 0."""
-    return TraceContext(id=secrets.token_hex(16), trusted=True)
+    return TraceContext(id=new_id(), trusted=True)
 
 
 @dataclass(slots=True)
@@ -178,7 +177,7 @@ class TraceGuard:
         calls_left = self._settings.calls - 1
         if trace.calls_left is not None:
             calls_left = min(calls_left, trace.calls_left)
-        return _resolved(trace, secrets.token_hex(16), trace.depth, trace.path, calls_left, began_here)
+        return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:
         """What is to be believed of a trace that came from outside."""

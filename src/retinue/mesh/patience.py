@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from retinue.mesh.channel import Capability, Channel, LogLevel, Root
+from retinue.mesh.time_limit import TimeLimit
 
 
 class PatientChannel:
@@ -18,7 +19,7 @@ class PatientChannel:
 
     __slots__ = ("_channel", "_left_s", "_limit", "_open")
 
-    def __init__(self, channel: Channel, limit: asyncio.Timeout) -> None:
+    def __init__(self, channel: Channel, limit: TimeLimit) -> None:
         self._channel = channel
         self._limit = limit
         self._open = 0
@@ -49,8 +50,8 @@ class PatientChannel:
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        when = self._limit.when()
-        if not self._open and when is not None and not self._limit.expired():
+        when = self._limit.when
+        if not self._open and when is not None and not self._limit.expired:
             self._left_s = when - loop.time()
             self._limit.reschedule(None)
         self._open += 1
@@ -58,5 +59,5 @@ class PatientChannel:
             yield
         finally:
             self._open -= 1
-            if not self._open and not self._limit.expired():
+            if not self._open and not self._limit.expired:
                 self._limit.reschedule(loop.time() + self._left_s)

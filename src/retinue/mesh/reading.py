@@ -24,6 +24,7 @@ from retinue.mesh.gate import Gate
 from retinue.mesh.guards import Passage, TraceGuard
 from retinue.mesh.limits import Limits
 from retinue.mesh.patience import PatientChannel
+from retinue.mesh.time_limit import TimeLimit
 
 ReadKind = Literal["resource", "prompt", "completion"]
 
@@ -140,16 +141,16 @@ class Reader:
         return ReadOutcome(request.id, value)
 
     async def _read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
-        limit = asyncio.timeout(self._time_left(request))
+        limit = TimeLimit(self._time_left(request))
         try:
-            async with limit:
+            with limit:
                 if request.deadline is None and channel is not _NULL_CHANNEL:
                     channel = PatientChannel(channel, limit)
                 return await self.source.read(self._seen(request), call, passage, channel)
         except (RetinueError, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            if isinstance(error, TimeoutError) and limit.expired():
+            if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(
                     call.skill, self._time_left(request), layer=f"door {call.door}", setting="timeouts.door_s"
                 ) from error

@@ -79,9 +79,9 @@ def compile_schema(schema: Schema | bool, where: str) -> SchemaCheck:
     ``where`` names the schema in errors, as in ``create_plan.input_schema``. A schema object must
     not be changed after it was handed in. Raises SchemaRefusedError as `check_schema` does.
     """
-    known = _by_identity.find(id(schema))
+    known = find_compiled(schema)
     if known is not None:
-        return known[1]
+        return known
     encoded = _encode(schema, where)
     check = _by_content.find(encoded)
     if check is None:
@@ -89,6 +89,12 @@ def compile_schema(schema: Schema | bool, where: str) -> SchemaCheck:
         _by_content.put(encoded, check)
     _by_identity.put(id(schema), (schema, check))
     return check
+
+
+def find_compiled(schema: Schema | bool) -> SchemaCheck | None:
+    """The check of a schema that was compiled lately."""
+    known = _by_identity.find(id(schema))
+    return None if known is None else known[1]
 
 
 def check_schema(schema: Schema | bool, where: str) -> None:

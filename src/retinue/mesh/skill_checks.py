@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from retinue.core.call import Call
-from retinue.core.errors import InvalidParametersError, NotAuthenticatedError, OutputInvalidError
+from retinue.core.errors import InvalidParametersError, NotAuthenticatedError, OutputInvalidError, Problem
 from retinue.core.record import Skill
-from retinue.mesh.schema import SchemaCheck, compile_schema
+from retinue.mesh.schema import compile_schema, find_compiled
 
 
 def check_access(skill: Skill, call: Call) -> None:
@@ -22,17 +22,22 @@ def check_access(skill: Skill, call: Call) -> None:
 
 def check_input(skill: Skill, call: Call) -> None:
     """Raises InvalidParametersError."""
-    check = _compiled(skill.input_schema, f"input of {skill.id}")
-    if check is not None and (problems := check.problems(call.arguments)):
+    problems = _find_problems(skill.input_schema, "input", skill, call.arguments)
+    if problems:
         raise InvalidParametersError(problems)
 
 
 def check_output(skill: Skill, value: Any) -> None:
     """Raises OutputInvalidError."""
-    check = _compiled(skill.output_schema, f"output of {skill.id}")
-    if check is not None and (problems := check.problems(value)):
+    problems = _find_problems(skill.output_schema, "output", skill, value)
+    if problems:
         raise OutputInvalidError(skill.id, problems)
 
 
-def _compiled(schema: Mapping[str, Any] | None, where: str) -> SchemaCheck | None:
-    return None if schema is None else compile_schema(schema, where)
+def _find_problems(
+    schema: Mapping[str, Any] | None, side: Literal["input", "output"], skill: Skill, value: Any
+) -> list[Problem]:
+    if schema is None:
+        return []
+    check = find_compiled(schema) or compile_schema(schema, f"{side} of {skill.id}")
+    return [] if check.is_valid(value) else check.problems(value)

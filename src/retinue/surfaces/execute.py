@@ -8,7 +8,6 @@ Errors of JSON-RPC come with HTTP 200 (SPEC 2, doubt 12), only refusals at the t
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from retinue.core.call import Call, TraceContext
+from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
@@ -25,7 +24,6 @@ from retinue.core.errors import (
     Problem,
     RetinueError,
 )
-from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls
 from retinue.protocols.jsonrpc import (
     INTERNAL_ERROR,
@@ -47,8 +45,8 @@ MAX_AT_ONCE = 16
 MAX_KEY_LENGTH = 200
 """Characters of an ``Idempotency-Key``."""
 
-_TRACE_HEADERS = tuple(
-    (name.encode(), name)
+_TRACE_HEADERS = {
+    name.encode(): name
     for name in (
         "x-openstarry-trace-id",
         "x-openstarry-trace-depth",
@@ -57,12 +55,11 @@ _TRACE_HEADERS = tuple(
         "tracestate",
         "baggage",
     )
-)
+}
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _NO_TRACE = TraceContext(id="")
 """A chain that begins here: the guard gives it an id."""
 
-_CHANNEL = NullChannel()
 _log = structlog.get_logger(__name__)
 
 
@@ -103,7 +100,7 @@ class ExecuteEndpoint:
             return
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
-        async with HangUpWatch(receive):
+        with HangUpWatch(receive):
             await _send(send, await self._answer(body, visitor, agent, used), used)
 
     async def _answer(
@@ -144,7 +141,7 @@ class ExecuteEndpoint:
         if isinstance(entry, Malformed):
             return self._render_error(entry.id, entry.error)
         call = Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=entry.method,
             arguments=entry.params,
             principal=visitor.principal,
@@ -155,7 +152,7 @@ class ExecuteEndpoint:
             idempotency_key=key,
         )
         try:
-            outcome = await self._calls.dispatch(call, _CHANNEL)
+            outcome = await self._calls.dispatch(call)
             error = outcome.error
             used.calls += outcome.calls_used or 0
         except Exception:  # noqa: BLE001 - one bad call must not end a batch
@@ -196,8 +193,10 @@ async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
 
 
 def _trace_of(headers: Headers) -> TraceContext:
-    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS if raw in headers}
-    return (parse_trace_headers(given) if given else None) or _NO_TRACE
+    if headers.keys().isdisjoint(_TRACE_HEADERS):
+        return _NO_TRACE
+    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS.items() if raw in headers}
+    return parse_trace_headers(given) or _NO_TRACE
 
 
 def _version_range(headers: Headers) -> str | None:

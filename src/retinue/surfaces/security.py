@@ -154,6 +154,8 @@ class Doorkeeper:
         self._any_address = self._settings.host in _ANY_ADDRESS
         self._origins = {origin.rstrip("/").lower() for origin in self._settings.origins}
         self._known_hosts: set[bytes | None] = set()
+        # what no door refuses for its size
+        self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -164,7 +166,10 @@ class Doorkeeper:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             self._check_place(scope, headers)
-            principal = await self.authenticate(headers, scope["path"])
+            if self._settings.anonymous and b"authorization" not in headers:
+                principal = ANONYMOUS
+            else:
+                principal = await self.authenticate(headers, scope["path"])
             self._check_body(scope, headers)
         except RetinueError as error:
             challenge = self._challenge(scope, headers, error)
@@ -262,12 +267,12 @@ class Doorkeeper:
 
     def _check_body(self, scope: Scope, headers: Headers) -> None:
         length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or int(length) > self._limit_bytes(scope)):
-            raise self._too_large(scope)
-        if scope["method"] not in _WITH_BODY or scope["path"].startswith(self._settings.any_media_type):
-            return
+        if length is not None and not (length.isdigit() and int(length) <= self._small_bytes):
+            self._check_length(scope, length)
         media_type = headers.get(b"content-type")
         if media_type == b"application/json":
+            return
+        if scope["method"] not in _WITH_BODY or scope["path"].startswith(self._settings.any_media_type):
             return
         if media_type is None:
             if b"origin" not in headers and b"sec-fetch-site" not in headers:
@@ -280,6 +285,10 @@ class Doorkeeper:
         raise UnsupportedMediaTypeError(
             f"this door reads application/json, not {found}", remedy="send content-type: application/json"
         )
+
+    def _check_length(self, scope: Scope, length: bytes) -> None:
+        if not length.isdigit() or int(length) > self._limit_bytes(scope):
+            raise self._too_large(scope)
 
     def _limit_bytes(self, scope: Scope) -> int:
         path: str = scope["path"]

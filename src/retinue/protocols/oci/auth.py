@@ -86,6 +86,11 @@ class Login:
         self._tokens: OrderedDict[str, _Token] = OrderedDict()
         self.credentials = credentials
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the registry has wanted to know who we are."""
+        return self._basic or self._server is not None
+
     def is_own(self, url: str) -> bool:
         """Whether a url is one of the registry itself."""
         return "://" not in url or origin_of(url) == self._origin
@@ -181,12 +186,18 @@ def authorized(flow: Flow[T], login: Login) -> Flow[T]:
 def _ask(request: Request, login: Login) -> Flow[Response]:
     if not login.is_own(request.url):
         return (yield request)
-    scope = scope_of(request)
-    yield from login.prepare(scope)
-    signed = login.sign(request, scope)
+    if not login.is_asked_for:
+        # most registries never ask who we are: to them a request goes out just as it is
+        signed = request
+    else:
+        scope = scope_of(request)
+        yield from login.prepare(scope)
+        signed = login.sign(request, scope)
     response = yield signed
-    if response.status == 401 and (yield from login.answer(response, scope, signed)):
-        response = yield login.sign(request, scope)
+    if response.status == 401:
+        scope = scope_of(request)
+        if (yield from login.answer(response, scope, signed)):
+            response = yield login.sign(request, scope)
     return response
 
 

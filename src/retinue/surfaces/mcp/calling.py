@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import structlog
 from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 
-from retinue.core.call import Call, Outcome
+from retinue.core.call import Call, Outcome, new_id
 from retinue.core.errors import (
     CannotAskError,
     ExecutionFailedError,
@@ -86,7 +85,7 @@ class ToolHandlers:
             return self._render_error(unreadable)
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=params.name if entry is None else entry.skill.id,
             arguments=read_arguments(schema, params.arguments),
             principal=caller.principal,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import mcp_types as types
 import structlog
 from mcp.shared.exceptions import MCPError
 
+from retinue.core.call import new_id
 from retinue.core.errors import CannotAskError, ExecutionFailedError, UnknownResourceError
 from retinue.mesh.channel import Channel
 from retinue.mesh.reading import Completion, PromptText, Read, ReadKind, ReadRequest, Reads
@@ -139,7 +139,7 @@ class ReadHandlers:
 
     def _request(self, caller: Caller, kind: ReadKind, name: str, **more: Any) -> ReadRequest:
         return ReadRequest(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             kind=kind,
             name=name,
             principal=caller.principal,

@@ -9,7 +9,6 @@ lines, sampling, elicitation, subscriptions and cancellation work in both eras w
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.core.call import Call, TraceContext
+from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.errors import (
     CallTimedOutError,
     ExecutionError,
@@ -32,6 +31,7 @@ from retinue.core.record import Listing
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.gate import Gate
 from retinue.mesh.patience import PatientChannel
+from retinue.mesh.time_limit import TimeLimit
 from retinue.protocols.mcp.messages import (
     Message,
     name_read,
@@ -114,12 +114,11 @@ class RelayDoor:
                 await instead(scope, receive_again(body, receive), send)
                 return
             visit = await self._visits.make(scope, message, listing)
-            async with HangUpWatch(receive):
-                with self._sessions.using(visit.session):
-                    if message is None:
-                        await self._pass_stream(method, visit, answer)
-                    else:
-                        await self._pass_message(message, visit, answer)
+            with HangUpWatch(receive), self._sessions.using(visit.session):
+                if message is None:
+                    await self._pass_stream(method, visit, answer)
+                else:
+                    await self._pass_message(message, visit, answer)
         except _NoDoorError as found:
             instead = await self._doorless.note(found.listing)
             await instead(scope, receive_again(body, receive), send)
@@ -211,7 +210,7 @@ class RelayDoor:
             timeout_s = self._dispatcher.timeouts.door_s
             with self._gate.admit(call, agent) as passage:
                 try:
-                    async with asyncio.timeout(timeout_s) as limit:
+                    with TimeLimit(timeout_s) as limit:
                         exchange.channel = PatientChannel(exchange.questions, limit)
                         with passage.forward() as departure:
                             await exchange.send(visit.listing, departure.trace, name_read(message))
@@ -243,7 +242,7 @@ class RelayDoor:
 
     def _as_call(self, message: Message, visit: Visit, skill: str, arguments: object) -> Call:
         return Call(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             skill=skill,
             arguments=arguments,
             principal=visit.principal,
