@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 
 
 def fold(host: str) -> str:
@@ -17,6 +18,34 @@ def host_name(host: bytes | None) -> str:
     if text.count(":") > 1:
         return text if is_address(text) else ""
     return text.partition(":")[0]
+
+
+def names_socket(host: bytes | None, server: tuple[str, int | None] | None, names: Collection[str]) -> bool:
+    """Whether a Host header means the socket at which the request came in: its address and port.
+
+    One of ``names`` means it with any port, because a proxy in front has another one. The header is the
+    sender's word, so nothing else of it is believed.
+    """
+    name = host_name(host)
+    if name in names:
+        return True
+    if server is None or not name or _port(host) != server[1]:
+        return False
+    return _address(name) == _address(server[0]) or (is_loopback(name) and is_loopback(server[0]))
+
+
+def _port(host: bytes | None) -> int | None:
+    _, _, port = (host or b"").decode("latin-1").strip().rpartition("]")[2].rpartition(":")
+    return int(port) if port.isascii() and port.isdigit() else 80
+
+
+def _address(name: str) -> str:
+    """One spelling for each address; a socket for both families shows IPv4 inside of IPv6."""
+    if not is_address(name):
+        return name
+    address = ipaddress.ip_address(name)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def is_address(name: str) -> bool:
