@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext
+from retinue.core.errors import LookupFailedError
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
@@ -119,14 +120,15 @@ class DispatchCaller:
             calls_left=origin.get("calls_left"),
             seconds_left=timeout_s,
         )
+        scopes = frozenset(origin.get("rights", ()))
         call = Call(
             id=idempotency_key,
             skill=skill,
             arguments=arguments,
-            principal=Principal(str(origin.get("caller", "run")), "run", frozenset(origin.get("rights", ()))),
+            principal=Principal(str(origin.get("caller", "run")), "run", scopes),
             door="workflow",
             trace=outgoing,
-            agent=choice.agent,
+            agent=await self._name_here(choice, skill, scopes),
             deadline=asyncio.get_running_loop().time() + timeout_s,
             idempotency_key=idempotency_key,
             run_step=f"{run_id}/{path}",
@@ -140,6 +142,18 @@ class DispatchCaller:
             return outcome
         finally:
             self._count(run_id, 1 + used)
+
+    async def _name_here(self, choice: Choice, skill: str, scopes: frozenset[str]) -> str:
+        """What the chosen agent is called in this process: on another machine its source has another name."""
+        name = choice.agent.partition("@")[0]
+        try:
+            found = await self._lookup.resolve_skill(skill, scopes, agent=name)
+        except LookupFailedError:
+            return choice.agent
+        same = next((one for one in found if one.url == choice.url), None)
+        if same is None:
+            return choice.agent
+        return name if len(found) == 1 else f"{name}@{same.source}"
 
     def _count(self, run_id: str, calls: int) -> None:
         outermost = run_id.partition("/")[0]
