@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+_REMEMBERED = 256
+_PORT_DIGITS = 5
 
 
 def fold(host: str) -> str:
@@ -20,23 +25,29 @@ def host_name(host: bytes | None) -> str:
     return text.partition(":")[0]
 
 
-def names_socket(host: bytes | None, server: tuple[str, int | None] | None, names: Collection[str]) -> bool:
-    """Whether a Host header means the socket at which the request came in: its address and port.
+def names_socket(host: bytes | None, server: Sequence[Any] | None, names: frozenset[str]) -> bool:
+    """Whether a Host header means ``server``, where the request came in (address and port).
 
     One of ``names`` means it with any port, because a proxy in front has another one. The header is the
     sender's word, so nothing else of it is believed.
     """
+    address, port = server or (None, None)
+    return _names_socket(host, address, port, names)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _names_socket(host: bytes | None, address: str | None, port: int | None, names: frozenset[str]) -> bool:
     name = host_name(host)
     if name in names:
         return True
-    if server is None or not name or _port(host) != server[1]:
+    if address is None or not name or _port(host) != port:
         return False
-    return _address(name) == _address(server[0]) or (is_loopback(name) and is_loopback(server[0]))
+    return _address(name) == _address(address) or (is_loopback(name) and is_loopback(address))
 
 
 def _port(host: bytes | None) -> int | None:
     _, _, port = (host or b"").decode("latin-1").strip().rpartition("]")[2].rpartition(":")
-    return int(port) if port.isascii() and port.isdigit() else 80
+    return int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else 80
 
 
 def _address(name: str) -> str:

@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -183,7 +183,7 @@ class Doorkeeper:
             await self._app(scope, receive, send)
 
     async def authenticate(
-        self, headers: Headers, path: str = "/", server: tuple[str, int | None] | None = None
+        self, headers: Headers, path: str = "/", server: Sequence[Any] | None = None
     ) -> Principal:
         """Who sends this request to the socket ``server``; raises NotAuthenticatedError for an unknown token,
         or for none at all where one is wanted, and what a reader of tokens raises."""
@@ -199,7 +199,7 @@ class Doorkeeper:
             return ANONYMOUS
         raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
 
-    async def _find(self, token: bytes, headers: Headers, server: tuple[str, int | None] | None) -> Principal:
+    async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
         found = self._tokens.find(token)
         if found is not None:
             return found
