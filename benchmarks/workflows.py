@@ -209,6 +209,7 @@ async def _node(name: str, database: str, folder: Path) -> dict[str, float]:
         for number in range(10_000):
             await context.step(f"s{number}", note, timeout_s=60)
 
+    (folder / name).mkdir()
     runs = _open_runs(body, database, folder / name, lease_s=LEASE_S)
     await runs.launch()
     if name == "first":

@@ -17,7 +17,14 @@ from tests.cli.conftest import Retinue
 from tests.protocols.client_configs.samples import BY_CLIENT
 
 HUB = "http://127.0.0.1:9000/mcp"
-VARIABLES = ("XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "CODEX_HOME", "CLAUDE_CONFIG_DIR")
+VARIABLES = (
+    "XDG_CONFIG_HOME",
+    "APPDATA",
+    "LOCALAPPDATA",
+    "CODEX_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "GEMINI_CLI_HOME",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +217,33 @@ def test_the_token_goes_to_the_hub_of_this_state_alone(retinue: Retinue, home: P
     assert token not in (home / ".cursor" / "mcp.json").read_text()
     retinue("connect", "cursor", "--url", "http://127.0.0.1:9000")
     assert token in (home / ".cursor" / "mcp.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["cursor", "codex", "gemini"])
+def test_a_token_that_a_person_wrote_stays_as_long_as_the_url_does(name: str, retinue: Retinue) -> None:
+    client, file = CLIENTS[name], find_config(CLIENTS[name])
+    url = "http://hub.example.org:9000/mcp"
+    retinue("connect", name, "--url", url)
+    entry = client.render_http(url, "rtn_given")
+    file.write_text(client.write_entry(file.read_text(), "retinue", entry, "f"))
+    again = retinue("connect", name, "--url", url)
+    assert "nothing was changed" in again.stdout
+    assert "no token" not in again.stderr
+    assert "start the hub" not in again.stdout
+    assert client.read_entry(file.read_text(), "retinue", "f") == entry
+    assert "no token was written" in retinue("connect", name, "--url", "http://other.example.org").stderr
+    assert "rtn_given" not in file.read_text()
+
+
+def test_the_token_of_this_state_does_not_stay_where_another_hub_answers(
+    retinue: Retinue, home: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retinue("connect", "cursor", "--url", HUB)
+    file = home / ".cursor" / "mcp.json"
+    assert token in file.read_text()
+    monkeypatch.setenv("RETINUE_HUB__PORT", "9100")
+    assert "no token was written" in retinue("connect", "cursor", "--url", HUB).stderr
+    assert token not in file.read_text()
 
 
 @pytest.mark.parametrize("url", ["hub", "ftp://x", "http://", "http://x y", "http://[", "http://x:99999"])

@@ -1,6 +1,6 @@
 """A process that runs workflows, with the points at which it can be told to die.
 
-Its skills write to a log what they do: ``begin``, ``end`` and, once a step's outcome is recorded,
+Its skills write to a log what they do: ``begin``, ``end`` or ``cut`` and, once a step's outcome is recorded,
 ``recorded``, each with the key of the effect or the path of the step. The log is what really happened.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +21,40 @@ from retinue.core.errors import BusyError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.caller import Choice
 from retinue.workflows.engine import Interpreter
-from retinue.workflows.loading import load_definition
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     Effect,
     RunContext,
     RunRequest,
     StepOutcome,
     WaitMode,
 )
+from tests.workflows.shapes import Shape
 
 END_S = 600.0
+GIVEN, FURTHER = 10_000, 2
+"""The budget of each run, and how many further calls each of its calls causes."""
+
 _key: ContextVar[str] = ContextVar("_key")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a node does: start these runs of a definition (YAML), or wait for the end of runs that exist.
+    """What a node does: start these runs of a shape, or wait for the end of runs of one that exist.
 
-    It dies at its ``die_at``-th point, 0 = never. ``slow_s`` is how long each skill takes.
+    All of them get the signals of their shape: one that died may not have. The node dies at its
+    ``die_at``-th point, 0 = never. ``slow_s`` is how long each skill takes.
     """
 
     database: str
     nodes: str
     log: str
-    start: Mapping[str, str]
-    wait_for: Sequence[str] = ()
+    start: Mapping[str, Shape]
+    wait_for: Mapping[str, Shape] = field(default_factory=dict)
     die_at: int = 0
     slow_s: float = 0.0
     lease_s: float = 15.0
@@ -73,16 +79,21 @@ class Points:
 
 
 class LoggingCaller(MemoryCaller):
-    """Skills whose calls are logged; ``flaky`` fails in its first attempt, whoever makes it."""
+    """The skills of the shapes, logged; ``flaky`` fails in its first attempt, whoever makes it."""
 
     def __init__(self, points: Points, slow_s: float) -> None:
         super().__init__()
         self._points = points
         self._slow_s = slow_s
+        self._hanging: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.offer("add", self._add, agent="adder")
         self.offer("flaky", self._flaky, agent="flake")
+        self.offer("hang", self._hang, agent="hanger")
+        self.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.offer("ask", self._answer, agent=agent, roles=["execute"])
+        self.offer("ask", self._hang, agent="idle", roles=["execute"])
+        self.offer("ask", self._answer_late, agent="tardy", roles=["execute"])
 
     async def call(
         self, choice: Choice, skill: str, arguments: Any, *, idempotency_key: str, **more: Any
@@ -90,10 +101,14 @@ class LoggingCaller(MemoryCaller):
         self._points.log("begin", idempotency_key)
         self._points.reach()
         _key.set(idempotency_key)
-        outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
+        try:
+            outcome = await super().call(choice, skill, arguments, idempotency_key=idempotency_key, **more)
+        except asyncio.CancelledError:
+            self._points.log("cut", idempotency_key)
+            raise
         self._points.log("end", idempotency_key)
         self._points.reach()
-        return outcome
+        return replace(outcome, calls_used=FURTHER)
 
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
@@ -108,6 +123,23 @@ class LoggingCaller(MemoryCaller):
             raise BusyError("full", 0)
         return {"n": given["n"] * 10}
 
+    async def _hang(self, given: Any) -> Any:
+        self._hanging[_current_run()].set()
+        await asyncio.Event().wait()
+
+    async def _add_late(self, given: Any) -> Any:
+        await self._hanging[_current_run()].wait()
+        return await self._add(given)
+
+    async def _answer_late(self, given: Any) -> Any:
+        await self._hanging[_current_run()].wait()
+        return await self._answer(given)
+
+
+def _current_run() -> str:
+    """The outermost run that the call at hand is part of."""
+    return _key.get().partition("/")[0]
+
 
 class Watched:
     """A RunContext with a point before and after each durable call."""
@@ -120,11 +152,20 @@ class Watched:
     def run_id(self) -> str:
         return self._context.run_id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self._context.tell_calls(calls)
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         self._points.reach()
-        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts)
+        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts, count=count)
         self._points.log("recorded", f"{self.run_id}/{path}")
         self._points.reach()
         return outcome
@@ -164,10 +205,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Report:
-    """How the runs of a node ended, and how many points it passed."""
+    """How the runs of a node ended, what they say that they used, and how many points it passed."""
 
     passed: int
     values: Mapping[str, Any]
+    calls: Mapping[str, int | None]
     finished_steps: Mapping[str, list[str]]
 
 
@@ -184,18 +226,30 @@ async def run_node(plan: Plan) -> Report:
     try:
         await runs.launch()
         points.log("ready", "-")
-        values, steps = {}, {}
-        for run_id, definition in plan.start.items():
-            await Orchestrator(runs).start(load_definition(definition), {"n": 0}, run_id=run_id)
+        values, calls, steps = {}, {}, {}
+        for run_id, shape in plan.start.items():
+            whole = await shape.bundle()
+            await Orchestrator(runs).start(
+                whole.loaded.definition,
+                {"n": 0},
+                run_id=run_id,
+                nested=whole.nested,
+                trace={"id": "t", "calls_left": GIVEN},
+            )
+        wanted = {**plan.start, **plan.wait_for}
+        for run_id, shape in wanted.items():
+            for topic, value in shape.signals.items():
+                await runs.signal(run_id, topic, value)
         async with asyncio.timeout(END_S):
-            for run_id in (*plan.start, *plan.wait_for):
-                values[run_id] = (await runs.finish(run_id)).value
+            for run_id in wanted:
+                record = await runs.finish(run_id)
+                values[run_id], calls[run_id] = record.value, record.calls
                 events = await runs.list_events(run_id)
                 steps[run_id] = [event.step for event in events if event.kind == "step_finished"]
         if plan.stay:
             points.log("done", "-")
             await asyncio.Event().wait()
-        return Report(points.passed, values, steps)
+        return Report(points.passed, values, calls, steps)
     finally:
         await runs.aclose()
 

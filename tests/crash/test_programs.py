@@ -121,3 +121,45 @@ async def test_a_run_without_a_hub_goes_on_in_a_worker_when_it_was_killed(
         assert (await finish_only_run(retinue_home)).get() == {"n": 3}
         assert worker.end(signal.SIGTERM) == 0
     check_effects(tmp_path)
+
+
+PLANS = {
+    "name": "plans",
+    "steps": [
+        {
+            "id": "each",
+            "foreach": {"in": ["colorsys", "html", "bisect", "textwrap"], "concurrency": 2},
+            "steps": [
+                {
+                    "id": "plan",
+                    "skill": "create_plan",
+                    "with": {"requirements": "tests for ${{ loop.item }}"},
+                },
+                {"id": "build", "skill": "generate_code"},
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.crash
+async def test_a_run_of_a_hub_that_was_told_to_stop_goes_on_at_the_next(
+    tmp_path: Path, retinue_home: Path
+) -> None:
+    """Its own agents stop with it and start with the next: neither is a failure of what they work for."""
+    with program("hub", "--port", "0", cwd=tmp_path) as hub:
+        hub.wait_for("exposed to MCP clients")
+        token = (retinue_home / "keys" / "local.token").read_text()
+        asked = {"workflow": PLANS, "input": {}, "run": "mine"}
+        url = hub.url_in("hub at")
+        assert execute(url, "start_run", asked, token)["result"]["run"] == "mine"
+        done: list[str] = []
+        while len(done) < 2:
+            found = execute(url, "follow_run", {"run": "mine", "after": 0}, token)["result"]
+            done = [one["step"] for one in found["events"] if one["event"] == "step_finished"]
+            assert not found["done"], found
+        assert hub.end(signal.SIGTERM) == 0
+    with program("hub", "--port", "0", cwd=tmp_path) as hub:
+        hub.wait_for("exposed to MCP clients")
+        record = await finish_only_run(retinue_home)
+        assert record.status == "done", record.fault

@@ -25,10 +25,10 @@ class Office:
     async def get(self, skill: str, arguments: Any = None, **headers: str) -> Any:
         return (await self.ask(skill, arguments, **headers)).result
 
-    async def follow(self, run: str, after: int = 0) -> Any:
+    async def follow(self, run: str, *, after: int = 0, **headers: str) -> Any:
         """The last word about a run."""
         while True:
-            reply = await self.get("follow_run", {"run": run, "after": after})
+            reply = await self.get("follow_run", {"run": run, "after": after}, **headers)
             after = reply["next"]
             if reply["done"]:
                 return reply

@@ -9,7 +9,7 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.errors import BudgetSpentError
+from retinue.core.errors import BudgetSpentError, RemoteFaultError
 from retinue.drivers.state import State
 from tests.doors.test_chains import WITH_AND_WITHOUT_HUB
 from tests.system import System, Wire, open_system
@@ -176,6 +176,29 @@ async def test_an_agent_that_runs_workflows_gets_back_what_they_did_not_use(
         assert (await wire.call(hub, "run_many", {"skill": "orchestrate_workflow"})).result == 12
         assert workers.ran == 24
         assert (await wire.call(hub, "run_many", {"skill": "start_run"})).result < 12
+
+
+async def test_a_run_that_failed_gives_back_what_it_did_not_use(retinue_home: Any, wire: Wire) -> None:
+    async with open_system(State(retinue_home), trace={"calls": 60}) as system:
+        workers = Workers()
+        hub = await workers.start(system)
+        caller = Agent("calling-agent")
+
+        @caller.skill
+        async def run_failing(ctx: Context) -> list[int]:
+            left = []
+            for _ in range(10):
+                steps = [work("only", times=1), {"id": "bad", "skill": "work", "with": {"times": "many"}}]
+                asked = {"workflow": {"name": "w", "steps": steps}, "input": {}}
+                outcome = await ctx.ask("orchestrate_workflow", asked)
+                assert isinstance(outcome.error, RemoteFaultError)
+                left.append(ctx.calls_left)
+            return left
+
+        await system.start_agent(caller)
+        left = (await wire.call(hub, "run_failing")).result
+        # the run itself, the step and its leaf, and the step that is refused
+        assert left == [59 - 4 * done for done in range(1, 11)]
 
 
 async def test_a_call_that_is_cut_off_keeps_its_share(retinue_home: Any, wire: Wire) -> None:

@@ -50,7 +50,7 @@ async def test_no_way_through_the_hub_gives_a_stranger_the_right_to_run_code(
     assert office.bench.ran == []
     allowed = await office.ask(way, arguments, authorization=office.system.token)
     if way == "start_run":
-        await office.follow(allowed.result["run"])
+        await office.follow(allowed.result["run"], authorization=office.system.token)
     assert "error" not in allowed.json
     assert office.bench.ran == ["run_code"]
 

@@ -31,7 +31,7 @@ def test_each_scope_sees_the_skills_and_roles_that_it_sees_of_the_record(skills:
             assert entry.offers(skill.id, scopes) == is_visible(skill, scopes)
         for role in ("plan", "review"):
             assert entry.has_role(role, scopes) == any(
-                (one.id == role or role in one.roles) and one.visibility in scopes for one in skills
+                (one.id == role or role in one.roles) and is_visible(one, scopes) for one in skills
             )
 
 

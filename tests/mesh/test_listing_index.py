@@ -18,9 +18,13 @@ EXPOSED = frozenset({"exposed"})
 RANKS = {"home": 0, "far": 1}
 
 
-def entry(number: int, source: str, *skills: str, name: str | None = None) -> Entry:
+def entry(
+    number: int, source: str, *skills: str, name: str | None = None, roles: tuple[str, ...] = ()
+) -> Entry:
     offered = tuple(Skill(one, visibility="exposed" if number % 2 else "mesh") for one in skills)
     named = name or f"a{number}-{source}"
+    if roles:
+        offered += (Skill("do", roles=roles, visibility="private" if number == 3 else "mesh"),)
     record = AgentRecord(named, endpoints=(Endpoint("execute", f"http://{named}"),), skills=offered)
     return entry_of(Listing(record, source, f"agents/{number}"))
 
@@ -32,6 +36,7 @@ def entries(draw: st.DrawFn) -> Entry:
         draw(st.sampled_from(["home", "far"])),
         *draw(st.sampled_from([("plan",), ("build",), ("plan", "build")])),
         name=draw(st.sampled_from([None, None, "shared"])),
+        roles=draw(st.sampled_from([(), (), ("review",), ("plan", "review")])),
     )
     return replace(
         made,
@@ -64,7 +69,12 @@ def test_a_change_mends_the_look_ups_that_it_touches(changes: list[tuple[str, En
                         wanted = fresh.list_offering(skill_id, scopes)
                         assert index.list_offering(skill_id, scopes) == wanted
                         assert index.is_offered(skill_id, scopes) == bool(wanted)
-                assert index.list_agents() == fresh.list_agents()
+                everybody = fresh.list_agents()
+                assert index.list_agents() == everybody
+                for role in ("plan", "review", "execute"):
+                    for scopes in (MESH, EXPOSED):
+                        having = [one for one in everybody if one.has_role(role, scopes)]
+                        assert index.list_with_role(role, scopes) == having
 
 
 def test_look_ups_that_were_not_asked_for_longest_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.core.errors import RoleNotOfferedError, UnknownAgentError, UnknownRoleError
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.mesh.directory import Directory
+from retinue.mesh.entry import Entry
+from retinue.mesh.listings import MemoryListings
 from retinue.mesh.roles import find_role_skill, list_offers, parse_role
 from retinue.workflows.role_choice import RoleChoice
 
@@ -79,21 +86,30 @@ def test_health_goes_before_score_and_score_before_order() -> None:
     assert [offer.score for offer in offers[:4]] == [0.9, 0.9, 0.2, None]
 
 
-class Agents:
+class Counting(Directory):
+    """Says whose cards were read."""
+
     def __init__(self, *listings: Listing) -> None:
-        self._listings = listings
+        super().__init__(MemoryListings())
+        self.opened: list[str] = []
         self.refreshed = 0
+        for one in listings:
+            self.upsert(one)
 
     async def ensure_fresh(self) -> None:
         self.refreshed += 1
 
+    def open_all(self, entries: Sequence[Entry]) -> list[Listing]:
+        self.opened += [one.name for one in entries]
+        return super().open_all(entries)
+
     def list_all(self) -> tuple[Listing, ...]:
-        return self._listings
+        raise AssertionError("nobody needs every card")
 
 
 async def test_agents_are_listed_for_a_role_with_all_that_a_run_must_know() -> None:
     schema = {"type": "object"}
-    agents = Agents(
+    agents = Counting(
         listing("a", skill("do", "execute", input_schema=schema), scores={"execution": 0.5}),
         listing("b", skill("do", "execute"), reachable=False),
         listing("off", skill("do", "execute"), enabled=False),
@@ -105,8 +121,9 @@ async def test_agents_are_listed_for_a_role_with_all_that_a_run_must_know() -> N
     assert agents.refreshed == 1
     named = await choice.list_role("execute", ("b", "a"), MESH)
     assert [(one.agent, one.available) for one in named] == [("b", False), ("a", True)]
-    with pytest.raises(UnknownAgentError, match="Unknown agent: aa"):
-        await choice.list_role("execute", ("aa",), MESH)
+    with pytest.raises(UnknownAgentError, match="Unknown agent: of") as unknown:
+        await choice.list_role("execute", ("of",), MESH)
+    assert unknown.value.near == ("off",)
     with pytest.raises(RoleNotOfferedError, match="Agent a is not one that has the role plan"):
         await choice.list_role("plan", ("a",), MESH)
     with pytest.raises(RoleNotOfferedError, match="No available agent has the role review"):
@@ -114,6 +131,69 @@ async def test_agents_are_listed_for_a_role_with_all_that_a_run_must_know() -> N
 
 
 async def test_two_agents_of_one_name_are_told_apart_by_their_source() -> None:
-    agents = Agents(listing("a", skill("do", "execute")), listing("a", skill("do", "execute"), source="far"))
+    far = listing("a", skill("do", "execute"), source="far")
+    elsewhere = replace(far, record=replace(far.record, endpoints=()))
+    agents = Counting(listing("a", skill("do", "execute")), elsewhere)
     found = await RoleChoice(agents).list_role("execute", (), MESH)
-    assert [one.agent for one in found] == ["a@home", "a@far"]
+    assert [one.agent for one in found] == ["a@far", "a@home"]
+    for name in ("a@home", "a@far"):
+        (one,) = await RoleChoice(agents).list_role("execute", (name,), MESH)
+        assert one.agent == name
+        with pytest.raises(RoleNotOfferedError):
+            await RoleChoice(agents).list_role("plan", (name,), MESH)
+    with pytest.raises(UnknownAgentError):
+        await RoleChoice(agents).list_role("plan", ("a@near",), MESH)
+
+
+async def test_only_the_cards_of_those_that_have_the_role_are_read() -> None:
+    agents = Counting(
+        *[listing(f"other-{n}", skill(f"s{n}", "plan")) for n in range(300)],
+        listing("by-name", skill("do", "review", "plan")),
+        listing("by-id", skill("review")),
+        listing("hidden", skill("review", visibility="private")),
+        *[listing(f"many-{n}", skill("execute")) for n in range(450)],
+    )
+    found = await RoleChoice(agents).list_role("review", (), MESH)
+    assert [one.agent for one in found] == ["by-id", "by-name"]
+    with pytest.raises(RoleNotOfferedError):
+        await RoleChoice(agents).list_role("review", ("other-7",), MESH)
+    with pytest.raises(UnknownAgentError):
+        await RoleChoice(agents).list_role("review", ("nobody",), MESH)
+    assert agents.opened == ["by-id", "by-name"] * 3
+    assert len(await RoleChoice(agents).list_role("execute", (), MESH)) == 450
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+SKILLS = st.lists(
+    st.builds(
+        Skill,
+        st.sampled_from(["plan", "review", "do"]),
+        visibility=st.sampled_from(["private", "mesh", "exposed"]),
+        roles=st.lists(st.sampled_from(["plan", "review"]), max_size=2).map(tuple),
+    ),
+    max_size=3,
+    unique_by=lambda one: one.id,
+).map(tuple)
+
+
+@st.composite
+def held(draw: st.DrawFn) -> Listing:
+    record = AgentRecord(
+        draw(NAMES),
+        endpoints=(Endpoint("execute", f"http://{draw(NAMES)}"),),
+        skills=draw(SKILLS),
+        scores={"planning": draw(st.sampled_from([0.1, 0.9]))},
+    )
+    source = draw(st.sampled_from(["home", "far"]))
+    return Listing(record, source, draw(NAMES), reachable=draw(st.sampled_from([None, True, False])))
+
+
+@given(st.lists(held(), max_size=8))
+async def test_the_offers_are_those_of_the_whole_list(listings: list[Listing]) -> None:
+    agents = Directory(MemoryListings())
+    for one in listings:
+        agents.upsert(one)
+    for role in ("plan", "review"):
+        for scopes in (MESH, frozenset({"mesh"}), frozenset({"exposed"})):
+            whole = list_offers(agents.list_all(), role, scopes)
+            assert list_offers(agents.open_all(agents.list_with_role(role, scopes)), role, scopes) == whole

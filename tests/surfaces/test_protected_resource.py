@@ -77,6 +77,27 @@ async def test_without_an_authorization_server_there_is_no_metadata() -> None:
         assert (await wire.get(f"{url}{WELL_KNOWN}")).status == 404
 
 
+@requirement("S-16")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/oauth-authorization-server/mcp",
+        "/.well-known/openid-configuration",
+        "/.well-known/openid-configuration/agents/plan-agent/mcp",
+    ],
+)
+@pytest.mark.parametrize("resource", [None, RESOURCE])
+async def test_a_client_that_looks_for_a_login_is_told_that_none_is_here(
+    path: str, resource: ProtectedResource | None
+) -> None:
+    async with serve_app(make_app(resource)) as url, open_wire() as wire:
+        missing = await wire.get(url + path)
+        assert (missing.status, missing.headers.get("www-authenticate")) == (404, None)
+        for elsewhere in ("/.well-known/agent-card.json", "/mcp/.well-known/openid-configuration"):
+            assert (await wire.get(url + elsewhere)).status == 401
+
+
 async def ask(wire: Wire, url: str, token: str | None) -> tuple[int, dict[str, str]]:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     reply = await wire.post(f"{url}/mcp", {}, **headers)

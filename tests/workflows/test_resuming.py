@@ -4,104 +4,52 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from retinue.core.call import Outcome
 from retinue.core.errors import BusyError
 from retinue.workflows.engine import Interpreter
-from retinue.workflows.loading import load_definition
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
 from tests.workflows.implementations import Open
+from tests.workflows.shapes import SHAPES, Shape
 
-SHAPES = {
-    "sequence": "- {id: a, skill: add}\n- {id: b, skill: add}\n- {id: c, skill: add}",
-    "parallel": """
-- {id: a, skill: add}
-- id: p
-  parallel: {}
-  branches:
-    left: [{id: b, skill: add}, {id: c, skill: add}]
-    right: [{id: d, skill: add}, {id: e, skill: add}]
-- {id: f, skill: add, with: {n: "${{ steps.p.output.left.n + steps.p.output.right.n }}"}}
-""",
-    "loop": """
-- id: l
-  loop: {max: 4, until: steps.b.output.n > 3}
-  steps:
-    - {id: a, skill: add, with: {n: "${{ has(steps.b.output) ? steps.b.output.n : input.n }}"}}
-    - {id: b, skill: add}
-""",
-    "when and retry": """
-- {id: a, skill: add}
-- {id: b, skill: add, when: steps.a.output.n == 99}
-- {id: c, skill: flaky, retry: {attempts: 3, delay: 1ms}}
-- {id: d, skill: add}
-""",
-    "foreach": """
-- id: each
-  foreach: {in: [1, 2, 3, 4], concurrency: 2}
-  steps:
-    - {id: a, skill: add, with: {n: "${{ loop.item * 10 }}"}}
-    - {id: b, skill: add}
-- {id: c, skill: add, with: {n: "${{ steps.each.output[0].n + steps.each.output[3].n }}"}}
-""",
-    "switch and goto": """
-- {id: a, skill: add, then: s}
-- {id: never, skill: add}
-- id: s
-  switch: steps.a.output.n
-  branches:
-    "1":
-      - {id: b, skill: flaky, on_error: {goto: d}}
-      - {id: c, skill: add}
-      - {id: d, skill: add, with: {n: 5}}
-- {id: e, skill: add}
-""",
-    "vote": """
-- id: v
-  parallel: {mode: vote, role: execute, prompt: "1"}
-- {id: c, skill: add, with: {n: "${{ steps.v.output.n + size(steps.v.ballots) }}"}}
-""",
-    "merge": """
-- id: v
-  parallel: {mode: merge, role: execute, prompt: "1", concurrency: 1}
-- {id: c, skill: add, with: {n: "${{ size(steps.v.text) }}"}}
-""",
-    "limits": """
-- id: l
-  loop: {max: 2}
-  timeout: 1h
-  steps: [{id: a, skill: add, timeout: 1m}, {id: b, skill: add}]
-""",
-    "saga": """
-- {id: a, skill: add, compensate: {skill: add, with: {n: "${{ steps.a.output.n }}"}}}
-- id: p
-  parallel: {}
-  on_error: continue
-  steps:
-    - {id: b, skill: add, compensate: {skill: add, with: {n: 7}}}
-    - {id: c, skill: add, validate: steps.c.output.n == 99}
-- {id: d, skill: add, with: {n: "${{ size(steps.p.error.compensated) }}"}}
-""",
-}
+ORIGIN: dict[str, Any] = {"id": "t", "depth": 1, "calls_left": 10_000}
+
+
+FURTHER = 3
+
+
+class Spender(MemoryCaller):
+    """Each call causes so many further ones."""
+
+    async def call(self, *args: Any, **more: Any) -> Outcome:
+        return replace(await super().call(*args, **more), calls_used=FURTHER)
 
 
 class Interrupted:
     """An engine whose run is cancelled when its ``stop_at``-th call begins, and then resumed."""
 
     def __init__(self, stop_at: int) -> None:
+        self.calls: int | None = None
         self.done: Counter[str] = Counter()
         self.begun = 0
         self._stop_at = stop_at
         self._reached = asyncio.Event()
         self._failed_once = False
-        self.caller = MemoryCaller()
+        self._hanging = asyncio.Event()
+        self.caller = Spender()
         self.caller.offer("add", self._add, agent="adder")
         self.caller.offer("flaky", self._flaky, agent="flake")
+        self.caller.offer("hang", self._hang, agent="hanger")
+        self.caller.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.caller.offer("ask", self._answer, agent=agent, roles=["execute"])
+        self.caller.offer("ask", self._hang, agent="idle", roles=["execute"])
+        self.caller.offer("ask", self._answer_late, agent="tardy", roles=["execute"])
 
     async def _begin(self) -> None:
         self.begun += 1
@@ -124,10 +72,27 @@ class Interrupted:
         await self._begin()
         return {"n": int(given["prompt"])}
 
-    async def run(self, steps: str, open_runs: Open) -> Any:
+    async def _hang(self, given: Any) -> Any:
+        self._hanging.set()
+        await self._begin()
+        await asyncio.Event().wait()
+
+    async def _add_late(self, given: Any) -> Any:
+        await self._hanging.wait()
+        return await self._add(given)
+
+    async def _answer_late(self, given: Any) -> Any:
+        await self._hanging.wait()
+        return await self._answer(given)
+
+    async def run(self, shape: Shape, open_runs: Open) -> Any:
         async with open_runs(Interpreter(self.caller).run) as runs:
-            definition = load_definition("name: w\nsteps:\n" + steps)
-            record = await Orchestrator(runs).start(definition, {"n": 0}, run_id="r")
+            whole = await shape.bundle()
+            record = await Orchestrator(runs).start(
+                whole.loaded.definition, {"n": 0}, run_id="r", nested=whole.nested, trace=ORIGIN
+            )
+            for topic, value in shape.signals.items():
+                await runs.signal("r", topic, value)
             ended = asyncio.ensure_future(runs.finish("r"))
             reached = asyncio.ensure_future(self._reached.wait())
             await asyncio.wait([ended, reached], return_when=asyncio.FIRST_COMPLETED, timeout=10)
@@ -141,6 +106,7 @@ class Interrupted:
                 if event.kind == "step_finished":
                     self.done[event.step] += 1
             await ended
+            self.calls = record.calls
             return record.get()
 
 
@@ -159,10 +125,25 @@ async def test_a_run_stopped_in_any_call_and_resumed_ends_the_same_and_repeats_n
         assert interrupted.begun <= undisturbed.begun + 2
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_run_stopped_in_any_call_and_resumed_never_says_that_it_used_less_than_it_did(
+    shape: str, open_runs: Open
+) -> None:
+    undisturbed = Interrupted(stop_at=0)
+    await undisturbed.run(SHAPES[shape], open_runs)
+    spent, used = undisturbed.begun * (1 + FURTHER), undisturbed.calls
+    assert used == spent or (SHAPES[shape].cuts_off and used is not None and used > spent)
+    for stop_at in range(1, undisturbed.begun + 1):
+        interrupted = Interrupted(stop_at)
+        await interrupted.run(SHAPES[shape], open_runs)
+        assert interrupted.calls is not None
+        assert interrupted.begun * (1 + FURTHER) <= interrupted.calls <= ORIGIN["calls_left"]
+
+
 async def test_a_fork_of_a_run_begins_at_the_step_and_keeps_the_rest(open_runs: Open) -> None:
     engine = Interrupted(stop_at=0)
-    definition = load_definition("name: w\nsteps:\n" + SHAPES["sequence"])
     async with open_runs(Interpreter(engine.caller).run) as runs:
+        definition = (await SHAPES["sequence"].bundle()).loaded.definition
         await Orchestrator(runs).run(definition, {"n": 0}, run_id="r")
         await runs.fork("r", from_step="b", new_run_id="f")
         assert (await runs.finish("f")).get() == {"n": 3}

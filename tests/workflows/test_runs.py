@@ -649,3 +649,56 @@ async def test_runs_are_listed_by_name_and_no_more_than_asked(open_runs: Open) -
         assert [r.id for r in await runs.list_all(name="t")] == ["three", "two"]
         assert [r.id for r in await runs.list_all(limit=1)] == ["three"]
         assert await runs.list_all(name="x") == ()
+        listed = await runs.list_all(limit=1, accept=lambda record: record.id != "three")
+        assert [r.id for r in listed] == ["two"]
+
+
+async def test_what_effects_and_bodies_say_that_they_used_is_recorded_and_read_again(open_runs: Open) -> None:
+    seen: list[Any] = []
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        if request.input is not None:
+            context.tell_calls(request.input)
+            raise BusyError("full", 1)
+        first = await context.step("a", gives(1), timeout_s=5, count=lambda: 7)
+        bad = await context.step("b", raises(BusyError("full", 1)), timeout_s=5, count=lambda: 8)
+        child = await context.child("c", ask(5))
+        (ended,) = await context.wait("c/wait", [child])
+        context.tell_calls(1)
+        context.tell_calls(9)
+        seen.append((first.calls, bad.calls, ended.calls))
+        await context.step("hold", waits_once, timeout_s=5, count=lambda: 1)
+
+    reached = asyncio.Event()
+
+    async def waits_once() -> None:
+        if not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        async with asyncio.timeout(5):
+            await reached.wait()
+            assert (await runs.cancel("r")).calls is None
+            await runs.resume("r")
+            assert (await runs.finish("r")).calls == 9
+        assert seen == [(7, 8, 5)] * 2
+        calls = {one.step: one.outcome.calls for one in await runs.list_steps("r")}
+        assert calls == {"a": 7, "b": 8, "hold": None}, "of a try that was cut off nobody knows"
+        assert [(r.id, r.calls) for r in await runs.list_all(children=True)] == [("r/c", 5), ("r", 9)]
+        await runs.fork("r", from_step="hold", new_run_id="f")
+        assert (await runs.finish("f")).calls == 9
+        calls = {one.step: one.outcome.calls for one in await runs.list_steps("f")}
+        assert calls["hold"] == 1
+
+
+async def test_of_a_body_that_broke_a_rule_nobody_knows_what_it_used(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        context.tell_calls(3)
+        await context.step("a", gives(1), timeout_s=5)
+        await context.step("a", gives(1), timeout_s=5)
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        assert (await runs.finish("r")).calls is None

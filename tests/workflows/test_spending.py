@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from retinue.core.errors import BudgetSpentError, BusyError, CallTooDeepError
+from retinue.core.errors import BudgetSpentError, BusyError, CallTooDeepError, InvalidRequestError
 from retinue.workflows.loading import load_definition
 from retinue.workflows.runs import Child, ChildOutcome, Fault, StepOutcome
 from retinue.workflows.spending import Spending
@@ -16,36 +17,69 @@ from tests.workflows.running import failing, open_bench
 ORIGIN = {"id": "t", "depth": 1, "calls_left": 100}
 
 
-def done(calls: int) -> StepOutcome:
-    return StepOutcome({"value": None, "calls": calls})
+FAILED = Fault("timeout", "too late")
+
+
+def done(calls: int | None) -> StepOutcome:
+    return StepOutcome({"value": None}, calls=calls)
 
 
 def test_a_step_gets_half_and_gives_back_what_it_did_not_use() -> None:
     spending = Spending(ORIGIN)
     for used in (0, 10, 49):
-        before = 100 - spending.used
+        before = 100 - (spending.used or 0)
         step = spending.open_step()
         origin = step.begin()
         assert origin == {**ORIGIN, "calls_left": (before - 1) // 2}
         step.told(used)
-        step.close(done(used))
-        assert 100 - spending.used == before - 1 - min(used, (before - 1) // 2)
+        step.close(done(step.calls))
+        assert 100 - (spending.used or 0) == before - 1 - min(used, (before - 1) // 2)
 
 
 def test_a_step_of_which_nothing_is_known_keeps_its_share() -> None:
     spending = Spending(ORIGIN)
     step = spending.open_step()
     step.begin()
-    step.close(StepOutcome(fault=Fault("timeout", "too late")))
+    assert step.calls is None
+    step.close(StepOutcome(fault=FAILED))
     assert spending.used == 50
 
 
-def test_a_recorded_step_counts_what_it_has_used_and_a_failed_one_its_share() -> None:
+def test_a_recorded_step_counts_what_it_has_used_and_its_share_where_that_is_not_known() -> None:
     spending = Spending(ORIGIN)
-    spending.open_step().close(done(20))
-    assert spending.used == 21
-    spending.open_step().close(StepOutcome(fault=Fault("timeout", "too late")))
-    assert spending.used == 21 + 1 + 39
+    spending.open_step().close(done(21))
+    spending.open_step().close(StepOutcome(fault=FAILED, calls=4))
+    assert spending.used == 25
+    spending.open_step().close(done(None))
+    assert spending.used == 25 + 1 + 37
+
+
+def test_a_step_that_sent_nothing_has_used_nothing() -> None:
+    spending = Spending(ORIGIN)
+    step = spending.open_step()
+    assert step.calls == 0
+    step.close(done(0))
+    assert spending.used == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_body_that_is_walked_again_from_its_record_has_used_what_it_had_used_the_first_time(
+    seed: int,
+) -> None:
+    """And gives each step the same share, so that a run which moves never starts from more than it has."""
+    dice = random.Random(seed)
+    first, again = Spending(ORIGIN), Spending(ORIGIN)
+    for _ in range(12):
+        step = first.open_step()
+        if dice.random() < 0.9:
+            share = (step.begin() or {})["calls_left"]
+            if dice.random() < 0.7:
+                step.told(dice.randrange(max(share, 0) + 3))
+        outcome = StepOutcome(fault=dice.choice([None, FAILED]), calls=step.calls)
+        step.close(outcome)
+        again.open_step().close(outcome)
+        assert again.used == first.used
+    assert again.open_step().begin() == first.open_step().begin()
 
 
 def test_branches_get_equal_parts() -> None:
@@ -53,8 +87,9 @@ def test_branches_get_equal_parts() -> None:
     part = spending.divide(4)
     assert part == {**ORIGIN, "calls_left": 25}
     child = Child("r/a", "a")
-    spending.settle_branch(part, ChildOutcome(child, "done", {"calls": 10}))
-    assert spending.used == 10
+    spending.settle_branch(part, ChildOutcome(child, "done", calls=10))
+    spending.settle_branch(part, ChildOutcome(child, "failed", calls=5))
+    assert spending.used == 15
 
 
 @pytest.mark.parametrize("ended", [ChildOutcome(Child("r/a", "a"), "failed"), None])
@@ -70,7 +105,8 @@ def test_with_a_spent_budget_a_call_has_less_than_nothing_and_is_left_to_the_gua
     step = spending.open_step()
     assert step.begin() == {**ORIGIN, "calls_left": -1}
     step.told(0)
-    step.close(StepOutcome(fault=Fault.from_error(BudgetSpentError("calls", "x"))))
+    assert step.calls == 0
+    step.close(StepOutcome(fault=Fault.from_error(BudgetSpentError("calls", "x")), calls=0))
     assert spending.used == 0
 
 
@@ -79,8 +115,9 @@ def test_without_a_budget_nothing_is_bounded(origin: Any) -> None:
     spending = Spending(origin)
     step = spending.open_step()
     assert step.begin() == origin
-    step.close(done(5))
-    assert (spending.divide(2), spending.used) == (origin, 0)
+    assert step.calls is None
+    step.close(done(None))
+    assert (spending.divide(2), spending.used) == (origin, None)
 
 
 def run_of(steps: str) -> Any:
@@ -124,3 +161,30 @@ async def test_a_refusal_of_the_guard_that_a_step_met_stays_that_refusal() -> No
     assert caught.value.data == {**refusal.data, "step": "p.l/b"}
     assert caught.value.remedy == refusal.remedy
     assert caught.value.drawn_path == "a:x → b:y"
+
+
+@pytest.mark.parametrize(
+    ("steps", "used"),
+    [
+        ("- {id: a, skill: do}\n- {id: b, skill: do}", 2),
+        ("- {id: a, skill: do}\n- {id: b, skill: bad}", 2),
+        ("- {id: a, skill: do, compensate: {skill: do}}\n- {id: b, skill: bad}", 3),
+        ("- id: p\n  parallel: {}\n  branches: {l: [{id: a, skill: do}], r: [{id: b, skill: bad}]}", 2),
+        ("- {id: a, skill: do, cache: true}\n- {id: b, skill: do, when: 'false'}", 1),
+        ("- id: f\n  foreach: {in: [1, 2, 3]}\n  steps: [{id: a, skill: do}]", 3),
+    ],
+)
+async def test_a_run_says_at_its_end_what_it_used_whether_it_is_done_or_failed(steps: str, used: int) -> None:
+    async with open_bench() as bench:
+        bench.offer("do", {"n": 1})
+        bench.offer("bad", failing(*[InvalidRequestError("no")] * 9))
+        record = await bench.run(run_of(steps), trace=ORIGIN)
+        assert (record.calls, len(bench.called)) == (used, used)
+        assert (await bench.run(run_of(steps))).calls is None
+
+
+async def test_what_is_kept_of_a_whole_workflow_costs_no_call() -> None:
+    definition = load_definition("name: w\nsettings: {cache: workflow}\nsteps: [{id: a, skill: do}]")
+    async with open_bench() as bench:
+        bench.offer("do", {"n": 1})
+        assert [(await bench.run(definition, trace=ORIGIN)).calls for _ in range(2)] == [1, 0]

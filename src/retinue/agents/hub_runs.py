@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from retinue.agents.hub_run_rights import get_reached, reach_of
 from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
 from retinue.core.errors import AmbiguousNameError, InvalidParametersError, InvalidRequestError
 from retinue.mesh.schema import compile_schema
 from retinue.workflows.definition import Definition, Step
@@ -28,6 +30,7 @@ def add_skills(agent: Agent, runs: Runs) -> None:
 
     @agent.skill(read_only=True)
     async def list_runs(
+        ctx: Context,
         status: Annotated[
             Literal["running", "done", "failed", "cancelled"] | None, Field(description="Only these")
         ] = None,
@@ -35,13 +38,14 @@ def add_skills(agent: Agent, runs: Runs) -> None:
         limit: Annotated[int, Field(description="At most so many, newest first", ge=1, le=1000)] = _LISTED,
     ) -> Json:
         """Lists the runs, newest first."""
-        found = await runs.list_all(status=status, name=workflow, limit=limit)
+        accept = reach_of(ctx.principal)
+        found = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
         return {"runs": [_render_run(record) for record in found]}
 
     @agent.skill(read_only=True)
-    async def show_run(run: str) -> Json:
+    async def show_run(run: str, ctx: Context) -> Json:
         """Shows one run: its steps as a tree, with agents, attempts, inputs, outputs and errors."""
-        record = await runs.get(run)
+        record = await get_reached(runs, run, ctx.principal)
         events = await runs.list_events(run)
         ended = None if record.status == "running" else record.status
         shown = _render_run(record) | {"input": record.request.input}
@@ -53,8 +57,9 @@ def add_skills(agent: Agent, runs: Runs) -> None:
         return shown | {"steps": steps, "effects": list_effects(events)}
 
     @agent.skill(read_only=True)
-    async def follow_run(run: str, after: int = 0, wait_s: float = 20.0) -> Json:
+    async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:
         """What happened in a run past ``after``; waits for something new at most ``wait_s`` seconds."""
+        await get_reached(runs, run, ctx.principal)
         events = await _next_events(runs, run, after, min(wait_s, _LONGEST_WAIT_S))
         record = await runs.get(run)
         # the end is told only together with the last event, so that nothing is missed in between
@@ -76,15 +81,17 @@ def add_skills(agent: Agent, runs: Runs) -> None:
         return reply
 
     @agent.skill
-    async def cancel_run(run: str) -> Json:
+    async def cancel_run(run: str, ctx: Context) -> Json:
         """Stops a run, its branches and the calls in flight; says which effects had happened."""
+        await get_reached(runs, run, ctx.principal)
         record = await runs.cancel(run)
         effects = list_effects(await runs.list_events(run))
         return {"run": record.id, "status": record.status, "effects": effects}
 
     @agent.skill
-    async def resume_run(run: str) -> Json:
+    async def resume_run(run: str, ctx: Context) -> Json:
         """Goes on with a cancelled run where it stopped; what is recorded does not run again."""
+        await get_reached(runs, run, ctx.principal)
         seen = await runs.list_events(run)
         record = await runs.resume(run)
         return {"run": record.id, "status": record.status, "after": seen[-1].seq if seen else 0}
@@ -92,10 +99,12 @@ def add_skills(agent: Agent, runs: Runs) -> None:
     @agent.skill
     async def rerun_run(
         run: str,
+        ctx: Context,
         from_step: Annotated[str, Field(description="Everything before this step is kept")],
         new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
     ) -> Json:
         """Runs again from a step on, as a new run that keeps what was recorded before it."""
+        await get_reached(runs, run, ctx.principal)
         record = await runs.fork(run, from_step=from_step, new_run_id=new_run or uuid.uuid4().hex)
         return {"run": record.id, "workflow": record.request.name, "from": run}
 
@@ -103,11 +112,12 @@ def add_skills(agent: Agent, runs: Runs) -> None:
     async def signal_run(
         run: str,
         topic: str,
+        ctx: Context,
         value: Annotated[Any, Field(description="What the waiting step gives")] = None,
         step: Annotated[str | None, Field(description="Which step, where several wait")] = None,
     ) -> Json:
         """Answers a step that waits for a signal, such as a person's approval."""
-        record = await runs.get(run)
+        record = await get_reached(runs, run, ctx.principal)
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
         waits = _list_waits(await runs.list_events(run))

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from retinue.agents.hub_run_rights import check_unlimited, reaches
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
-from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
+from retinue.core.errors import InvalidParametersError, Problem, RunConflictError
 from retinue.workflows.bundling import bundle
 from retinue.workflows.choice import AUTO, Selection, choose_workflow
 from retinue.workflows.definition import Definition, iterate_steps, list_agents, list_calls
@@ -55,11 +56,7 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
         ctx: Context,
         trace: TraceContext,
     ) -> _Started:
-        if ctx.principal.agents:
-            # a run calls with the view of the mesh, which is more than such a caller has
-            raise NotAllowedError(
-                "whoever is limited to some agents runs no workflows", remedy="call their skills one by one"
-            )
+        check_unlimited(ctx.principal)
         scopes, choice = ctx.principal.scopes, None
         if workflow == AUTO:
             choice = choose_workflow(_prompt_of(given))
@@ -80,6 +77,9 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
             nested=bundled.nested,
             digest=loaded.digest,
         )
+        if not reaches(scopes, record):
+            # the id is that of a run with more rights, whose output is not for this caller
+            raise RunConflictError(record.id)
         return _Started(record, choice)
 
     @agent.skill(expose=True, read_only=True)
@@ -114,7 +114,7 @@ def add_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> No
             except asyncio.CancelledError:
                 await runs.cancel(started.record.id)
                 raise
-            departure.told(orchestrator.spent_by(record.id) or 0)
+            departure.told(record.calls)
         return started.render() | {"output": record.get()}
 
     @agent.skill

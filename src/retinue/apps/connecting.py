@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from retinue.core.errors import InvalidSettingError
 from retinue.drivers.client_files import Changed, change_text, find_file, read_backups, read_text
 from retinue.drivers.state import State
-from retinue.protocols.client_configs.clients import CLIENTS, Client, Places
+from retinue.protocols.client_configs.clients import CLIENTS, TOKEN_KEYS, Client, Places
 from retinue.settings import Settings
 
 PATH = "/mcp"
@@ -82,6 +82,19 @@ def render_entry(client: Client, state: State, hub: Hub | None) -> dict[str, Any
     return client.render_http(hub.url, state.local_token() if hub.own else None)
 
 
+def keep_token(client: Client, file: Path, name: str, entry: dict[str, Any], state: State) -> dict[str, Any]:
+    """The entry for a hub of others, with the token that a person wrote for this very url before.
+
+    The token of the state is not kept: it goes to the hub of the state alone.
+    """
+    text = read_text(file)
+    old = None if text is None else client.read_entry(text, name, str(file))
+    if not isinstance(old, dict) or old.get(client.url_key) != entry[client.url_key or ""]:
+        return entry
+    found = {key: value for key, value in old.items() if key in TOKEN_KEYS}
+    return entry if state.local_token() in str(found) else entry | found
+
+
 def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The absolute command line of ``retinue``, as a program without this PATH can start it."""
     beside = Path(sys.executable).parent / ("retinue.exe" if sys.platform == "win32" else "retinue")
@@ -136,7 +149,7 @@ def is_seen(client: Client, file: Path) -> bool:
 
 def has_token(entry: Mapping[str, Any]) -> bool:
     """Whether somebody who reads the entry could use the hub."""
-    return "headers" in entry or "http_headers" in entry
+    return not TOKEN_KEYS.isdisjoint(entry)
 
 
 def _look_at(client: Client, name: str) -> Seen:

@@ -108,11 +108,11 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
         stack.push_async_callback(end_task, watching)
         say(f"hub at {url} (state {state.root})")
-        if isinstance(mesh.runs, LateRuns):
-            launching = asyncio.create_task(mesh.runs.keep_launching(say))
-            stack.push_async_callback(end_task, launching)
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(say))
         stack.push_async_callback(children.stop)
+        if isinstance(mesh.runs, LateRuns):
+            # before the agents stop: what they are cut off in is no failure of a run
+            stack.push_async_callback(mesh.runs.leave)
         starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,6 +130,10 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
                 mesh.http,
                 timeout_s=settings.timeouts.probe_s,
             )
+            if isinstance(mesh.runs, LateRuns):
+                # not before the agents are there: runs that were left behind go on with them at once
+                launching = asyncio.create_task(mesh.runs.keep_launching(say))
+                stack.push_async_callback(end_task, launching)
             # who reads that it is there finds it there
             state.write_hub(url)
             _say_agents(mesh.directory, say)

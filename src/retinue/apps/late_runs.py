@@ -12,7 +12,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.drivers.state import State
 from retinue.settings import Settings
-from retinue.workflows.runs import Body, RunEvent, RunRecord, RunRequest, RunStatus, StepRecord
+from retinue.workflows.runs import Accept, Body, RunEvent, RunRecord, RunRequest, RunStatus, StepRecord
 
 if TYPE_CHECKING:
     from retinue.drivers.durable.runs import DurableRuns
@@ -71,9 +71,10 @@ class LateRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         runs = await self._open()
-        return await runs.list_all(status=status, name=name, children=children, limit=limit)
+        return await runs.list_all(status=status, name=name, children=children, limit=limit, accept=accept)
 
     async def finish(self, run_id: str) -> RunRecord:
         return await (await self._open()).finish(run_id)
@@ -100,6 +101,11 @@ class LateRuns:
         runs = await self._open()
         async for event in runs.follow(run_id, after=after):
             yield event
+
+    async def leave(self) -> None:
+        """Run nothing any more; what runs here goes on where it is taken up next."""
+        if self._opened is not None:
+            await self._opened.leave()
 
     async def aclose(self) -> None:
         """Let go of the runs; they go on where they are taken up next."""

@@ -153,7 +153,7 @@ async def open_mesh(
         agent = hub_agent(
             directory,
             search,
-            Orchestrator(runs, caller.spent_by),
+            Orchestrator(runs),
             library,
             version=version("retinue"),
             stats_of=pulses.stats_of,

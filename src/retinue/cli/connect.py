@@ -89,7 +89,15 @@ def _remove(client_name: str, name: str) -> None:
 
 
 def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_print: bool) -> None:
-    from retinue.apps.connecting import connect, find_config, find_hub, has_token, is_seen, render_entry
+    from retinue.apps.connecting import (
+        connect,
+        find_config,
+        find_hub,
+        has_token,
+        is_seen,
+        keep_token,
+        render_entry,
+    )
     from retinue.protocols.client_configs.clients import get_client
 
     client = get_client(client_name)
@@ -105,6 +113,8 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
         if has_token(entry):
             warn("it holds the token of this state: whoever reads it can use the hub")
         return
+    if hub is not None and not hub.own:
+        entry = keep_token(client, file, name, entry, session.state)
     seen = is_seen(client, file)
     changed = connect(client, file, name, entry)
     way = hub.url if hub else " ".join([entry["command"], *entry["args"]])
@@ -118,13 +128,16 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
         )
     if not seen:
         note(f"{client.title} was not found on this machine; it reads this when it is installed")
-    _say_next(client.next_step, hub)
+    _say_next(client.next_step, hub, has_token=has_token(entry))
 
 
-def _say_next(step: str, hub: Hub | None) -> None:
+def _say_next(step: str, hub: Hub | None, *, has_token: bool) -> None:
     """What is to be typed next, here and in the client."""
     if hub is not None and not hub.own:
-        warn("this hub is not of this state: no token was written; add the one that it wants")
+        if not has_token:
+            warn(
+                "this hub is not of this state: no token was written; add the one that it wants to the entry"
+            )
     elif hub is not None and not hub.running:
         click.echo("start the hub: retinue hub")
     click.echo(f"then: {step}")

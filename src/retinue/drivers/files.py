@@ -32,6 +32,17 @@ def storage_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def refuse_gone(folder: Path) -> None:
+    """Raise StateError where a folder is not there that `State.prepare` had made at the start.
+
+    Who makes it anew meanwhile makes half a state, which others then take for a whole one.
+    """
+    if not folder.is_dir():
+        raise StateError(
+            f"the folder {folder} is not there", remedy="start this program again, which makes its state anew"
+        )
+
+
 def replace_file(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
     """Write ``data`` as the whole of ``path``: temporary file, fsync, rename, fsync of the folder.
 

@@ -109,6 +109,10 @@ class Directory:
         """
         return self._index.list_offering(skill_id, scopes)
 
+    def list_with_role(self, role: str, scopes: Scopes) -> list[Entry]:
+        """Those of `list_entries` in which these scopes see the role, at the cost of those few."""
+        return self._index.list_with_role(role, scopes)
+
     def find_named(self, name: str, *, view: AgentView | None = None) -> Entry | None:
         """The agent of a bare name or ``name@source``, within what the caller sees.
 

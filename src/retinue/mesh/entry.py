@@ -18,7 +18,6 @@ from retinue.mesh.visibility import is_visible
 Scopes = frozenset[str]
 
 _KINDS: tuple[Visibility, ...] = get_args(Visibility)
-_VISIBILITY = {kind[0]: kind for kind in _KINDS}
 
 
 class Candidate(Protocol):
@@ -105,9 +104,10 @@ class Entry:
         return _count_seen(self.kinds, scopes)
 
     def has_role(self, role: str, scopes: Scopes) -> bool:
-        """Whether a skill with this id, or one that names the role, is within these scopes."""
+        """Whether these scopes see a skill with this id, or one that names the role."""
+        kinds = _kinds_seen(scopes)
         held = (*zip(self.skills, self.kinds, strict=True), *self.roles)
-        return any(name == role and _VISIBILITY[kind] in scopes for name, kind in held)
+        return any(name == role and kind in kinds for name, kind in held)
 
     def as_reachable(self, now: datetime) -> Entry:
         """Itself, or with what was noted against it cleared."""

@@ -1,4 +1,4 @@
-"""Entries by identity, by name and by skill, in the order in which agents are preferred.
+"""Entries by identity, by name, by skill and by role, in the order in which agents are preferred.
 
 Same names are one agent only where the url's origin or the owner's key is equal; otherwise they
 stand side by side (DESIGN 2). Look-ups by skill are kept ready made per skill and scopes, so that
@@ -38,6 +38,7 @@ class ListingIndex:
         self._entries: dict[ListingKey, Entry] = {}
         self._by_name = Postings()
         self._by_skill = Postings()
+        self._by_role = Postings()
         self._ready: dict[str, _Ready] = {}
         self._order: list[ListingKey] = []
         self._moved: dict[ListingKey, None] | None = {}
@@ -54,7 +55,7 @@ class ListingIndex:
     def put(self, entry: Entry) -> None:
         """Add the entry, or replace the one of the same identity."""
         held = self._entries.get(entry.id)
-        if held is not None and (held.name, held.skills) == (entry.name, entry.skills):
+        if held is not None and _words_of(held) == _words_of(entry):
             if held.skills is not entry.skills:
                 # the texts that the look-ups hold already, instead of equal ones beside them
                 entry = replace(entry, id=held.id, name=held.name, skills=held.skills)
@@ -65,6 +66,8 @@ class ListingIndex:
             self._by_name.put(entry.name, entry.id)
             for skill_id in entry.skills:
                 self._by_skill.put(skill_id, entry.id)
+            for role, _ in entry.roles:
+                self._by_role.put(role, entry.id)
         self._entries[entry.id] = entry
         self._spoil(entry, held)
 
@@ -79,6 +82,8 @@ class ListingIndex:
         self._by_name.remove(entry.name, listing_id)
         for skill_id in entry.skills:
             self._by_skill.remove(skill_id, listing_id)
+        for role, _ in entry.roles:
+            self._by_role.remove(role, listing_id)
 
     def list_agents(self) -> list[Entry]:
         """One entry per agent, by source and key; some 50 ms for 100,000."""
@@ -150,6 +155,15 @@ class ListingIndex:
         if found is None:
             found = ready.found[scopes] = tuple(self._list_offering(skill_id, scopes))
         return found
+
+    def list_with_role(self, role: str, scopes: Scopes) -> list[Entry]:
+        """One entry per agent in which these scopes see the role, in the order of `list_agents`.
+
+        ``role`` as skills name it; who has a skill of this id has the role as well (``roles``).
+        """
+        ids = {*self._by_skill.list_of(role), *self._by_role.list_of(role)}
+        having = (entry for i in ids if (entry := self._entries[i]).has_role(role, scopes))
+        return sorted(filter(self.stands, having), key=lambda one: (self._rank(one.id.source), one.id))
 
     def is_offered(self, skill_id: str, scopes: Scopes, view: AgentView | None = None) -> bool:
         """Whether anybody within the view is in `list_offering`, at less cost."""
@@ -255,6 +269,11 @@ class ListingIndex:
                 return
             if self._preference(entries[at]) != place:
                 return
+
+
+def _words_of(entry: Entry) -> tuple[object, ...]:
+    """All by which an entry is found."""
+    return entry.name, entry.skills, entry.roles
 
 
 @dataclass(frozen=True, slots=True)

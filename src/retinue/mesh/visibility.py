@@ -26,6 +26,11 @@ def is_visible(thing: Shown, scopes: frozenset[str]) -> bool:
     return thing.visibility in scopes or (thing.visibility == "exposed" and "mesh" in scopes)
 
 
+def covers(scopes: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether a caller of these scopes sees and may do all that one of the other scopes does."""
+    return others <= (scopes | {"exposed"} if "mesh" in scopes else scopes)
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownEntry:
     """An entry of a list that matches nothing, with the names nearest to it."""

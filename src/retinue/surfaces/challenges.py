@@ -17,6 +17,12 @@ from retinue.core.errors import AccessError, InsufficientScopeError
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
+DISCOVERY_PATHS = ("/.well-known/oauth-", "/.well-known/openid-configuration")
+"""How the paths begin at which OAuth clients look for who gives out tokens (RFC 8414, RFC 9728, OpenID).
+
+Whoever looks there has no token yet: what is not here must be missing, not refused.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
@@ -52,9 +58,7 @@ class ProtectedResource:
         else:
             words["scope"] = self.scopes[0]
         if "error" in words:
-            words["error_description"] = "".join(
-                c for c in error.message if " " <= c <= "~" and c not in '"\\'
-            )
+            words["error_description"] = _plain(error.message)
         return "Bearer " + ", ".join(f'{word}="{value}"' for word, value in words.items())
 
     def _base(self, base: str) -> str:

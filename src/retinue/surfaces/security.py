@@ -34,7 +34,7 @@ from retinue.core.errors import (
 )
 from retinue.protocols.jsonrpc import render_error
 from retinue.protocols.rights import apply_rights
-from retinue.surfaces.challenges import METADATA_PATH, ProtectedResource, challenging
+from retinue.surfaces.challenges import DISCOVERY_PATHS, ProtectedResource, challenging
 from retinue.surfaces.faults import execute_fault, rest_fault
 from retinue.surfaces.hosts import fold, host_name, is_address, is_loopback, names_socket
 
@@ -66,7 +66,8 @@ class DoorSettings:
 
     ``host`` is the address bound to; ``hosts`` are further names under which clients reach it, and
     ``origins`` web pages that may (``scheme://host[:port]``). ``any_media_type`` are path prefixes
-    that read media types of their own. Without ``anonymous`` everything but ``/health`` wants a token.
+    that read media types of their own. Without ``anonymous`` everything but
+    ``/health`` and ``DISCOVERY_PATHS`` wants a token.
     ``max_upload_bytes`` bounds content on its way into the registry, which is not held in memory.
     ``resource`` is what OAuth clients are told of these doors.
     """
@@ -195,7 +196,7 @@ class Doorkeeper:
             token = _read_password(authorization) or None
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
-        if self._settings.anonymous or path == "/health" or path.startswith(METADATA_PATH):
+        if self._settings.anonymous or path == "/health" or path.startswith(DISCOVERY_PATHS):
             return ANONYMOUS
         raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
 

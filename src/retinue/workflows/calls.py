@@ -176,7 +176,9 @@ class _Attempt:
         facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
-        outcome = await context.step(path, effect, timeout_s=timeout_s, facts=facts)
+        outcome = await context.step(
+            path, effect, timeout_s=timeout_s, facts=facts, count=lambda: spending.calls
+        )
         spending.close(outcome)
         return outcome
 
@@ -217,12 +219,7 @@ class _Attempt:
             raise EmptyOutputError(skill)
         if ask.cache_ttl_s is not None:
             await cache.put(key, outcome.value, ask.cache_ttl_s)
-        return {
-            "value": outcome.value,
-            "agent": choice.agent,
-            "warnings": list(outcome.warnings),
-            "calls": outcome.calls_used or 0,
-        }
+        return {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
 
     def _is_empty(self, value: Any, choice: Choice) -> bool:
         return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)

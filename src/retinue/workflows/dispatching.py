@@ -7,7 +7,6 @@ with the same trace and the same rights.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ from retinue.workflows.role_choice import Agents, NoAgents, RoleChoice
 from retinue.workflows.runs import RunRequest
 
 _CHANNEL = NullChannel()
-_KEPT_RUNS = 10_000
 _MAX_HOP = 200
 """Characters of a run's name in the path of a trace, which takes 256."""
 
@@ -67,11 +65,6 @@ class DispatchCaller:
         self._guard = guard
         self._agent = agent
         self._strategy = strategy
-        self._spent: OrderedDict[str, int] = OrderedDict()
-
-    def spent_by(self, run_id: str) -> int | None:
-        """Calls that a run and its branches have caused, as far as this process made them."""
-        return self._spent.get(run_id)
 
     async def choose(
         self,
@@ -133,15 +126,8 @@ class DispatchCaller:
             idempotency_key=idempotency_key,
             run_step=f"{run_id}/{path}",
         )
-        used = outgoing.calls_left or 0
-        try:
-            with Departure(outgoing, guard=self._guard):
-                outcome = await self._calls.dispatch(call, _CHANNEL)
-            if outcome.calls_used is not None:
-                used = outcome.calls_used
-            return outcome
-        finally:
-            self._count(run_id, 1 + used)
+        with Departure(outgoing, guard=self._guard):
+            return await self._calls.dispatch(call, _CHANNEL)
 
     async def _name_here(self, choice: Choice, skill: str, scopes: frozenset[str]) -> str:
         """What the chosen agent is called in this process: on another machine its source has another name."""
@@ -154,13 +140,6 @@ class DispatchCaller:
         if same is None:
             return choice.agent
         return name if len(found) == 1 else f"{name}@{same.source}"
-
-    def _count(self, run_id: str, calls: int) -> None:
-        outermost = run_id.partition("/")[0]
-        self._spent[outermost] = self._spent.get(outermost, 0) + calls
-        self._spent.move_to_end(outermost)
-        if len(self._spent) > _KEPT_RUNS:
-            self._spent.popitem(last=False)
 
 
 def _trace_of(origin: Mapping[str, Any]) -> TraceContext:

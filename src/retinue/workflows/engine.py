@@ -35,7 +35,7 @@ class Interpreter:
         """Walk the definition of a run, of a nested workflow, or of a branch, to its end.
 
         Gives the output; of what runs as part of another run
-        ``{"output": …, "entries": [[id, entry], …], "undo": […], "calls": …}``.
+        ``{"output": …, "entries": [[id, entry], …], "undo": […]}``.
         Raises StepFailedError, which names the step, its agent, the cause, and what was undone.
         """
         definition = dict(request.definition)
@@ -89,6 +89,7 @@ class Interpreter:
         facts = {"kind": "cache"}
         found = await context.step("cache/find", find, timeout_s=_CACHE_TIMEOUT_S, facts=facts)
         if found.value:
+            walk.frame.tell_calls()
             return found.value["value"]
         output = await walk.run_definition(definition)
 

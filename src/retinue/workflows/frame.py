@@ -80,6 +80,10 @@ class Frame:
     def scopes(self) -> frozenset[str]:
         return frozenset(self.request.ambient.get("scopes", ()))
 
+    def tell_calls(self) -> None:
+        """Say what the body has used, now that it ends."""
+        self.context.tell_calls(self.spending.used)
+
     def name(self, path: str) -> str:
         """A path of this body as nobody else has it."""
         return f"{self.context.run_id}/{path}"

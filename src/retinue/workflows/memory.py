@@ -20,6 +20,7 @@ from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError,
 from retinue.workflows.memory_context import MemoryContext
 from retinue.workflows.memory_state import EventLog, Run, Services
 from retinue.workflows.runs import (
+    Accept,
     Body,
     Fault,
     RunEvent,
@@ -70,6 +71,7 @@ class MemoryRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         records = (run.record for run in reversed(self._runs.values()))
         found = (
@@ -78,6 +80,7 @@ class MemoryRuns:
             if (status is None or record.status == status)
             and (name is None or record.request.name == name)
             and (children or record.parent_id is None)
+            and (accept is None or accept(record))
         )
         return tuple(islice(found, limit))
 
@@ -112,6 +115,7 @@ class MemoryRuns:
                 finished_at=None,
                 value=None,
                 fault=None,
+                calls=None,
                 forked_from=run_id,
                 parent_id=None,
             ),
@@ -189,11 +193,12 @@ class MemoryRuns:
 
     def _launch(self, run: Run, kind: Any) -> None:
         run.emit(kind, "", self._services.clock(), {"name": run.record.request.name})
-        run.task = asyncio.create_task(self._drive(run), name=f"run {run.record.id}")
+        driving = self._drive(run, resumed=kind == "run_resumed")
+        run.task = asyncio.create_task(driving, name=f"run {run.record.id}")
 
-    async def _drive(self, run: Run) -> None:
+    async def _drive(self, run: Run, *, resumed: bool) -> None:
         """Run the body to its end and record how it ended; raises nothing, not even when cancelled."""
-        context = MemoryContext(run, self._services)
+        context = MemoryContext(run, self._services, resumed=resumed)
         status: RunStatus = "failed"
         value: Any = None
         fault: Fault | None = None
@@ -210,14 +215,27 @@ class MemoryRuns:
         if context.broken_rule is not None:
             # Swallowed or not: what such a body computed cannot be replayed.
             status, fault = "failed", Fault(type="durable_rule", message=str(context.broken_rule))
+            context.tell_calls(None)
         run.stopping = True  # from here on a cancellation comes too late
         for child in run.children:
             await self._stop(child)
-        self._close(run, status, value if status == "done" else None, fault)
+        if status == "cancelled":
+            self._close(run, status)
+        else:
+            self._close(run, status, value if status == "done" else None, fault, context.calls)
 
-    def _close(self, run: Run, status: RunStatus, value: Any = None, fault: Fault | None = None) -> None:
+    def _close(
+        self,
+        run: Run,
+        status: RunStatus,
+        value: Any = None,
+        fault: Fault | None = None,
+        calls: int | None = None,
+    ) -> None:
         now = self._services.clock()
-        run.record = replace(run.record, status=status, value=value, fault=fault, finished_at=now)
+        run.record = replace(
+            run.record, status=status, value=value, fault=fault, finished_at=now, calls=calls
+        )
         run.ended.set()
         facts = {"status": status} | ({} if fault is None else {"error": fault.to_json()})
         run.finished_seq = run.emit("run_finished", "", now, facts)

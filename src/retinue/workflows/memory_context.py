@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from retinue.workflows.memory_state import Entry, Run, Services
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     DurableRuleError,
     Effect,
     RunRequest,
@@ -25,14 +27,19 @@ from retinue.workflows.turns import Turns, run_effect
 
 
 class MemoryContext:
-    """A RunContext. ``broken_rule`` is set once a rule was broken, and fails the run."""
+    """A RunContext. ``broken_rule`` is set once a rule was broken, and fails the run.
 
-    def __init__(self, run: Run, services: Services) -> None:
+    ``calls`` is what the body said that it used; ``resumed`` = it stopped before, maybe amid a call.
+    """
+
+    def __init__(self, run: Run, services: Services, *, resumed: bool = False) -> None:
+        self.calls: int | None = None
         self._run = run
         self._services = services
         self._turns = Turns(run.record.id)
         self._position = 0
         self._given_up: set[str] = set()
+        self._may_repeat = resumed
 
     @property
     def broken_rule(self) -> DurableRuleError | None:
@@ -42,14 +49,23 @@ class MemoryContext:
     def run_id(self) -> str:
         return self._run.record.id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self.calls = calls
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         with self._turns.take(path):
             recorded = self._replay("step", path)
             if recorded is not None:
                 return StepOutcome.from_json(recorded)
-            return await self._run_seen("step", path, effect, timeout_s, facts)
+            return await self._run_seen("step", path, effect, timeout_s, facts, count)
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self._turns.take(path):
@@ -75,7 +91,7 @@ class MemoryContext:
                 ended = await (_wait_first(runs) if mode == "first" else _wait_all(runs))
                 recorded = [
                     {"run_id": run.record.id, "status": run.record.status, "duration_ms": _duration_ms(run)}
-                    | StepOutcome(run.record.value, run.record.fault).to_json()
+                    | StepOutcome(run.record.value, run.record.fault, run.record.calls).to_json()
                     for run in ended
                 ]
                 self._record("wait", path, recorded)
@@ -110,13 +126,21 @@ class MemoryContext:
             return await self._run_seen("receive", path, take, timeout_s, facts)
 
     async def _run_seen(
-        self, kind: str, path: str, effect: Effect, timeout_s: float, given: Mapping[str, Any] | None
+        self,
+        kind: str,
+        path: str,
+        effect: Effect,
+        timeout_s: float,
+        given: Mapping[str, Any] | None,
+        count: Count | None = None,
     ) -> StepOutcome:
         """Run an effect, record its outcome, and tell both in the events."""
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
         self._emit("step_started", path, dict(facts))
         began = time.perf_counter()
-        outcome = await run_effect(path, effect, timeout_s)
+        outcome = await run_effect(path, effect, timeout_s, count)
+        if self._may_repeat:
+            outcome = replace(outcome, calls=None)
         self._record(kind, path, outcome.to_json())
         facts.pop("input", None)
         facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
@@ -140,6 +164,7 @@ class MemoryContext:
     def _record(self, kind: str, path: str, outcome: Any) -> None:
         self._run.journal.append(Entry(kind, path, encode_json(outcome, f"step {path}")))
         self._position = len(self._run.journal)
+        self._may_repeat = False
 
     def _emit(self, kind: Any, path: str, facts: Mapping[str, Any]) -> None:
         self._run.emit(kind, path, self._services.clock(), facts)
@@ -165,7 +190,9 @@ async def _wait_first(runs: Sequence[Run]) -> list[Run]:
 def _read_child_outcome(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = StepOutcome.from_json(item)
     child = children[item["run_id"]]
-    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["duration_ms"])
+    return ChildOutcome(
+        child, item["status"], outcome.value, outcome.fault, item["duration_ms"], outcome.calls
+    )
 
 
 def _duration_ms(run: Run) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.errors import InvalidParametersError
@@ -16,14 +16,10 @@ MESH_SCOPES = frozenset({"exposed", "mesh"})
 
 
 class Orchestrator:
-    """Starts definitions as runs; everything else about a run is asked of ``runs``.
+    """Starts definitions as runs; everything else about a run is asked of ``runs``."""
 
-    ``spent_by`` tells how many calls a run has caused in this process, None where that is not known.
-    """
-
-    def __init__(self, runs: Runs, spent_by: Callable[[str], int | None] = lambda _: None) -> None:
+    def __init__(self, runs: Runs) -> None:
         self.runs = runs
-        self.spent_by = spent_by
 
     async def start(
         self,

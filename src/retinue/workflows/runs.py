@@ -42,6 +42,10 @@ Effect = Callable[[], Awaitable[Any]]
 its outcome was recorded)."""
 
 
+Count = Callable[[], int | None]
+"""How many calls an effect made and caused, asked when it has ended; None = nobody knows."""
+
+
 class DurableRuleError(RuntimeError):
     """A body broke a rule of this module: a fault of the program, not of a definition."""
 
@@ -89,18 +93,23 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of one durable call: a value or a fault, never an exception."""
+    """What became of one durable call: a value or a fault, never an exception.
+
+    ``calls`` = the calls of the mesh that it made and that these caused; None = nobody knows.
+    """
 
     value: Any = None
     fault: Fault | None = None
+    calls: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StepOutcome:
         fault = value["fault"]
-        return cls(value["value"], None if fault is None else Fault.from_json(fault))
+        return cls(value["value"], None if fault is None else Fault.from_json(fault), value.get("calls"))
 
     def to_json(self) -> dict[str, Any]:
-        return {"value": self.value, "fault": None if self.fault is None else self.fault.to_json()}
+        found = {"value": self.value, "fault": None if self.fault is None else self.fault.to_json()}
+        return found if self.calls is None else found | {"calls": self.calls}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +122,14 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child run ended, and how long it took from its start to its end."""
+    """How a child run ended, how long it took from its start to its end, and its ``calls`` (RunRecord)."""
 
     child: Child
     status: RunStatus
     value: Any = None
     fault: Fault | None = None
     duration_ms: float = 0.0
+    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,11 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as seen from outside; times are seconds since 1970."""
+    """A run as seen from outside; times are seconds since 1970.
+
+    ``calls`` = the calls that it and its branches made, and that these caused, wherever it was executed;
+    None = nobody knows: it has no budget, goes on, or did not come to its own end.
+    """
 
     id: str
     request: RunRequest
@@ -165,6 +179,7 @@ class RunRecord:
     fault: Fault | None = None
     parent_id: str | None = None
     forked_from: str | None = None
+    calls: int | None = None
 
     def get(self) -> Any:
         """The value of a done run.
@@ -216,12 +231,22 @@ class RunContext(Protocol):
     def run_id(self) -> str:
         """The id of this run; a child's is ``<run>/<path>``."""
 
+    def tell_calls(self, calls: int | None) -> None:
+        """Say what the run has used before it ends: `RunRecord.calls`. The last word counts."""
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         """Run an effect and record what became of it; a failure or a time-out is an outcome too.
 
-        ``facts`` go into the events of the step.
+        ``facts`` go into the events of the step. ``count`` is asked for ``calls`` of the outcome, except
+        after a try that was cut off together with the body: what that one used nobody knows.
         """
 
     async def child(self, path: str, request: RunRequest) -> Child:
@@ -249,6 +274,10 @@ Body = Callable[[RunContext, RunRequest], Awaitable[Any]]
 """What a run does; must keep the rules above. Its value is JSON; a RetinueError fails the run."""
 
 
+Accept = Callable[[RunRecord], bool]
+"""Whether a run is to be listed."""
+
+
 class Runs(Protocol):
     """The runs, from outside."""
 
@@ -269,8 +298,10 @@ class Runs(Protocol):
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
-        """The runs, newest first; those of a status, of a workflow; with children only when asked."""
+        """The runs, newest first; those of a status, of a workflow, that are accepted; with children only
+        when asked."""
 
     async def finish(self, run_id: str) -> RunRecord:
         """Wait until a run has ended; raises UnknownRunError."""

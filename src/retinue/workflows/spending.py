@@ -1,8 +1,9 @@
 """What the steps of one body may cause in further calls: a share of the run's budget for each.
 
 The budget of a run is what its caller had left. Branches get equal parts of it, because their number is
-known; steps of one body follow each other, so each gives back what it did not use. A recorded step
-keeps what it used, so that a resumed run does not start from the full budget again.
+known; steps of one body follow each other, so each gives back what it did not use. What a step used is
+recorded with its outcome, and what a run used with its end: whoever executes it, and however often it is
+taken up again, the same is counted. Of what is not known the whole share counts as used.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class Spending:
         self._budget = None if given is None else Budget(int(given))
 
     @property
-    def used(self) -> int:
-        """Calls made, and those that these have caused."""
-        return 0 if self._budget is None else self._budget.used
+    def used(self) -> int | None:
+        """Calls made, and those that these have caused; None without a budget."""
+        return None if self._budget is None else self._budget.used
 
     def open_step(self) -> StepSpending:
         """Before one call."""
@@ -44,7 +45,7 @@ class Spending:
         """What a branch with this origin has used: its whole part where it does not tell."""
         if self._budget is None or origin is None:
             return
-        told = ended.value.get("calls") if ended is not None and ended.status == "done" else None
+        told = None if ended is None else ended.calls
         self._budget.spend(int(origin["calls_left"] if told is None else told))
 
 
@@ -65,17 +66,26 @@ class StepSpending:
         return {**self._origin, "calls_left": self._share}
 
     def told(self, calls_used: int | None) -> None:
-        """What the call has used; None = nobody knows."""
+        """What the call has used beside itself; None = nobody knows."""
         self._used = calls_used
 
+    @property
+    def calls(self) -> int | None:
+        """What the step has used, the call itself included; None = nobody knows, or there is no budget."""
+        if self._budget is None:
+            return None
+        if self._share is None or self._share < 0:
+            return 0
+        return None if self._used is None else 1 + min(max(self._used, 0), self._share)
+
     def close(self, outcome: StepOutcome) -> None:
-        """Give back what was not used; of a step that was not run again, count what was recorded."""
+        """Give back what was not used, by what was recorded: alike whether or not the step ran here."""
         if self._budget is None:
             return
-        if self._share is not None:
-            if self._used is not None and self._share >= 0:
-                self._budget.settle(self._share, self._used)
-        elif outcome.fault is None:
-            self._budget.spend(1 + int(outcome.value.get("calls", 0)))
-        elif self._budget.left > 0:
-            self._budget.reserve()
+        if outcome.calls is None:
+            if self._share is None and self._budget.left:
+                self._budget.reserve()
+        elif self._share is None:
+            self._budget.spend(outcome.calls)
+        elif self._share >= 0:
+            self._budget.settle(self._share, outcome.calls - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from retinue.core.errors import (
@@ -13,7 +14,7 @@ from retinue.core.errors import (
     ExecutionFailedError,
     RetinueError,
 )
-from retinue.workflows.runs import DurableRuleError, Effect, Fault, StepOutcome, copy_json
+from retinue.workflows.runs import Count, DurableRuleError, Effect, Fault, StepOutcome, copy_json
 
 
 class Turns:
@@ -54,8 +55,13 @@ class Turns:
         return error
 
 
-async def run_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:
+async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:
     """The outcome of an effect; only a cancellation of the task it runs in gets through as an exception."""
+    outcome = await _try_effect(path, effect, timeout_s)
+    return outcome if count is None else replace(outcome, calls=count())
+
+
+async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:
     limit = asyncio.timeout(timeout_s)
     task = asyncio.current_task()
     try:

@@ -60,7 +60,6 @@ class Walk:
             "output": output,
             "entries": [list(pair) for pair in entries],
             "undo": self.frame.undo,
-            "calls": self.frame.spending.used,
         }
 
     async def run_definition(self, definition: Definition) -> Any:
@@ -76,9 +75,14 @@ class Walk:
         """Walk to the end, and undo what was done when that fails."""
         try:
             await self._run_steps(steps, "")
-            return None if finish is None else await finish()
+            given = None if finish is None else await finish()
         except StepFailedError as error:
-            raise await self._undo(error, 0) from None
+            failed = await self._undo(error, 0)
+            self.frame.tell_calls()
+            raise failed from None
+        # of a body that ends otherwise nobody knows what its branches have used
+        self.frame.tell_calls()
+        return given
 
     async def _run_steps(self, steps: tuple[Step, ...], prefix: str) -> None:
         place = 0

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.errors import StateError, UnknownRunError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
-from retinue.workflows.runs import RunContext, RunRequest
+from retinue.workflows.runs import Body, RunContext, RunRequest
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 
@@ -25,7 +25,7 @@ async def body(context: RunContext, request: RunRequest) -> Any:
     return [outcome.value for outcome in await context.wait("w", [child])]
 
 
-def open_at(folder: Path, **options: Any) -> DurableRuns:
+def open_at(folder: Path, *, body: Body = body, **options: Any) -> DurableRuns:
     return DurableRuns(
         body,
         url=f"sqlite:///{folder}/runs.db",
@@ -113,8 +113,7 @@ async def test_a_process_works_on_so_many_steps_at_once_and_runs_that_agents_beg
         # the time limit is the step's own: it does not run while the step waits for its place
         return (await context.step("s", effect, timeout_s=30)).fault
 
-    options = DurableOptions(poll_s=0.05, concurrency=2)
-    runs = DurableRuns(work, url=f"sqlite:///{tmp_path}/runs.db", nodes=tmp_path / "nodes", options=options)
+    runs = open_at(tmp_path, body=work, concurrency=2)
     for name in ("one", "two", "three"):
         await runs.start(ASKED, run_id=name)
     at_work = {await begun.get(), await begun.get()}
@@ -127,6 +126,32 @@ async def test_a_process_works_on_so_many_steps_at_once_and_runs_that_agents_beg
         assert (await runs.finish(name)).get() is None
     assert await begun.get() not in at_work
     await runs.aclose()
+
+
+async def test_what_a_run_used_is_known_wherever_it_was_executed(tmp_path: Path) -> None:
+    """Half of it by a process that let it go, half by another; asked by one that executes nothing."""
+
+    async def use(context: RunContext, request: RunRequest) -> Any:
+        first = await context.step("a", do, timeout_s=5, count=lambda: 4)
+        await context.receive("approval", "approved", 30)
+        second = await context.step("b", do, timeout_s=5, count=lambda: 5)
+        context.tell_calls((first.calls or 0) + (second.calls or 0))
+
+    async def do() -> None:
+        done.append(None)
+
+    done: list[None] = []
+    first, second, other = (open_at(tmp_path, body=use) for _ in range(3))
+    await first.start(ASKED, run_id="r")
+    await _await_step(first, "approval")
+    await first.aclose()
+    await second.resume("r")
+    await second.signal("r", "approved", 1)
+    assert (await other.finish("r")).calls == 9
+    assert len(done) == 2
+    await second.aclose()
+    assert (await other.get("r")).calls == 9
+    await other.aclose()
 
 
 async def _collect(runs: DurableRuns, run_id: str) -> list[str]:

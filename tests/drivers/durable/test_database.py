@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ async def test_a_file_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(StateError):
         await database.prepare()
     database.close()
+
+
+async def test_a_state_folder_that_was_removed_is_not_made_anew(tmp_path: Path) -> None:
+    """Which is said at once: to ask again would not help."""
+    database = RunDatabase(f"sqlite:///{tmp_path}/state/runs.db")
+    async with asyncio.timeout(5):
+        with pytest.raises(StateError, match="state is not there"):
+            await database.prepare()
+    database.close()
+    assert not (tmp_path / "state").exists()
 
 
 async def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:

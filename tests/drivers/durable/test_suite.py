@@ -13,11 +13,13 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.drivers.durable import own_suite
-from tests.workflows import test_resuming, test_runs
+from tests.workflows import test_cancelling, test_resuming, test_runs
 from tests.workflows.implementations import VARIABLE
 
+CHILD_S = 280.0
+pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = (test_runs, test_resuming, own_suite)
+MODULES = (test_runs, test_cancelling, test_resuming, own_suite)
 CASES = [
     f"{module.__name__}.{name}"
     for module in MODULES
@@ -40,7 +42,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=CHILD_S,
         check=False,
     )
     assert report.exists(), child.stdout[-5000:]

@@ -99,6 +99,7 @@ PLACES: list[tuple[str, str, Mapping[str, str], str]] = [
     ("vscode", "darwin", {}, "Library/Application Support/Code/User/mcp.json"),
     ("vscode", "win32", {}, "AppData/Roaming/Code/User/mcp.json"),
     ("gemini", "linux", {}, ".gemini/settings.json"),
+    ("gemini", "linux", {"GEMINI_CLI_HOME": "{home}/gm"}, "gm/.gemini/settings.json"),
     ("codex", "linux", {}, ".codex/config.toml"),
     ("codex", "darwin", {"CODEX_HOME": "{home}/cx"}, "cx/config.toml"),
     ("zed", "linux", {"XDG_CONFIG_HOME": "{home}/cfg"}, "cfg/zed/settings.json"),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from retinue.drivers.durable.signals import SignalTable
 from retinue.workflows.runs import (
     Child,
     ChildOutcome,
+    Count,
     Effect,
     EventKind,
     Fault,
@@ -71,7 +73,10 @@ class Voice(Protocol):
 
 
 class DurableContext:
-    """A RunContext; made in the body's own task. A step is done in one of the node's ``places``."""
+    """A RunContext; made in the body's own task. A step is done in one of the node's ``places``.
+
+    ``calls`` is what the body said that it used; ``resumed`` = it stopped before, maybe amid a call.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,10 @@ class DurableContext:
         voice: Voice,
         around: Surroundings,
         places: AbstractAsyncContextManager[None],
+        *,
+        resumed: bool = False,
     ) -> None:
+        self.calls: int | None = None
         self.turns = Turns(run_id)
         self.open_children: set[str] = set()
         self._run_id = run_id
@@ -93,16 +101,26 @@ class DurableContext:
         self._around = around
         self._places = places
         self._given_up: set[str] = set()
+        self._may_repeat = resumed
 
     @property
     def run_id(self) -> str:
         return self._run_id
 
+    def tell_calls(self, calls: int | None) -> None:
+        self.calls = calls
+
     async def step(
-        self, path: str, effect: Effect, *, timeout_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
     ) -> StepOutcome:
         with self.turns.take(path):
-            act = partial(run_effect, path, effect, timeout_s)
+            act = partial(run_effect, path, effect, timeout_s, count)
             return await self._do_seen(path, path, act, facts, self._places)
 
     async def child(self, path: str, request: RunRequest) -> Child:
@@ -208,6 +226,8 @@ class DurableContext:
                 self._voice.tell("step_started", path, facts)
                 began = time.perf_counter()
                 outcome = await act()
+            if self._may_repeat:
+                outcome = replace(outcome, calls=None)
             return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
 
         recorded = await self._call(name, act_seen)
@@ -228,9 +248,11 @@ class DurableContext:
                 return await act()
             except StateError as error:
                 raise RunLetGoError(error.message) from error
+            finally:
+                self._may_repeat = False
 
         try:
-            return await DBOS.run_step_async({"name": name, "preemptible": True}, do)
+            return await DBOS.run_step_async({"name": name}, do)
         except sa.exc.SQLAlchemyError as error:
             raise RunLetGoError(str(error)) from error
         except dbos_errors.DBOSUnexpectedStepError as error:
@@ -272,11 +294,11 @@ def _describe(name: str) -> str:
 
 def _render_ended(record: RunRecord) -> dict[str, Any]:
     took_s = 0.0 if record.finished_at is None else record.finished_at - record.started_at
-    outcome = StepOutcome(record.value, record.fault).to_json()
+    outcome = StepOutcome(record.value, record.fault, record.calls).to_json()
     return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
 
 
 def _parse_ended(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = StepOutcome.from_json(item)
     child = children[item["run_id"]]
-    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"])
+    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)

@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.drivers.durable.logs import divert_log
+from retinue.drivers.files import refuse_gone
 
 APPLICATION = "retinue"
 VERSION = "engine-1"
@@ -28,8 +29,15 @@ VERSION = "engine-1"
 PATIENCE_S = 30.0
 """How long one question waits for a database that does not answer."""
 
+FIRST_PATIENCE_S = 4.0
+"""The same for the first one: so far nobody has anything to lose, and a wrong url is best said at once."""
+
+IDLE_S = 10.0
+"""How long a node may stand still in a transaction on Postgres, holding what others wait for."""
+
 _BUSY_TIMEOUT_MS = 30_000
 _THREADS = 8
+_LOST = "connection failed"
 _T = TypeVar("_T")
 
 _TABLES = """
@@ -87,6 +95,7 @@ class RunDatabase:
                 connect_args={"connect_timeout": 5, "application_name": APPLICATION},
             )
             sa.event.listen(server, "do_connect", _connect)
+            sa.event.listen(server, "connect", _tune_postgres)
             return server
         engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
         sa.event.listen(engine, "connect", _tune_sqlite)
@@ -96,7 +105,7 @@ class RunDatabase:
         """Bring the tables to today's form; raises StateError where the database does not answer."""
         async with self._prepared:
             if not self._ready:
-                await self.ask(self._migrate)
+                await self.ask(self._migrate, patience_s=FIRST_PATIENCE_S)
                 self._ready = True
 
     async def read(self, question: Callable[[sa.Connection], _T]) -> _T:
@@ -128,14 +137,21 @@ class RunDatabase:
         while True:
             try:
                 return await loop.run_in_executor(self._threads, Context().run, call)
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+                if not _may_pass(error):
+                    raise
                 if time.monotonic() + delay > given_up_at:
                     raise StateError(
                         f"the database of the runs does not answer: {_first_line(error)}",
-                        remedy=f"check {self.url.render_as_string()}",
+                        remedy=f"check {self._shown_url}",
                     ) from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, 1.0)
+
+    @property
+    def _shown_url(self) -> str:
+        """As it was given, without the password."""
+        return self.url.set(drivername=self.url.get_backend_name()).render_as_string()
 
     def clock(self) -> dict[str, Any]:
         """The parameter that ``self.now`` needs: SQLite has one machine and so one clock."""
@@ -149,10 +165,8 @@ class RunDatabase:
     def _migrate(self) -> None:
         if self.is_sqlite:
             path = Path(str(self.url.database))
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StateError(f"{path} cannot be made: {error.strerror}") from error
+            # neither the lock nor the database may make a folder that somebody removed
+            refuse_gone(path.parent)
             with FileLock(f"{path}.lock"):
                 self._make_tables()
         else:
@@ -195,7 +209,15 @@ def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
     try:
         return dialect.connect(*arguments, **options)
     except psycopg.OperationalError as error:
-        raise psycopg.OperationalError(f"connection failed: {error}") from error
+        if str(error).startswith(_LOST):
+            raise
+        raise psycopg.OperationalError(f"{_LOST}: {error}") from error
+
+
+def _tune_postgres(connection: Any, _record: Any) -> None:
+    """Let the server end a session that stands still in a transaction, as that of a frozen node does."""
+    connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+    connection.commit()
 
 
 def _tune_sqlite(connection: Any, _record: Any) -> None:
@@ -207,6 +229,13 @@ def _tune_sqlite(connection: Any, _record: Any) -> None:
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _may_pass(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
+    """Whether the same may go well the next time: nothing was done, and nothing is wrong with it."""
+    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError | sa.exc.InterfaceError):
+        return True
+    return error.connection_invalidated
 
 
 def _first_line(error: Exception) -> str:

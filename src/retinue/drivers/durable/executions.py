@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
 from contextvars import Context
-from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,12 +21,12 @@ from retinue.drivers.durable.database import RunDatabase
 from retinue.drivers.durable.engine import Engine, current_owner, is_first_execution
 from retinue.drivers.durable.events import EventTable, NewEvent, Told
 from retinue.drivers.durable.leases import Lease
+from retinue.drivers.durable.live import Live, LiveRuns
 from retinue.drivers.durable.records import Found, RunReader, done_with, fail_with, find_root
 from retinue.drivers.durable.signals import SignalTable
 from retinue.workflows.dispatching import is_begun_by_agent
 from retinue.workflows.runs import (
     Body,
-    EventKind,
     Fault,
     RunRecord,
     RunRequest,
@@ -43,37 +42,11 @@ AGAIN_S = 5.0
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end; it comes within milliseconds."""
 
+WATCH_S = 0.5
+"""How often the runs here are looked at for whether other processes have cancelled them, all at once."""
+
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.5
 """How often runs at other nodes are looked at: often at first, then seldom."""
-
-
-@dataclass(eq=False)
-class Live:
-    """One execution of a run in this process; ``ended`` once its end is recorded or it has lost the run."""
-
-    run_id: str
-    root: str = ""
-    events: EventTable | None = None
-    task: asyncio.Task[Any] | None = None
-    aborted: bool = False
-    told: Told = field(default_factory=lambda: Told(frozenset(), 0))
-    repairs: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def tell(self, kind: EventKind, path: str, facts: Mapping[str, Any], once: str | None = None) -> None:
-        below = self.run_id[len(self.root) :].lstrip("/")
-        step = "/".join(part for part in (below, path) if part)
-        assert self.events is not None
-        self.events.add(NewEvent(self.root, self.run_id, kind, step, dict(facts), once=once))
-
-    def was_told(self, once: str) -> bool:
-        # Only an execution that goes on with another's work may have to tell for it.
-        return not self.repairs or once in self.told.once
-
-    def abort(self) -> None:
-        self.aborted = True
-        if self.task is not None:
-            self.task.cancel()
 
 
 class Executions:
@@ -97,8 +70,7 @@ class Executions:
         self._database = database
         self._reader = reader
         self._events = events
-        self._live: dict[str, Live] = {}
-        self._starting: dict[str, Live] = {}
+        self._live = LiveRuns()
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settling: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -107,19 +79,19 @@ class Executions:
     @property
     def outermost(self) -> int:
         """How many outermost runs are here."""
-        return sum(live.root == live.run_id for live in self._live.values())
+        return self._live.outermost
 
     def find(self, run_id: str) -> Live | None:
-        return self._live.get(run_id)
+        return self._live.find(run_id)
 
     async def start(self, run_id: str, request: RunRequest) -> None:
         """Start a run here; one that exists stays what it is."""
         await self.lease.hold()
-        with _Announced(self, run_id):
+        with self._live.announce(run_id):
             await self._launched.start(run_id, request.to_json(), None)
 
     async def start_child(self, child_id: str, request: RunRequest, root: str) -> str:
-        with _Announced(self, child_id):
+        with self._live.announce(child_id):
             return await self._launched.start_below(child_id, request.to_json(), root)
 
     async def execute(self, request: dict[str, Any], root: str | None) -> dict[str, Any]:
@@ -130,9 +102,8 @@ class Executions:
         """
         run_id = DBOS.workflow_id or ""
         new = is_first_execution(run_id)
-        live = (self._starting.pop(run_id, None) if new else None) or Live(run_id)
+        live = self._live.begin(run_id, announced=new)
         live.root, live.events = find_root(run_id, root), self._events
-        self._live[run_id] = live
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -185,15 +156,25 @@ class Executions:
         if running:
             client = self._database.client
             await self._database.ask(lambda: client.cancel_workflows(running, cancel_children=True))
-        below = [
-            live
-            for live in self._live.values()
-            if any(live.run_id == run_id or live.run_id.startswith(f"{run_id}/") for run_id in running)
-        ]
-        for live in below:
-            live.abort()
-        for live in below:
+        for live in self._abort(running):
             await live.ended.wait()
+
+    async def watch(self) -> None:
+        """Cut off what other processes cancel, for as long as this one lives.
+
+        Not left to the engine, which looks once a second, and only at steps that it may preempt.
+        """
+        while True:
+            await asyncio.sleep(WATCH_S)
+            here = self._live.list_all()
+            try:
+                cancelled = await self._reader.list_cancelled([live.run_id for live in here])
+            except (StateError, sa.exc.SQLAlchemyError) as error:
+                _log.warning("runs that are cancelled elsewhere go on for now", error=str(error))
+                continue
+            # Not one that began while we looked: its run may have been resumed.
+            gone = [one.run_id for one in here if one.run_id in cancelled and self.find(one.run_id) is one]
+            self._abort(gone)
 
     async def still_owns(self, run_id: str, owner: str | None) -> bool:
         """Whether an execution is still the one that the run belongs to."""
@@ -209,6 +190,13 @@ class Executions:
         tasks += self._settling
         if tasks:
             await asyncio.wait(tasks)
+
+    def _abort(self, ids: Sequence[str]) -> list[Live]:
+        """Cut off these runs and all below them; comes back at once."""
+        within = self._live.list_within(ids)
+        for live in within:
+            live.abort()
+        return within
 
     @property
     def _launched(self) -> Engine:
@@ -238,9 +226,13 @@ class Executions:
         contexts: list[DurableContext] = []
 
         async def run_body() -> Any:
+            # that it was told to begin may be lost with its node, so one of which nothing is known counts too
+            resumed = live.repairs or live.told.resumed > 0
             # A step whose agent waits for a run of its own must not hold the place which that run needs.
             places = nullcontext() if is_begun_by_agent(request) else self._places
-            context = DurableContext(live.run_id, live.root, owner, epoch, live, self, places)
+            context = DurableContext(
+                live.run_id, live.root, owner, epoch, live, self, places, resumed=resumed
+            )
             contexts.append(context)
             return await self._body(context, request)
 
@@ -266,13 +258,14 @@ class Executions:
         if context.turns.broken_rule is not None:
             # Swallowed or not: what such a body computed cannot be replayed.
             fault = Fault(type="durable_rule", message=str(context.turns.broken_rule))
+            context.tell_calls(None)
         if context.open_children:
             await self.stop(sorted(context.open_children))
         # Whoever sees that the run has ended shall find all that happened in it.
         await self._events.flush()
         if fault is not None:
-            raise fail_with(fault)
-        return done_with(value)
+            raise fail_with(fault, context.calls)
+        return done_with(value, context.calls)
 
     async def _settle(self, live: Live) -> None:
         """Wait until the end of a run is recorded, and tell it; nothing of that when it is no longer ours."""
@@ -290,9 +283,7 @@ class Executions:
         except StateError as error:
             _log.warning("the end of a run was not told", run=live.run_id, error=error.message)
         finally:
-            if self._live.get(live.run_id) is live:
-                del self._live[live.run_id]
-            live.ended.set()
+            self._live.end(live)
 
     def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, context=Context())
@@ -323,7 +314,7 @@ class Executions:
 
     async def _await_change(self, ids: Sequence[str], look_s: float, *, all_of_them: bool) -> None:
         """Come back when one of these runs, or all, ended here, or it is time to look at other nodes."""
-        here = [live for run_id in ids if (live := self._live.get(run_id)) is not None]
+        here = [live for run_id in ids if (live := self._live.find(run_id)) is not None]
         elsewhere = len(here) < len(ids)
         waiting = [asyncio.create_task(live.ended.wait()) for live in here]
         if not waiting:
@@ -354,29 +345,3 @@ def end_of(found: Found, resumed: int) -> NewEvent:
         facts["error"] = record.fault.to_json()
     at = record.finished_at or time.time()
     return NewEvent(found.root, record.id, "run_finished", "", facts, at=at, once=f"end {resumed}")
-
-
-class _Announced:
-    """While a run is being started: known here before its execution begins, so that it can be stopped."""
-
-    def __init__(self, executions: Executions, run_id: str) -> None:
-        self._executions = executions
-        self._live = Live(run_id)
-
-    def __enter__(self) -> None:
-        run_id = self._live.run_id
-        if run_id not in self._executions._live:
-            self._executions._starting[run_id] = self._live
-            self._executions._live[run_id] = self._live
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.get_running_loop().call_soon(self._withdraw)
-
-    def _withdraw(self) -> None:
-        """The execution has begun by now, or it is not here."""
-        run_id = self._live.run_id
-        if self._executions._starting.get(run_id) is self._live:
-            del self._executions._starting[run_id]
-            if self._executions._live.get(run_id) is self._live:
-                del self._executions._live[run_id]
-            self._live.ended.set()

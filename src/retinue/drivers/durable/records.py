@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import sqlalchemy as sa
 from dbos import PortableWorkflowError, WorkflowStatus
 
 from retinue.core.errors import UnknownRunError
 from retinue.drivers.durable.database import RunDatabase
 from retinue.drivers.durable.engine import MAX_RECOVERIES
-from retinue.workflows.runs import Fault, RunRecord, RunRequest, RunStatus
+from retinue.workflows.runs import Accept, Fault, RunRecord, RunRequest, RunStatus
 
 _STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
     "running": ("PENDING", "ENQUEUED", "DELAYED"),
@@ -23,6 +25,9 @@ _STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
 _READ = {row: status for status, rows in _STATUSES.items() for row in rows}
 
 _PAGE = 200
+_MANY = 4_000
+"""So many ids fit into one statement."""
+
 _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 
 
@@ -58,16 +63,34 @@ class RunReader:
             raise UnknownRunError(run_id)
         return found[run_id]
 
+    async def list_cancelled(self, ids: Sequence[str]) -> frozenset[str]:
+        """Those of these runs that are cancelled; for many at once, and often."""
+        query = sa.text(
+            f"SELECT workflow_uuid FROM {self._database.runs} "  # noqa: S608
+            "WHERE status = 'CANCELLED' AND workflow_uuid IN :ids"
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        found: set[str] = set()
+        for start in range(0, len(ids), _MANY):
+            some = {"ids": ids[start : start + _MANY]}
+            found |= await self._database.read(partial(_read_ids, query, some))
+        return frozenset(found)
+
     async def list_all(
-        self, status: RunStatus | None, name: str | None, children: bool, limit: int | None
+        self,
+        status: RunStatus | None,
+        name: str | None,
+        children: bool,
+        limit: int | None,
+        accept: Accept | None,
     ) -> list[RunRecord]:
         """Runs, newest first."""
         records: list[RunRecord] = []
         offset = 0
         while limit is None or len(records) < limit:
             rows = await self._read_page(status, children, offset)
+            found = (_parse_row(row).record for row in rows)
             records += [
-                found.record for found in map(_parse_row, rows) if name in (None, found.record.request.name)
+                one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
             ]
             offset += _PAGE
             if len(rows) < _PAGE:
@@ -98,14 +121,19 @@ class RunReader:
         )
 
 
-def done_with(value: Any) -> dict[str, Any]:
+def _read_ids(query: sa.Executable, parameters: Mapping[str, Any], connection: sa.Connection) -> set[str]:
+    return set(connection.execute(query, parameters).scalars())
+
+
+def done_with(value: Any, calls: int | None) -> dict[str, Any]:
     """What a done run gives the engine; the time is there because rows in SQLite have only seconds."""
-    return {"value": value, "at": time.time()}
+    return {"value": value, "at": time.time(), "calls": calls}
 
 
-def fail_with(fault: Fault) -> PortableWorkflowError:
+def fail_with(fault: Fault, calls: int | None) -> PortableWorkflowError:
     """The exception that ends a run with a fault."""
-    return PortableWorkflowError(fault.message, fault.type, code=str(time.time()), data=fault.to_json())
+    data = {**fault.to_json(), "calls": calls}
+    return PortableWorkflowError(fault.message, fault.type, code=str(time.time()), data=data)
 
 
 def find_root(run_id: str, root: str | None) -> str:
@@ -128,6 +156,7 @@ def _parse_row(row: WorkflowStatus) -> Found:
         fault=_parse_fault(row) if status == "failed" else None,
         parent_id=row.parent_workflow_id,
         forked_from=row.forked_from,
+        calls=_find_calls(row),
     )
     executor = row.executor_id if row.status == "PENDING" else None
     return Found(record, find_root(row.workflow_id, root), executor)
@@ -141,9 +170,20 @@ def _find_end(row: WorkflowStatus) -> float:
     return (row.completed_at or 0) / 1000
 
 
+def _find_calls(row: WorkflowStatus) -> int | None:
+    """What the body said at its own end; rows of before hold nothing of it."""
+    if row.status == "SUCCESS" and row.output:
+        told = row.output.get("calls")
+    elif row.status == "ERROR" and isinstance(row.error, PortableWorkflowError):
+        told = row.error.data.get("calls") if isinstance(row.error.data, Mapping) else None
+    else:
+        told = None
+    return None if told is None else int(told)
+
+
 def _parse_fault(row: WorkflowStatus) -> Fault:
     if isinstance(row.error, PortableWorkflowError) and isinstance(row.error.data, Mapping):
-        return Fault.from_json(row.error.data)
+        return Fault.from_json({key: value for key, value in row.error.data.items() if key != "calls"})
     if row.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
         message = f"its nodes died under it {MAX_RECOVERIES} times"
     else:

@@ -27,6 +27,7 @@ from retinue.drivers.durable.records import Found, RunReader
 from retinue.drivers.durable.signals import SignalTable
 from retinue.drivers.durable.slots import take_slot
 from retinue.workflows.runs import (
+    Accept,
     Body,
     RunEvent,
     RunRecord,
@@ -42,8 +43,10 @@ _log = structlog.get_logger("retinue.runs")
 FOLLOW_S = 0.15
 """How often a followed run is looked at for what other processes tell."""
 
-STOP_S = 3.0
-"""How long `cancel` waits for another node to have stopped a run; it looks once a second."""
+STOP_S = 1.5
+"""How long `cancel` waits for another node to have stopped a run; a living one does within a second."""
+
+STOP_LOOK_S = 0.05
 
 SPREAD_RUNS = 8
 """A run is started here unless another node has so many runs less."""
@@ -125,6 +128,8 @@ class DurableRuns:
         )
         stack.push_async_callback(executions.engine.close)
         stack.push_async_callback(executions.close)
+        watching = asyncio.create_task(executions.watch(), name="cancelled runs")
+        stack.callback(watching.cancel)
         pruning = asyncio.create_task(self._keep_pruned(), name="old runs")
         stack.callback(pruning.cancel)
         return executions
@@ -154,9 +159,10 @@ class DurableRuns:
         name: str | None = None,
         children: bool = False,
         limit: int | None = None,
+        accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         await self._database.prepare()
-        return tuple(await self._reader.list_all(status, name, children, limit))
+        return tuple(await self._reader.list_all(status, name, children, limit, accept))
 
     async def finish(self, run_id: str) -> RunRecord:
         found = await self._get(run_id)
@@ -255,10 +261,14 @@ class DurableRuns:
             await self._signals.forget(gone)
         return len(gone)
 
-    async def aclose(self) -> None:
-        """Let go of the runs of this process; they go on where they are taken up next."""
+    async def leave(self) -> None:
+        """Take part no longer: the runs of this process go on where they are taken up next."""
         await self._stack.aclose()
         self._executions = None
+
+    async def aclose(self) -> None:
+        """As `leave`, and close everything."""
+        await self.leave()
         self._signals.close()
         try:
             await self._events.flush()
@@ -342,16 +352,19 @@ class DurableRuns:
             self._events.add(end_of(found, told.resumed))
 
     async def _await_told_end(self, found: Found) -> None:
-        """Wait until the node that had a run has stopped it, which it tells last."""
+        """Wait until the node that had a run has stopped it and all below it, which it tells last."""
         executions = self._executions
         if found.executor is None or (executions and found.executor == executions.lease.executor):
             return
-        given_up_at = time.monotonic() + STOP_S
-        while time.monotonic() < given_up_at:
-            told = await self._events.read_told(found.record.id)
-            if f"end {told.resumed}" in told.once:
-                return
-            await asyncio.sleep(FOLLOW_S)
+        given_up_at, seen, going_on = time.monotonic() + STOP_S, 0, {found.record.id}
+        while going_on and time.monotonic() < given_up_at:
+            await asyncio.sleep(STOP_LOOK_S)
+            for event in await self._events.list_after(found.root, found.record.id, seen):
+                seen = event.seq
+                if event.kind in ("run_started", "run_resumed"):
+                    going_on.add(event.run_id)
+                elif event.kind == "run_finished":
+                    going_on.discard(event.run_id)
 
     async def _keep_pruned(self) -> None:
         while True:

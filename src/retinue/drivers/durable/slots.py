@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from retinue.drivers.files import replace_file, storage_errors
+from retinue.drivers.files import refuse_gone, replace_file, storage_errors
 
 _MAX_SLOTS = 1000
 
@@ -29,9 +29,13 @@ class Slot:
 
 @contextmanager
 def take_slot(folder: Path) -> Iterator[Slot]:
-    """Hold the lowest free slot in ``folder``; raises StateError where the folder cannot be written."""
+    """Hold the lowest free slot in ``folder``, which is made in the state's.
+
+    Raises StateError where it cannot be written, or the state's folder is gone.
+    """
+    refuse_gone(folder.parent)
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         host = _read_host(folder)
         number, lock = _lock_lowest(folder)
         free = [other for other in _list_numbers(folder) if other != number and _is_free(folder, other)]

@@ -21,6 +21,9 @@ TRANSPORT_KEYS = frozenset(
 )
 """What an entry of the other form leaves behind; every other key in it is the person's own."""
 
+TOKEN_KEYS = frozenset({"headers", "http_headers", "bearer_token_env_var", "env_http_headers"})
+"""Those of them that may say with what token the hub is asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -179,9 +182,9 @@ CLIENTS = {
         Client(
             "gemini",
             "Gemini CLI",
-            lambda at: (at.home / ".gemini" / "settings.json",),
+            lambda at: (at.folder("GEMINI_CLI_HOME", at.home) / ".gemini" / "settings.json",),
             "mcpServers",
-            "start gemini and type: /mcp",
+            "start gemini in a folder that it trusts (else it connects to nothing) and type: /mcp",
             url_key="httpUrl",
             program="gemini",
         ),
