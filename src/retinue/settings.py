@@ -170,6 +170,7 @@ class RegistryTable(_Table):
     mirrors: tuple[str, ...] = ()
     ca_file: Path | None = None
     repositories: tuple[str, ...] = ()
+    mesh: bool = False
 
 
 class _Environment(EnvSettingsSource):

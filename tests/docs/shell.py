@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import urllib3
@@ -16,9 +18,10 @@ import urllib3
 from tests.processes.running import Program, program
 from tests.services import get_program
 
-READY = {"serve": "published", "hub": " exposed to MCP clients", "run": "…"}
+READY = {"serve": "published", "hub": " exposed to MCP clients", "run": "…", "worker": "worker on"}
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
 FEW_S = 60
+_ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 
 class Shell:
@@ -35,24 +38,27 @@ class Shell:
     def type(self, command: str) -> str:
         """Run one command to its end, or until it is ready; gives its standard output."""
         background = command.endswith(" &")
-        name, *arguments = shlex.split(self.to_real(command.removesuffix(" &")))
+        words = shlex.split(self.to_real(command.removesuffix(" &")))
+        given = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
+        name, *arguments = words[len(given) :]
         if background:
             assert name == "retinue", command
-            return self.start(*arguments).output
+            return self.start(*arguments, environment=given).output
+        assert not given, command
         if name == "pkill":
             return self.kill(arguments)
         if name == "curl":
             return curl(arguments)
         programs = {"retinue": (sys.executable, "-m", "retinue"), "python": (sys.executable,)}
-        words = programs.get(name) or (get_program(name),)
-        done = subprocess.run([*words, *arguments], capture_output=True, text=True, timeout=FEW_S)
+        found = programs.get(name) or (get_program(name),)
+        done = subprocess.run([*found, *arguments], capture_output=True, text=True, timeout=FEW_S)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         self.said = done.stderr
         return done.stdout
 
-    def start(self, *arguments: str) -> Program:
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Program:
         """A command that goes on; its address takes the place of the page's."""
-        started = self._running.enter_context(program(*arguments, cwd=Path.cwd()))
+        started = self._running.enter_context(program(*arguments, cwd=Path.cwd(), environment=environment))
         started.wait_for(READY[arguments[0]])
         self._started.append((" ".join(("retinue", *arguments)), started))
         if arguments[0] == "serve":

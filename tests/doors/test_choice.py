@@ -206,10 +206,12 @@ async def balancer(ports: list[int]) -> AsyncIterator[str]:
 
 @requirement("P-18")
 async def test_replicas_behind_one_url_are_one_agent_and_any_of_them_answers(
-    system: System, wire: Wire
+    retinue_home: Path, wire: Wire
 ) -> None:
     gate, ports = Gate(8), list[int]()
-    async with balancer(ports) as url:
+    # the port of the balancer is none of theirs, so they are told that it leads to them
+    behind = open_system(State(retinue_home), doors={"hosts": ["127.0.0.1"]})
+    async with behind as system, balancer(ports) as url:
         replicas = [
             await system.start_agent(answering("plan-agent", str(n), gate=gate), shown_url=url)
             for n in range(2)

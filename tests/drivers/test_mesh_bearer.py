@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError, NotAuthenticatedError, StateDamagedError
-from retinue.drivers.joins import Join, accept_join, joined_token, parse_join, render_join
+from retinue.drivers.joins import Join, accept_join, check_joined, joined_token, parse_join, render_join
 from retinue.drivers.mesh_bearer import MESH_MEMBER, MeshBearer, key_id, mesh_key
 from tests.requirements import requirement
 
@@ -89,6 +89,21 @@ def test_a_join_carries_the_token_and_the_key(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "joined.json").stat().st_mode) == 0o600
     accept_join(tmp_path, "http://other.example.org:9000", Join("rtn_2_secret", KEY))
     assert joined_token(tmp_path, "http://hub.example.org:9000") == "rtn_1_secret"
+
+
+def test_whoever_joins_another_mesh_has_left_the_hubs_of_the_first(tmp_path: Path) -> None:
+    accept_join(tmp_path, "http://first:9000", Join("rtn_1_secret", KEY))
+    (tmp_path / "mesh.key").unlink()
+    accept_join(tmp_path, "http://second:9000", Join("rtn_2_secret", KEY[::-1]))
+    assert joined_token(tmp_path, "http://first:9000") is None
+    check_joined(tmp_path, "http://second:9000")
+
+
+@pytest.mark.parametrize(("url", "said"), [("http://hub:9000", "has not joined"), ("hub:9000", "no url")])
+def test_a_hub_that_was_not_joined_is_said_with_what_to_do(tmp_path: Path, url: str, said: str) -> None:
+    with pytest.raises(InvalidSettingError, match=said) as caught:
+        check_joined(tmp_path, url)
+    assert "retinue token new --join" in caught.value.remedy or "http://hub:9000" in caught.value.remedy
 
 
 def test_a_state_of_another_mesh_stays_what_it_is(tmp_path: Path) -> None:

@@ -354,6 +354,7 @@ async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_
     [
         ("home", "http://10.0.0.1:8001", "for http://10.0.0.1:8001"),
         ("home", "http://127.0.0.1:8001", "for http://127.0.0.1:8001"),
+        ("team", "http://10.0.0.1:8001", "for http://10.0.0.1:8001"),
         ("other", "http://127.0.0.1:8001", "s3cret"),
         ("other", "http://10.0.0.1:8001", None),
         ("third", "http://127.0.0.1:8001", None),
@@ -362,7 +363,9 @@ async def test_a_call_for_somebody_without_the_right_to_run_code_says_so_beside_
 def test_agents_of_the_mesh_get_a_token_for_their_url_and_no_other_machine_one_of_this_state(
     http: HttpClient, source: str, at: str, sent: str | None
 ) -> None:
-    peers = PeerInvoker(http, tokens={"other": "s3cret"}, mesh="home", bearer=lambda url: f"for {url}")
+    peers = PeerInvoker(
+        http, tokens={"other": "s3cret"}, mesh={"home", "team"}, bearer=lambda url: f"for {url}"
+    )
     assert peers.token_for(source, at) == sent
 
 

@@ -15,6 +15,7 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Candidate
 from retinue.mesh.guards import Passage
+from retinue.mesh.routing import is_called
 from retinue.mesh.visibility import is_visible
 
 PLAN_INPUT: Mapping[str, Any] = {
@@ -121,7 +122,7 @@ class ScriptedLookup:
         found = tuple(
             listing
             for listing in self.listings
-            if (agent is None or listing.record.name == agent)
+            if (agent is None or is_called(listing, agent))
             and (skill := listing.record.find_skill(skill_id)) is not None
             and is_visible(skill, scopes)
             and (view is None or view(listing.record.name))

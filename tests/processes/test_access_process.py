@@ -133,6 +133,58 @@ def test_an_agent_of_another_state_joins_by_a_token_and_is_called_through_the_hu
         assert join not in hub.output + served.output
 
 
+@requirement("S-17")
+def test_a_second_hub_of_the_mesh_calls_the_agents_of_the_first_also_when_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    other = {"RETINUE_HOME": str(tmp_path / "other-machine"), **CLOSED}
+    with program("serve", str(agent), cwd=tmp_path, environment=CLOSED) as served:
+        served.wait_for("published")
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=CLOSED) as first:
+            url = first.url_in("hub at")
+            arguments = ("hub", "--bare", "--port", "0", "--join", url)
+            with program(*arguments, cwd=tmp_path, environment=other) as refused:
+                assert refused.wait() == 2
+                assert "has not joined that hub" in refused.output
+            join = retinue("token", "new", "--join", "--name", "second", cwd=tmp_path)
+            with program(*arguments, cwd=tmp_path, environment={**other, "RETINUE_JOIN": join}) as second:
+                second.wait_for("1 agents")
+                token = retinue("token", "new", "--scope", "mesh", cwd=tmp_path, environment=other)
+                assert is_let_in(second.url_in("hub at"), token)
+            assert first.end() == 0
+        with program(*arguments, cwd=tmp_path, environment=other) as second:
+            # what was read before is kept, and so is what was told
+            second.wait_for("exposed to MCP clients")
+            assert is_let_in(second.url_in("hub at"), token)
+
+
+@requirement("S-17")
+def test_a_token_of_the_mesh_that_was_lured_elsewhere_opens_no_other_door(
+    tmp_path: Path, retinue_home: Path
+) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    for address in ("127.0.0.1", "0.0.0.0"):
+        arguments = ("serve", str(agent), "--host", address)
+        with program(*arguments, cwd=tmp_path, environment=CLOSED) as served:
+            served.wait_for("published")
+            url = served.url_in("one-agent")
+            bearer = MeshBearer(mesh_key(retinue_home / "keys"))
+            assert is_let_in(url, bearer.make(url))
+            for place in ("127.0.0.1:6666", "203.0.113.6:80"):
+                answer = _http.request(
+                    "POST",
+                    f"{url}/execute",
+                    body=b'{"jsonrpc":"2.0","method":"who","params":{},"id":"1"}',
+                    headers={
+                        "host": place,
+                        "authorization": f"Bearer {bearer.make(f'http://{place}')}",
+                        "content-type": "application/json",
+                    },
+                )
+                assert answer.status in (401, 403), answer.data
+
+
 def test_an_open_address_is_refused_unless_tokens_are_wanted(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     hub = ("hub", "--bare", "--host", "0.0.0.0", "--port", "0")

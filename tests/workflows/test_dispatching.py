@@ -36,3 +36,36 @@ async def test_of_two_agents_of_one_name_the_chosen_one_is_named_with_its_source
     here, there = make_listing("a"), replace(make_listing("a", url="http://far:1"), source="far")
     choice = await caller(here, there, strategy=lambda live, _: live[::-1]).choose("create_plan", scopes=MESH)
     assert (choice.agent, choice.url) == ("a@far", "http://far:1")
+
+
+async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_source_has_another_name() -> (
+    None
+):
+    far, near = make_listing("a", url="http://far:1"), make_listing("a", url="http://near:1")
+    there = caller(replace(far, source="home"), replace(near, source="http://here:9000"))
+    choice = await there.choose("create_plan", scopes=MESH)
+    assert choice.agent == "a@home"
+    for listings in (
+        [replace(near, source="home"), replace(far, source="http://there:9000")],
+        [replace(far, source="http://there:9000")],
+    ):
+        asked: list[str | None] = []
+
+        def invoker_of(listing: Listing, asked: list[str | None] = asked) -> ScriptedInvoker:
+            asked.append(listing.record.url)
+            return ScriptedInvoker()
+
+        lookup = ScriptedLookup(listings)
+        here = DispatchCaller(Dispatcher("hub", lookup, invoker_of), lookup, TraceGuard(), agent="hub")
+        outcome = await here.call(
+            choice,
+            "create_plan",
+            {"requirements": "a parser"},
+            run_id="r",
+            path="s",
+            idempotency_key="r/s",
+            timeout_s=5.0,
+            trace={"caller": "local", "rights": ["mesh"]},
+        )
+        assert outcome.error is None
+        assert asked == ["http://far:1"]

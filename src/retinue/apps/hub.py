@@ -101,16 +101,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, say: Sa
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await mesh.directory.ensure_fresh()
-        upkeep = asyncio.create_task(
-            Upkeep(
-                mesh.directory,
-                mesh.dispatcher.pulses,
-                mesh.http,
-                refresh_s=settings.directory.refresh_s,
-                probe_timeout_s=settings.timeouts.probe_s,
-                beside=mesh.prompts.refresh,
-            ).run()
-        )
+        upkeep = asyncio.create_task(Upkeep.of(mesh, settings, beside=mesh.prompts.refresh).run())
         stack.push_async_callback(end_task, upkeep)
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))

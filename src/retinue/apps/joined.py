@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from retinue.apps.parts import HOME_SOURCE
+from retinue.apps.parts import mesh_sources
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import StateError
 from retinue.drivers.http import HttpClient
@@ -63,7 +63,8 @@ class JoinedMesh:
         # what arrives here was counted by the guard at the agent's own door
         guard = TraceGuard()
         bearer = MeshBearer(state.mesh_key()).make
-        peers = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
+        of_mesh = mesh_sources(settings, state, (source.name for source in sources))
+        peers = PeerInvoker(http, signer=signer, mesh=of_mesh, bearer=bearer)
         pulses = Pulses()
         strategy = make_strategy(settings.routing.strategy, pulses)
         straight = Dispatcher(

@@ -17,9 +17,9 @@ from retinue.apps.access import hub_access
 from retinue.apps.late_runs import LateRuns
 from retinue.apps.notified import Notifications
 from retinue.apps.parts import (
-    HOME_SOURCE,
     guard_settings,
     limit_settings,
+    mesh_sources,
     named_registries,
     open_shelves,
     registry_sources,
@@ -118,7 +118,8 @@ async def open_mesh(
         events = EventBus()
         access = hub_access(settings)
         bearer = MeshBearer(state.mesh_key()).make
-        plain = PeerInvoker(http, signer=signer, mesh=HOME_SOURCE, bearer=bearer)
+        of_mesh = mesh_sources(settings, state, registries)
+        plain = PeerInvoker(http, signer=signer, mesh=of_mesh, bearer=bearer)
         mcp_peers = McpPeers(http, plain.token_for, signer)
         peers = AttendedInvoker(mcp_peers, plain)
         timeouts = timeout_settings(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from retinue.drivers.docker_credentials import DockerCredentials
@@ -77,6 +77,20 @@ def _plain(url: str) -> str:
     """The url without user, password and last slash."""
     scheme, mark, rest = url.rstrip("/").partition("://")
     return scheme + mark + rest.rpartition("@")[2] if mark else url
+
+
+def mesh_sources(settings: Settings, state: State, registries: Iterable[str]) -> frozenset[str]:
+    """Those of the named registries whose agents are of the mesh, and get its token (decision 0024).
+
+    Into the state's own and that of a hub which the state has joined only the mesh publishes; of others a
+    person has said so. Raises StateDamagedError.
+    """
+    told = {_plain(table.url) for table in settings.registry.values() if table.mesh}
+    return frozenset(
+        name
+        for name in registries
+        if name == HOME_SOURCE or _plain(name) in told or joined_token(state.keys, name) is not None
+    )
 
 
 def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:

@@ -1,4 +1,4 @@
-"""What the hub does by itself: reads the registries again and asks agents whether they are there."""
+"""What a hub or worker does by itself: reads the registries again and asks agents whether they are there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from retinue.apps.mesh import Mesh
 from retinue.drivers.http import HttpClient
 from retinue.drivers.probes import probe
 from retinue.drivers.state import State
 from retinue.mesh.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.pulse import Pulses
+from retinue.settings import Settings
 
 _log = structlog.get_logger("retinue.upkeep")
 
@@ -53,6 +55,20 @@ class Upkeep:
         self._refresh_s = refresh_s
         self._probe_timeout_s = probe_timeout_s
         self._beside = beside
+
+    @classmethod
+    def of(
+        cls, mesh: Mesh, settings: Settings, *, beside: Callable[[], Awaitable[None]] | None = None
+    ) -> Upkeep:
+        """The upkeep of a process's mesh, as configured."""
+        return cls(
+            mesh.directory,
+            mesh.dispatcher.pulses,
+            mesh.http,
+            refresh_s=settings.directory.refresh_s,
+            probe_timeout_s=settings.timeouts.probe_s,
+            beside=beside,
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

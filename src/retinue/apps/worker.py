@@ -10,6 +10,7 @@ from retinue.apps.children import say_ready
 from retinue.apps.late_runs import LateRuns
 from retinue.apps.mesh import open_mesh
 from retinue.apps.serving import Stop, end_task
+from retinue.apps.upkeep import Upkeep
 from retinue.drivers.state import State
 from retinue.mesh.events import log_line
 from retinue.mesh.listings import MemoryListings
@@ -24,6 +25,10 @@ async def run_worker(settings: Settings, state: State, say: Say) -> int:
         supervisor_line = stop.with_supervisor()
         mesh = await stack.enter_async_context(open_mesh(settings, state, MemoryListings(), durable=True))
         mesh.events.subscribe(log_line)
+        # whoever lists the agents may be gone by the time that a run comes here
+        await mesh.directory.ensure_fresh()
+        upkeep = asyncio.create_task(Upkeep.of(mesh, settings).run())
+        stack.push_async_callback(end_task, upkeep)
         assert isinstance(mesh.runs, LateRuns)
         launching = asyncio.create_task(mesh.runs.keep_launching(say))
         stack.push_async_callback(end_task, launching)

@@ -31,6 +31,16 @@ def registry_option(help_text: str, *, multiple: bool = False) -> Callable[[F], 
     )
 
 
+def join_option(command: F) -> F:
+    """``--join HUB``"""
+    return click.option(
+        "--join",
+        "hub_url",
+        metavar="HUB",
+        help="Be of the mesh of the hub at this url, on another machine, and find its agents.",
+    )(command)
+
+
 def database_option(command: F) -> F:
     """``--database URL``"""
     return click.option(

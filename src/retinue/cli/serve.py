@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import click
 
 from retinue.cli.options import registry_option
-from retinue.cli.session import open_session
+from retinue.cli.session import accept_join, open_session
 
 
 @click.command()
@@ -52,13 +51,12 @@ def serve(
     from retinue.apps.reloading import serve_reloading
     from retinue.apps.serving import run_loop
     from retinue.apps.targets import Target, load_target
-    from retinue.drivers.joins import JOIN_VARIABLE, accept_join, parse_join
 
     if stdio and (reloads or port is not None):
         raise click.UsageError("--stdio goes with neither --port nor --reload")
     session = open_session(log_level="info")
-    if hub_url is not None and (text := os.environ.pop(JOIN_VARIABLE, "")):
-        accept_join(session.state.keys, hub_url, parse_join(text))
+    if hub_url is not None:
+        accept_join(session.state, hub_url)
     if stdio:
         from retinue.apps.stdio import claim_stdio, serve_on_stdio
 

@@ -43,6 +43,17 @@ class Session:
                 raise
 
 
+def accept_join(state: State, hub_url: str) -> None:
+    """Make ``state`` one of the mesh of the hub at ``hub_url`` where RETINUE_JOIN says how.
+
+    Raises InvalidSettingError.
+    """
+    from retinue.drivers import joins
+
+    if text := os.environ.pop(joins.JOIN_VARIABLE, ""):
+        joins.accept_join(state.keys, hub_url, joins.parse_join(text))
+
+
 def find_state() -> State:
     """The state folder of this command; nothing is made."""
     from retinue.drivers.state import State, find_state_folder
@@ -50,14 +61,26 @@ def find_state() -> State:
     return State(find_state_folder(os.environ, Path.cwd()))
 
 
-def open_session(flags: Mapping[str, Any] | None = None, *, log_level: str = "warning") -> Session:
-    """Read the settings with ``flags`` over them, make the state folder, and log to standard error."""
+def open_session(
+    flags: Mapping[str, Any] | None = None, *, log_level: str = "warning", joins: str | None = None
+) -> Session:
+    """Read the settings with ``flags`` over them, make the state folder, and log to standard error.
+
+    ``joins`` is the hub of another machine: its mesh becomes this state's, and its registry the first of
+    the configured ones. Raises InvalidSettingError where RETINUE_JOIN neither says nor said how.
+    """
     from retinue.apps.logs import configure_logs
     from retinue.settings import load_settings
 
     configure_logs("debug" if os.environ.get(DEBUG_VARIABLE) else log_level)
     settings, state = load_settings(flags), find_state()
     state.prepare()
+    if joins is not None:
+        from retinue.drivers.joins import check_joined
+
+        accept_join(state, joins)
+        check_joined(state.keys, joins)
+        settings = settings.model_copy(update={"registries": (joins, *settings.registries)})
     return Session(settings, state)
 
 

@@ -54,7 +54,8 @@ def new(
 
     Scopes: exposed = the skills exposed to clients; mesh = those of the mesh as well; runs_code = also
     skills that run code. With --join it is all of them, and carries the key of the mesh: set it as
-    RETINUE_JOIN on the other machine, for "retinue serve TARGET --join HUB".
+    RETINUE_JOIN on the other machine, for "retinue serve TARGET --join HUB", "retinue worker --join HUB"
+    or "retinue hub --join HUB".
     """
     from retinue.drivers.joins import Join, render_join
     from retinue.drivers.tokens import SCOPES

@@ -63,16 +63,29 @@ def accept_join(keys: Path, hub_url: str, join: Join) -> None:
 
     Raises InvalidSettingError when the state is of another mesh already.
     """
-    adopt_mesh_key(keys, join.key)
+    is_new = adopt_mesh_key(keys, join.key)
     path = keys / _FILE
     with storage_errors(path), FileLock(keys / ".lock"):
-        joined = {**_read(path), _origin(hub_url): join.token}
+        # hubs that were joined with another key are of another mesh
+        joined = {**({} if is_new else _read(path)), _origin(hub_url): join.token}
         replace_file(path, orjson.dumps(joined), mode=0o600)
 
 
 def joined_token(keys: Path, url: str) -> str | None:
     """The token for the hub at ``url``, None where this state has not joined it."""
     return _read(keys / _FILE).get(_origin(url))
+
+
+def check_joined(keys: Path, url: str) -> None:
+    """Raises InvalidSettingError where this state has not joined the hub at ``url``."""
+    if "://" not in url:
+        raise InvalidSettingError("--join", f"{url!r} is no url", remedy=f"write http://{url}")
+    if joined_token(keys, url) is None:
+        raise InvalidSettingError(
+            "--join",
+            "this state has not joined that hub",
+            remedy=f"set {JOIN_VARIABLE} to what this prints on the hub's machine: retinue token new --join",
+        )
 
 
 def _origin(url: str) -> str:

@@ -97,7 +97,7 @@ class JwtReader:
         self._remembered: OrderedDict[bytes, Mapping[str, Any]] = OrderedDict()
         self._remembered_for: object = None
 
-    async def read(self, token: bytes, host: str) -> Principal | None:
+    async def read(self, token: bytes, place: str) -> Principal | None:
         """Who sends this token; None where it has not the form of a JWT.
 
         Raises NotAuthenticatedError with the reason, InsufficientScopeError when it opens nothing here.

@@ -53,15 +53,18 @@ def mesh_key(keys: Path) -> bytes:
     return key
 
 
-def adopt_mesh_key(keys: Path, key: bytes) -> None:
-    """Make this state one of the mesh with this key; raises InvalidSettingError when it is of another."""
+def adopt_mesh_key(keys: Path, key: bytes) -> bool:
+    """Make this state one of the mesh with this key; False where it was that before.
+
+    Raises InvalidSettingError when it is of another.
+    """
     path = keys / _FILE
     with storage_errors(path):
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(keys / ".lock"):
             held = _read(path)
             if held == key:
-                return
+                return False
             if held is not None:
                 raise InvalidSettingError(
                     "RETINUE_JOIN",
@@ -69,6 +72,7 @@ def adopt_mesh_key(keys: Path, key: bytes) -> None:
                     remedy=f"use a state folder of its own (RETINUE_HOME), or remove {path}",
                 )
             replace_file(path, key, mode=0o600)
+            return True
 
 
 def key_id(key: bytes) -> str:
@@ -101,8 +105,8 @@ class MeshBearer:
         self._made[host] = (now, token)
         return token
 
-    async def read(self, token: bytes, host: str) -> Principal | None:
-        """The mesh's member who sends this to ``host``; None where it is no such token.
+    async def read(self, token: bytes, place: str) -> Principal | None:
+        """The mesh's member who sends this to ``place``; None where it is no such token.
 
         Raises NotAuthenticatedError for one of another mesh, for another place, or past its time.
         """
@@ -113,8 +117,11 @@ class MeshBearer:
             raise NotAuthenticatedError(
                 "this token of the mesh is out of date", remedy="do the clocks of both machines agree?"
             )
-        if audience != host:
-            raise NotAuthenticatedError("this token of the mesh is for another place")
+        if audience != place:
+            raise NotAuthenticatedError(
+                "this token of the mesh is for another place",
+                remedy="where a proxy or another address leads here: name it in doors.hosts",
+            )
         return MESH_MEMBER
 
     def _verify(self, token: bytes) -> tuple[float, str]:

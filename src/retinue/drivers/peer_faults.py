@@ -13,7 +13,7 @@ def check_not_refused(agent: str, status: int) -> None:
     if status in _REFUSED:
         raise NotAuthenticatedError(
             f"agent {agent} refused the caller ({status})",
-            remedy="start it on the same state folder, or give it the same token",
+            remedy="let its machine join this mesh (retinue token new --join), or see registry.NAME.mesh",
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -50,7 +50,7 @@ class PeerInvoker:
     """Runs skills of agents elsewhere; ``signer`` vouches for the trace that goes with each call.
 
     ``tokens`` are by source: one is sent to the agents of that source and to no others, nor beyond this
-    machine. To agents of the source ``mesh`` goes what ``bearer`` makes for their url, on any machine.
+    machine. To agents of the sources ``mesh`` goes what ``bearer`` makes for their url, on any machine.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class PeerInvoker:
         *,
         signer: Signer | None = None,
         tokens: Mapping[str, str] | None = None,
-        mesh: str | None = None,
+        mesh: Collection[str] = (),
         bearer: Callable[[str], str] | None = None,
     ) -> None:
         self._http = http
         self._signer = signer
         self._tokens = dict(tokens or {})
-        self._mesh = mesh
+        self._mesh = frozenset(mesh)
         self._bearer = bearer
 
     async def invoke(
@@ -91,7 +91,7 @@ class PeerInvoker:
 
     def token_for(self, source: str, url: str) -> str | None:
         """What to send to an agent of ``source`` at ``url``."""
-        if self._bearer is not None and source == self._mesh:
+        if self._bearer is not None and source in self._mesh:
             return self._bearer(url)
         return self._tokens.get(source) if is_loopback(url) else None
 

@@ -172,7 +172,7 @@ class KnownTokens:
         self._tokens: Mapping[str, tuple[IssuedToken, Principal]] = {}
         self._noted: dict[str, float] = {}
 
-    async def read(self, token: bytes, host: str) -> Principal | None:
+    async def read(self, token: bytes, place: str) -> Principal | None:
         """Who sends this token; None where it is none of these. Raises NotAuthenticatedError when expired.
 
         The id in the token finds the entry; its hash is compared in constant time.

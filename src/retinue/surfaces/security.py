@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -36,7 +36,7 @@ from retinue.protocols.jsonrpc import render_error
 from retinue.protocols.rights import apply_rights
 from retinue.surfaces.challenges import DISCOVERY_PATHS, ProtectedResource, challenging
 from retinue.surfaces.faults import execute_fault, rest_fault
-from retinue.surfaces.hosts import fold, host_name, is_address, is_loopback
+from retinue.surfaces.hosts import fold, host_name, is_address, is_loopback, names_socket
 
 Headers = Mapping[bytes, bytes]
 
@@ -85,10 +85,11 @@ class DoorSettings:
 class TokenReader(Protocol):
     """Knows the tokens of one kind (``drivers.tokens``, ``drivers.jwt_tokens``, ``drivers.mesh_bearer``)."""
 
-    async def read(self, token: bytes, host: str) -> Principal | None:
-        """Who sends this token to ``host`` (the Host header, lower case); None where it is of another kind.
+    async def read(self, token: bytes, place: str) -> Principal | None:
+        """Who sends this token; None where it is of another kind.
 
-        Raises an AccessError that says why it is not taken.
+        ``place`` is the Host header, lower case, where it means the socket at which the request came in,
+        else "". Raises an AccessError that says why it is not taken.
         """
 
 
@@ -149,6 +150,7 @@ class Doorkeeper:
         self._settings = settings or DoorSettings()
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
+        self._names = frozenset(map(fold, self._settings.hosts)) - _ANY_ADDRESS
         self._hosts = {fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
         # Whoever names us by address has asked no name server, so nobody can have answered for us.
         self._any_address = self._settings.host in _ANY_ADDRESS
@@ -169,7 +171,7 @@ class Doorkeeper:
             if self._settings.anonymous and b"authorization" not in headers:
                 principal = ANONYMOUS
             else:
-                principal = await self.authenticate(headers, scope["path"])
+                principal = await self.authenticate(headers, scope["path"], scope.get("server"))
             self._check_body(scope, headers)
         except RetinueError as error:
             challenge = self._challenge(scope, headers, error)
@@ -186,9 +188,11 @@ class Doorkeeper:
             # With a Content-Length the server itself holds the client to it.
             await self._app(scope, receive, send)
 
-    async def authenticate(self, headers: Headers, path: str = "/") -> Principal:
-        """Who sends this request; raises NotAuthenticatedError for an unknown token, or for none at all
-        where one is wanted, and what a reader of tokens raises."""
+    async def authenticate(
+        self, headers: Headers, path: str = "/", server: Sequence[Any] | None = None
+    ) -> Principal:
+        """Who sends this request to the socket ``server``; raises NotAuthenticatedError for an unknown token,
+        or for none at all where one is wanted, and what a reader of tokens raises."""
         authorization = headers.get(b"authorization")
         token = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
@@ -196,18 +200,19 @@ class Doorkeeper:
         elif authorization is not None and _is_registry(path):
             token = _read_password(authorization) or None
         if token is not None:
-            return apply_rights(await self._find(token, headers), headers)
+            return apply_rights(await self._find(token, headers, server), headers)
         if self._settings.anonymous or path == "/health" or path.startswith(DISCOVERY_PATHS):
             return ANONYMOUS
         raise NotAuthenticatedError("a bearer token is wanted here", remedy="ask whoever runs it for a token")
 
-    async def _find(self, token: bytes, headers: Headers) -> Principal:
+    async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
         found = self._tokens.find(token)
         if found is not None:
             return found
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        host = headers.get(b"host", b"")
+        place = host.decode("latin-1").lower() if names_socket(host, server, self._names) else ""
         for reader in self._readers:
-            found = await reader.read(token, host)
+            found = await reader.read(token, place)
             if found is not None:
                 return found
         raise NotAuthenticatedError(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext
+from retinue.core.errors import LookupFailedError
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
@@ -112,20 +113,33 @@ class DispatchCaller:
             calls_left=origin.get("calls_left"),
             seconds_left=timeout_s,
         )
+        scopes = frozenset(origin.get("rights", ()))
         call = Call(
             id=idempotency_key,
             skill=skill,
             arguments=arguments,
-            principal=Principal(str(origin.get("caller", "run")), "run", frozenset(origin.get("rights", ()))),
+            principal=Principal(str(origin.get("caller", "run")), "run", scopes),
             door="workflow",
             trace=outgoing,
-            agent=choice.agent,
+            agent=await self._name_here(choice, skill, scopes),
             deadline=asyncio.get_running_loop().time() + timeout_s,
             idempotency_key=idempotency_key,
             run_step=f"{run_id}/{path}",
         )
         with Departure(outgoing, guard=self._guard):
             return await self._calls.dispatch(call, _CHANNEL)
+
+    async def _name_here(self, choice: Choice, skill: str, scopes: frozenset[str]) -> str:
+        """What the chosen agent is called in this process: on another machine its source has another name."""
+        name = choice.agent.partition("@")[0]
+        try:
+            found = await self._lookup.resolve_skill(skill, scopes, agent=name)
+        except LookupFailedError:
+            return choice.agent
+        same = next((one for one in found if one.url == choice.url), None)
+        if same is None:
+            return choice.agent
+        return name if len(found) == 1 else f"{name}@{same.source}"
 
 
 def _trace_of(origin: Mapping[str, Any]) -> TraceContext:
