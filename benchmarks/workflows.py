@@ -226,7 +226,7 @@ def _open_runs(body: Any, database: str, folder: Path, lease_s: float = 15.0) ->
 
 
 async def _start(runs: Any, run_id: str) -> None:
-    from retinue.workflows.runs import RunRequest
+    from retinue.workflows.run_records import RunRequest
 
     await runs.start(RunRequest("bench", {}, None), run_id=run_id)
 

@@ -9,7 +9,7 @@ from retinue.core.call import ANONYMOUS, LOCAL, Principal
 from retinue.core.errors import NotAllowedError, UnknownRunError
 from retinue.surfaces.security import LOCAL_TOKEN
 from retinue.workflows.memory import MemoryRuns
-from retinue.workflows.runs import RunRecord, RunRequest
+from retinue.workflows.run_records import RunRecord, RunRequest
 
 LIMITED = Principal("token:x", "token", LOCAL_TOKEN.scopes, ("bench-*",))
 

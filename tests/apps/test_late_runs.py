@@ -11,7 +11,8 @@ import pytest
 from retinue.apps.late_runs import LateRuns
 from retinue.drivers.state import State
 from retinue.settings import Settings
-from retinue.workflows.runs import RunContext, RunRequest
+from retinue.workflows.run_records import RunRequest
+from retinue.workflows.runs import RunContext
 
 
 async def body(context: RunContext, request: RunRequest) -> Any:

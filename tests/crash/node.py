@@ -23,14 +23,16 @@ from retinue.workflows.caller import Choice
 from retinue.workflows.engine import Interpreter
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
-from retinue.workflows.runs import (
+from retinue.workflows.run_records import (
     Child,
     ChildOutcome,
+    RunRequest,
+    StepOutcome,
+)
+from retinue.workflows.runs import (
     Count,
     Effect,
     RunContext,
-    RunRequest,
-    StepOutcome,
     WaitMode,
 )
 from tests.workflows.shapes import Shape

@@ -18,7 +18,8 @@ import pytest
 
 from retinue.core.errors import UnknownRunError
 from retinue.drivers.durable.runs import DurableRuns
-from retinue.workflows.runs import RunContext, RunRecord, RunRequest, Runs
+from retinue.workflows.run_records import RunRecord, RunRequest
+from retinue.workflows.runs import RunContext, Runs
 from retinue.workflows.tree import list_effects
 from tests.crash.conftest import Start
 from tests.crash.node import Plan

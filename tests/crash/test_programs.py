@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from retinue.drivers.durable.runs import DurableRuns
-from retinue.workflows.runs import RunContext, RunRecord, RunRequest
+from retinue.workflows.run_records import RunRecord, RunRequest
+from retinue.workflows.runs import RunContext
 from tests.processes.running import Program, execute, program, wait_until
 
 AGENT = '''

@@ -13,7 +13,7 @@ from retinue.workflows.loading import load_definition
 from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.memory_caller import MemoryCaller
 from retinue.workflows.orchestrator import Orchestrator
-from retinue.workflows.runs import RunEvent, RunRecord
+from retinue.workflows.run_records import RunEvent, RunRecord
 
 
 @dataclass

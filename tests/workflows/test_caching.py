@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.workflows.caching import Kept, MemoryCache, cache_key
-from retinue.workflows.runs import RunRecord
+from retinue.workflows.run_records import RunRecord
 from retinue.workflows.tree import draw_tree
 from tests.workflows.running import Bench
 

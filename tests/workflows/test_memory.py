@@ -9,7 +9,8 @@ import pytest
 
 from retinue.core.errors import UnknownRunError
 from retinue.workflows.memory import MemoryRuns
-from retinue.workflows.runs import RunContext, RunRequest
+from retinue.workflows.run_records import RunRequest
+from retinue.workflows.runs import RunContext
 
 
 def ask(value: Any = None) -> RunRequest:

@@ -18,14 +18,13 @@ from retinue.core.errors import (
     UnknownRunError,
     UnknownStepError,
 )
-from retinue.workflows.runs import (
+from retinue.workflows.run_records import (
     Child,
-    RunContext,
     RunEvent,
     RunRequest,
-    Runs,
     StepOutcome,
 )
+from retinue.workflows.runs import RunContext, Runs
 from tests.workflows.implementations import Open
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retinue.core.errors import AgentUnreachableError, BusyError, NotAllowedError
-from retinue.workflows.runs import RunEvent, StepOutcome, StepRecord
+from retinue.workflows.run_records import RunEvent, StepOutcome, StepRecord
 from retinue.workflows.tree import draw_tree, list_effects
 from tests.workflows.running import Bench, failing
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from retinue.core.call import Principal
 from retinue.core.errors import NotAllowedError, UnknownRunError
 from retinue.mesh.visibility import covers
-from retinue.workflows.runs import RunRecord, Runs
+from retinue.workflows.run_records import RunRecord
+from retinue.workflows.runs import Runs
 
 _WITHIN_A_PROCESS = frozenset({"private"})
 """A right that no run has: it may go on in another process."""

@@ -21,7 +21,7 @@ from retinue.workflows.dispatching import render_origin
 from retinue.workflows.loading import load
 from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
 from retinue.workflows.overrides import apply_overrides
-from retinue.workflows.runs import RunRecord
+from retinue.workflows.run_records import RunRecord
 from retinue.workflows.shelf import Library, Stored
 
 Json = dict[str, Any]

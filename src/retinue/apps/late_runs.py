@@ -12,7 +12,14 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.drivers.state import State
 from retinue.settings import Settings
-from retinue.workflows.runs import Accept, Body, RunEvent, RunRecord, RunRequest, RunStatus, StepRecord
+from retinue.workflows.run_records import (
+    RunEvent,
+    RunRecord,
+    RunRequest,
+    RunStatus,
+    StepRecord,
+)
+from retinue.workflows.runs import Accept, Body
 
 if TYPE_CHECKING:
     from retinue.drivers.durable.runs import DurableRuns

@@ -12,7 +12,12 @@ from typing import Any
 
 from retinue.core.errors import StepFailedError
 from retinue.workflows.frame import Frame
-from retinue.workflows.runs import Child, ChildOutcome, Fault, RunRequest
+from retinue.workflows.run_records import (
+    Child,
+    ChildOutcome,
+    Fault,
+    RunRequest,
+)
 from retinue.workflows.spending import Origin
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from retinue.workflows.runs import copy_json
+from retinue.workflows.json_copies import copy_json
 
 KEPT_RESULTS = 100
 """SPEC 3, defaults where the seed is silent: 100 entries, first in, first out."""

@@ -10,15 +10,13 @@ from retinue.mesh.roles import parse_role
 from retinue.workflows.caller import Choice
 from retinue.workflows.calls import Ask, CallSteps
 from retinue.workflows.chaining import chain_arguments
-from retinue.workflows.definition import DEFAULT_ROLE, Step
+from retinue.workflows.definition import AUTO, DEFAULT_ROLE, Step
 from retinue.workflows.frame import Frame, Result
 from retinue.workflows.notes import fail
 from retinue.workflows.prompting import address_prompt, default_prompt
 from retinue.workflows.step_parts import read_cache_ttl
 from retinue.workflows.templates import parse_condition, render_value
 from retinue.workflows.texts import text_of
-
-AUTO = "auto"
 
 
 async def run_call(frame: Frame, step: Step, path: str) -> Result:

@@ -27,7 +27,7 @@ from retinue.workflows.caching import cache_key
 from retinue.workflows.caller import Choice
 from retinue.workflows.frame import Frame, Result, overdue
 from retinue.workflows.notes import below, fail, note
-from retinue.workflows.runs import Fault, StepOutcome
+from retinue.workflows.run_records import Fault, StepOutcome
 from retinue.workflows.spending import StepSpending
 from retinue.workflows.step_parts import Retry
 from retinue.workflows.texts import is_no_answer, is_nothing

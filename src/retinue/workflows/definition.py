@@ -34,6 +34,9 @@ DEFAULT_STEP_TIMEOUT_S = 300.0
 DEFAULT_ROLE = "execute"
 """SPEC 3, defaults where the seed is silent."""
 
+AUTO = "auto"
+"""In the place of an agent's or a role's name: the choice is left open."""
+
 StepKind = Literal["skill", "role", "parallel", "loop", "foreach", "switch", "workflow", "wait_for"]
 NAMED_KINDS: tuple[StepKind, ...] = (
     "skill",

@@ -18,7 +18,7 @@ from retinue.mesh.guards import Departure, TraceGuard, fresh_trace, go_deeper
 from retinue.mesh.routing import Strategy, first, order_candidates
 from retinue.workflows.caller import Choice
 from retinue.workflows.role_choice import Agents, NoAgents, RoleChoice
-from retinue.workflows.runs import RunRequest
+from retinue.workflows.run_records import RunRequest
 
 _CHANNEL = NullChannel()
 _MAX_HOP = 200

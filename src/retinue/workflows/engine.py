@@ -17,7 +17,8 @@ from retinue.workflows.caching import cache_key
 from retinue.workflows.caller import Caller
 from retinue.workflows.definition import Definition, iterate_steps
 from retinue.workflows.frame import Tools
-from retinue.workflows.runs import RunContext, RunRequest
+from retinue.workflows.run_records import RunRequest
+from retinue.workflows.runs import RunContext
 from retinue.workflows.scope import Scope, nearest_output
 from retinue.workflows.step_parts import DEFAULT_CACHE_TTL_S, Settings
 from retinue.workflows.walk import Walk

@@ -13,7 +13,8 @@ from retinue.workflows.caller import Caller
 from retinue.workflows.definition import Step, step_to_json
 from retinue.workflows.needs import find_needs
 from retinue.workflows.notes import below, fail
-from retinue.workflows.runs import Fault, RunContext, RunRequest
+from retinue.workflows.run_records import Fault, RunRequest
+from retinue.workflows.runs import RunContext
 from retinue.workflows.scope import Scope
 from retinue.workflows.spending import Spending
 from retinue.workflows.step_parts import Settings

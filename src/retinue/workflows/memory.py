@@ -17,11 +17,10 @@ from typing import Any
 import orjson
 
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
+from retinue.workflows.json_copies import copy_json
 from retinue.workflows.memory_context import MemoryContext
 from retinue.workflows.memory_state import EventLog, Run, Services
-from retinue.workflows.runs import (
-    Accept,
-    Body,
+from retinue.workflows.run_records import (
     Fault,
     RunEvent,
     RunRecord,
@@ -29,8 +28,8 @@ from retinue.workflows.runs import (
     RunStatus,
     StepOutcome,
     StepRecord,
-    copy_json,
 )
+from retinue.workflows.runs import Accept, Body
 
 KEPT_RUNS = 1_000
 """How many ended runs stay readable; the oldest go first, with their children."""

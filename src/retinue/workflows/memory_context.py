@@ -10,18 +10,19 @@ from typing import Any
 
 import orjson
 
+from retinue.workflows.json_copies import copy_json, encode_json
 from retinue.workflows.memory_state import Entry, Run, Services
-from retinue.workflows.runs import (
+from retinue.workflows.run_records import (
     Child,
     ChildOutcome,
+    RunRequest,
+    StepOutcome,
+)
+from retinue.workflows.runs import (
     Count,
     DurableRuleError,
     Effect,
-    RunRequest,
-    StepOutcome,
     WaitMode,
-    copy_json,
-    encode_json,
 )
 from retinue.workflows.turns import Turns, run_effect
 

@@ -8,7 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.workflows.runs import EventKind, RunEvent, RunRecord, RunRequest
+from retinue.workflows.run_records import (
+    EventKind,
+    RunEvent,
+    RunRecord,
+    RunRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from retinue.workflows.chaining import chain_arguments
 from retinue.workflows.definition import Step
 from retinue.workflows.frame import Frame, Result
 from retinue.workflows.notes import fail
-from retinue.workflows.runs import RunRequest
+from retinue.workflows.run_records import RunRequest
 from retinue.workflows.templates import render_value
 
 

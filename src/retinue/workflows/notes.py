@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.errors import RetinueError, StepFailedError
-from retinue.workflows.runs import Fault, RunContext
+from retinue.workflows.run_records import Fault
+from retinue.workflows.runs import RunContext
 
 _TIMEOUT_S = 60.0
 

@@ -9,7 +9,8 @@ from typing import Any
 from retinue.core.errors import InvalidParametersError
 from retinue.mesh.schema import compile_schema
 from retinue.workflows.definition import Definition
-from retinue.workflows.runs import RunRecord, RunRequest, Runs
+from retinue.workflows.run_records import RunRecord, RunRequest
+from retinue.workflows.runs import Runs
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 """What stored workflows see (DESIGN 2, visibility); an inline one has its sender's view."""

@@ -16,13 +16,13 @@ from retinue.workflows.branches import (
     read_error,
     run_branches,
 )
-from retinue.workflows.call_steps import AUTO, read_role
+from retinue.workflows.call_steps import read_role
 from retinue.workflows.caller import Choice
-from retinue.workflows.definition import Step
+from retinue.workflows.definition import AUTO, Step
 from retinue.workflows.frame import Frame, Result
 from retinue.workflows.modes import MERGE_ROLES, Electorate, settle
 from retinue.workflows.notes import fail
-from retinue.workflows.runs import Fault
+from retinue.workflows.run_records import Fault
 from retinue.workflows.scope import Entry
 from retinue.workflows.texts import is_nothing
 from retinue.workflows.voting import Ballot, count_votes

@@ -19,7 +19,7 @@ from retinue.workflows.chaining import chain_arguments
 from retinue.workflows.definition import DEFAULT_STEP_TIMEOUT_S, Step
 from retinue.workflows.durations import parse_duration
 from retinue.workflows.frame import Frame, Result
-from retinue.workflows.runs import Fault
+from retinue.workflows.run_records import Fault
 from retinue.workflows.scope import Scope
 from retinue.workflows.step_parts import Compensation, Retry
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.mesh.budget import Budget
-from retinue.workflows.runs import ChildOutcome, StepOutcome
+from retinue.workflows.run_records import ChildOutcome, StepOutcome
 
 Origin = Mapping[str, Any]
 """What a run was started with (``dispatching.render_origin``); ``calls_left`` is what it may cause."""

@@ -9,8 +9,7 @@ from typing import Any
 from retinue.core.errors import SchemaRefusedError, UnknownRoleError
 from retinue.mesh.roles import parse_role
 from retinue.mesh.schema import check_schema
-from retinue.workflows.call_steps import AUTO
-from retinue.workflows.definition import NAMED_KINDS, Definition, Step, iterate_steps
+from retinue.workflows.definition import AUTO, NAMED_KINDS, Definition, Step, iterate_steps
 from retinue.workflows.documents import Document, Path
 from retinue.workflows.reference_checks import ReferenceChecks, View
 from retinue.workflows.step_kinds import misplaced_keys

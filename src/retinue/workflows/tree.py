@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.workflows.runs import RunEvent, StepRecord
+from retinue.workflows.run_records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
 _TRY = re.compile(r"(?:@\d+|/again)+$")

@@ -14,7 +14,9 @@ from retinue.core.errors import (
     ExecutionFailedError,
     RetinueError,
 )
-from retinue.workflows.runs import Count, DurableRuleError, Effect, Fault, StepOutcome, copy_json
+from retinue.workflows.json_copies import copy_json
+from retinue.workflows.run_records import Fault, StepOutcome
+from retinue.workflows.runs import Count, DurableRuleError, Effect
 
 
 class Turns:

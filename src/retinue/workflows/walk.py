@@ -16,7 +16,8 @@ from retinue.workflows.nested_steps import run_workflow
 from retinue.workflows.nesting_steps import run_foreach, run_loop, run_switch
 from retinue.workflows.notes import fail, note
 from retinue.workflows.parallel_steps import run_parallel
-from retinue.workflows.runs import RunContext, RunRequest
+from retinue.workflows.run_records import RunRequest
+from retinue.workflows.runs import RunContext
 from retinue.workflows.saga import compensate, note_done
 from retinue.workflows.scope import Scope
 from retinue.workflows.step_parts import Settings

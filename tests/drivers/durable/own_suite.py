@@ -11,7 +11,8 @@ import pytest
 
 from retinue.core.errors import StateError, UnknownRunError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
-from retinue.workflows.runs import Body, RunContext, RunRequest
+from retinue.workflows.run_records import RunRequest
+from retinue.workflows.runs import Body, RunContext
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 

@@ -18,19 +18,17 @@ from retinue.core.errors import StateError, UnknownRunError
 from retinue.drivers.durable.engine import RUN, describe_mismatch
 from retinue.drivers.durable.leases import Lease
 from retinue.drivers.durable.signals import SignalTable
-from retinue.workflows.runs import (
+from retinue.workflows.json_copies import copy_json
+from retinue.workflows.run_records import (
     Child,
     ChildOutcome,
-    Count,
-    Effect,
     EventKind,
     Fault,
     RunRecord,
     RunRequest,
     StepOutcome,
-    WaitMode,
-    copy_json,
 )
+from retinue.workflows.runs import Count, Effect, WaitMode
 from retinue.workflows.turns import Turns, run_effect, step_timed_out
 
 SHORT_SLEEP_S = 1.0

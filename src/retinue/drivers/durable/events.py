@@ -19,7 +19,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.drivers.durable.database import RunDatabase
-from retinue.workflows.runs import EventKind, RunEvent
+from retinue.workflows.run_records import EventKind, RunEvent
 
 _log = structlog.get_logger("retinue.runs")
 

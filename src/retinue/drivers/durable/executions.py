@@ -25,14 +25,9 @@ from retinue.drivers.durable.live import Live, LiveRuns
 from retinue.drivers.durable.records import Found, RunReader, done_with, fail_with, find_root
 from retinue.drivers.durable.signals import SignalTable
 from retinue.workflows.dispatching import is_begun_by_agent
-from retinue.workflows.runs import (
-    Body,
-    Fault,
-    RunRecord,
-    RunRequest,
-    WaitMode,
-    copy_json,
-)
+from retinue.workflows.json_copies import copy_json
+from retinue.workflows.run_records import Fault, RunRecord, RunRequest
+from retinue.workflows.runs import Body, WaitMode
 
 _log = structlog.get_logger("retinue.runs")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.drivers.durable.events import EventTable, NewEvent, Told
-from retinue.workflows.runs import EventKind
+from retinue.workflows.run_records import EventKind
 
 
 @dataclass(eq=False)

@@ -14,7 +14,13 @@ from dbos import PortableWorkflowError, WorkflowStatus
 from retinue.core.errors import UnknownRunError
 from retinue.drivers.durable.database import RunDatabase
 from retinue.drivers.durable.engine import MAX_RECOVERIES
-from retinue.workflows.runs import Accept, Fault, RunRecord, RunRequest, RunStatus
+from retinue.workflows.run_records import (
+    Fault,
+    RunRecord,
+    RunRequest,
+    RunStatus,
+)
+from retinue.workflows.runs import Accept
 
 _STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
     "running": ("PENDING", "ENQUEUED", "DELAYED"),

@@ -26,17 +26,16 @@ from retinue.drivers.durable.leases import Lease, queue_of
 from retinue.drivers.durable.records import Found, RunReader
 from retinue.drivers.durable.signals import SignalTable
 from retinue.drivers.durable.slots import take_slot
-from retinue.workflows.runs import (
-    Accept,
-    Body,
+from retinue.workflows.json_copies import copy_json
+from retinue.workflows.run_records import (
     RunEvent,
     RunRecord,
     RunRequest,
     RunStatus,
     StepOutcome,
     StepRecord,
-    copy_json,
 )
+from retinue.workflows.runs import Accept, Body
 
 _log = structlog.get_logger("retinue.runs")
 
