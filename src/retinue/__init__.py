@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from retinue.core.errors import RetinueError, UnknownSkillError
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.mesh.directory import Directory
-    from retinue.workflows.definition import Definition as Workflow
+    from retinue.workflows.definitions.definition import Definition as Workflow
 
 __all__ = [
     "Agent",
@@ -48,7 +48,7 @@ _HOMES = {
     "Skill": "retinue.core.record",
     "Trait": "retinue.core.record",
     "UnknownSkillError": "retinue.core.errors",
-    "Workflow": "retinue.workflows.definition",
+    "Workflow": "retinue.workflows.definitions.definition",
     "current_context": "retinue.authoring.context",
     "discover_agent": "retinue.apps.discovery",
     "open_directory": "retinue.apps.discovery",

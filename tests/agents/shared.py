@@ -6,11 +6,11 @@ from typing import Any
 
 from retinue.agents import builder, planner, tester
 from retinue.authoring.agent import Agent
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.loading import load_builtin
-from retinue.workflows.memory import MemoryRuns
-from retinue.workflows.memory_caller import MemoryCaller
+from retinue.workflows.definitions.loading import load_builtin
+from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.twin.caller import MemoryCaller
+from retinue.workflows.twin.runs import MemoryRuns
 
 AGENTS = (planner.agent, builder.agent, tester.agent)
 

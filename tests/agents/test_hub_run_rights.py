@@ -8,8 +8,8 @@ from retinue.agents.hub_run_rights import check_unlimited, get_reached, reach_of
 from retinue.core.call import ANONYMOUS, LOCAL, Principal
 from retinue.core.errors import NotAllowedError, UnknownRunError
 from retinue.surfaces.security import LOCAL_TOKEN
-from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.run_records import RunRecord, RunRequest
+from retinue.workflows.twin.runs import MemoryRuns
 
 LIMITED = Principal("token:x", "token", LOCAL_TOKEN.scopes, ("bench-*",))
 

@@ -20,8 +20,7 @@ from retinue.core.call import Outcome
 from retinue.core.errors import BusyError
 from retinue.drivers.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.caller import Choice
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.memory_caller import MemoryCaller
+from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.run_records import (
     Child,
@@ -35,6 +34,7 @@ from retinue.workflows.runs import (
     RunContext,
     WaitMode,
 )
+from retinue.workflows.twin.caller import MemoryCaller
 from tests.workflows.shapes import Shape
 
 END_S = 600.0

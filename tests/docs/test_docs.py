@@ -30,8 +30,8 @@ from retinue.protocols import json_values, jsonrpc
 from retinue.settings import Settings, load_settings
 from retinue.surfaces import execute
 from retinue.surfaces.faults import execute_fault, list_error_classes
-from retinue.workflows import step_checks
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions import step_checks
+from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables
 from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, ROOT, list_sections, table_rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
 from tests.docs.pages import README, Section, list_sections
 from tests.docs.shell import AGENT, REGISTRY, Shell
 from tests.mcp import clients

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.runs import Body, Runs
+from retinue.workflows.twin.runs import MemoryRuns
 
 Open = Callable[[Body], AbstractAsyncContextManager[Runs]]
 

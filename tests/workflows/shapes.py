@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.workflows.bundling import Bundle, bundle
-from retinue.workflows.loading import load
+from retinue.workflows.definitions.loading import load
 from retinue.workflows.shelf import Library, StoredText
 
 

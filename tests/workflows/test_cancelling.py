@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.memory_caller import MemoryCaller
+from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.tree import list_effects
+from retinue.workflows.twin.caller import MemoryCaller
 from tests.workflows.implementations import Open
 from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import InvalidParametersError
-from retinue.workflows.chaining import chain_arguments
-from retinue.workflows.scope import Scope
+from retinue.workflows.expressions.scope import Scope
+from retinue.workflows.interpreter.chaining import chain_arguments
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
 PLAN_ONLY = {"type": "object", "properties": {"plan": {"type": "string"}}, "required": ["plan"]}

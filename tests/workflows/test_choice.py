@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.workflows.choice import RULES, choose_workflow, measure_complexity
-from retinue.workflows.loading import list_builtins
+from retinue.workflows.definitions.loading import list_builtins
 from tests.requirements import requirement
 
 pytestmark = [requirement("L-30"), requirement("L-35")]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workflows.definition import DEFAULT_STEP_TIMEOUT_S, Definition, Step
-from retinue.workflows.expression_limits import MAX_LIST_ITEMS
-from retinue.workflows.expressions import MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
-from retinue.workflows.loading import load_definition
-from retinue.workflows.step_checks import MAX_NESTING, MAX_STEPS
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Definition, Step
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.definitions.step_checks import MAX_NESTING, MAX_STEPS
+from retinue.workflows.expressions.expression import MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
+from retinue.workflows.expressions.limits import MAX_LIST_ITEMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -14,7 +14,7 @@ from retinue.core.errors import (
     NotAllowedError,
     StepFailedError,
 )
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench, failing
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import ExpressionError
-from retinue.workflows.expressions import (
+from retinue.workflows.expressions.expression import (
     MAX_SOURCE_BYTES,
     Expression,
     ExpressionSyntaxError,

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from retinue.core.errors import DefinitionError
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
 
 BOMB = "name: w\nx: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"y{n}: &{after} [{', '.join([f'*{before}'] * 9)}]\n"

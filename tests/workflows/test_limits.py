@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BusyError, StepFailedError, UnknownRunError
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.frame import Tools
-from retinue.workflows.loading import load_definition
-from retinue.workflows.memory import MemoryRuns
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.interpreter.engine import Interpreter
+from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.twin.runs import MemoryRuns
 from tests.workflows.running import Bench, failing
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import DefinitionError, UnknownWorkflowError
-from retinue.workflows.definition import Definition, Step, list_calls
-from retinue.workflows.durations import parse_duration, render_duration
-from retinue.workflows.loading import list_builtins, load_builtin, load_definition
+from retinue.workflows.definitions.definition import Definition, Step, list_calls
+from retinue.workflows.definitions.durations import parse_duration, render_duration
+from retinue.workflows.definitions.loading import list_builtins, load_builtin, load_definition
 from tests.requirements import requirement
 
 EVERYTHING = """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import UnknownRunError
-from retinue.workflows.memory import MemoryRuns
 from retinue.workflows.run_records import RunRequest
 from retinue.workflows.runs import RunContext
+from retinue.workflows.twin.runs import MemoryRuns
 
 
 def ask(value: Any = None) -> RunRequest:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from retinue.workflows.definition import Step
-from retinue.workflows.loading import load_definition
-from retinue.workflows.needs import find_needs
+from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.interpreter.needs import find_needs
 from tests.workflows.running import Bench
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.errors import DefinitionError, NotAllowedError, StepFailedError, UnknownWorkflowError
 from retinue.workflows.bundling import MAX_WORKFLOW_DEPTH, bundle
-from retinue.workflows.loading import load
+from retinue.workflows.definitions.loading import load
 from retinue.workflows.run_records import RunRecord
 from retinue.workflows.shelf import Library, StoredText
 from tests.workflows.running import Bench, failing

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import InvalidParametersError, UnknownStepError
-from retinue.workflows.loading import load_definition
-from retinue.workflows.overrides import apply_overrides
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.definitions.overrides import apply_overrides
 from tests.workflows.running import Bench
 
 DEFINITION = load_definition(

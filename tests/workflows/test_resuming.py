@@ -11,9 +11,9 @@ import pytest
 
 from retinue.core.call import Outcome
 from retinue.core.errors import BusyError
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.memory_caller import MemoryCaller
+from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.twin.caller import MemoryCaller
 from tests.workflows.implementations import Open
 from tests.workflows.shapes import SHAPES, Shape
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BusyError, NotAllowedError, StepFailedError
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench, failing
 

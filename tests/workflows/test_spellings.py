@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import DefinitionError
-from retinue.workflows.definition import Definition
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.loading import load_definition
 from tests.requirements import requirement
 from tests.workflows.running import Bench
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BudgetSpentError, BusyError, CallTooDeepError, InvalidRequestError
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.interpreter.spending import Spending
 from retinue.workflows.run_records import (
     Child,
     ChildOutcome,
     Fault,
     StepOutcome,
 )
-from retinue.workflows.spending import Spending
 from tests.requirements import requirement
 from tests.workflows.running import failing, open_bench
 

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import ExpressionError
-from retinue.workflows.expressions import ExpressionSyntaxError
-from retinue.workflows.templates import iterate_templates, parse_condition, parse_template, render_value
+from retinue.workflows.expressions.expression import ExpressionSyntaxError
+from retinue.workflows.expressions.templates import (
+    iterate_templates,
+    parse_condition,
+    parse_template,
+    render_value,
+)
 
 VARIABLES: dict[str, Any] = {
     "input": {"n": 1, "s": "x", "l": [1, "a"], "none": None, "yes": True, "f": 0.5},

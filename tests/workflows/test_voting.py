@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.workflows.reviewing import (
+from retinue.workflows.interpreter.reviewing import (
     MAX_CHARACTERS,
     concatenate,
     order_candidates,
@@ -16,7 +16,7 @@ from retinue.workflows.reviewing import (
     write_choice_prompt,
     write_merge_prompt,
 )
-from retinue.workflows.voting import Ballot, count_votes, normalise
+from retinue.workflows.interpreter.voting import Ballot, count_votes, normalise
 
 JSON = st.recursive(
     st.none()

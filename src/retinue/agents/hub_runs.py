@@ -14,7 +14,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import AmbiguousNameError, InvalidParametersError, InvalidRequestError
 from retinue.mesh.schema import compile_schema
-from retinue.workflows.definition import Definition, Step
+from retinue.workflows.definitions.definition import Definition, Step
 from retinue.workflows.run_records import RunEvent, RunRecord
 from retinue.workflows.runs import Runs
 from retinue.workflows.tree import draw_tree, list_effects

@@ -16,11 +16,11 @@ from retinue.core.call import TraceContext
 from retinue.core.errors import InvalidParametersError, Problem, RunConflictError
 from retinue.workflows.bundling import bundle
 from retinue.workflows.choice import AUTO, Selection, choose_workflow
-from retinue.workflows.definition import Definition, iterate_steps, list_agents, list_calls
+from retinue.workflows.definitions.definition import Definition, iterate_steps, list_agents, list_calls
+from retinue.workflows.definitions.loading import load
+from retinue.workflows.definitions.overrides import apply_overrides
 from retinue.workflows.dispatching import render_origin
-from retinue.workflows.loading import load
 from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
-from retinue.workflows.overrides import apply_overrides
 from retinue.workflows.run_records import RunRecord
 from retinue.workflows.shelf import Library, Stored
 

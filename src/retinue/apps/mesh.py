@@ -51,10 +51,10 @@ from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.settings import Settings, environment
 from retinue.workflows.dispatching import DispatchCaller
-from retinue.workflows.engine import Interpreter
-from retinue.workflows.memory import MemoryRuns
+from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.shelf import Library
+from retinue.workflows.twin.runs import MemoryRuns
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from retinue.mesh.schema import check_skill
 from retinue.mesh.visibility import is_visible
 from retinue.protocols.oci.artifacts import MAX_CONTENT_BYTES
 from retinue.protocols.pallet_card import encode_card, parse_card, render_card
-from retinue.workflows.loading import load_definition
+from retinue.workflows.definitions.loading import load_definition
 
 PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
 """A published card shows what the mesh may see; visibility travels inside it (DESIGN 2)."""

@@ -62,7 +62,7 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
     if path.suffix not in FILE_ENDINGS and not path.is_file():
         return text
     from retinue.core.errors import InvalidSettingError
-    from retinue.workflows.loading import load_definition
+    from retinue.workflows.definitions.loading import load_definition
 
     try:
         source = path.read_text("utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from retinue.core.errors import DefinitionError, MalformedArtifactError
 from retinue.drivers.registry import Registry, list_published
 from retinue.protocols.oci.reference import Reference, choose_tag, is_digest, workflow_repository
-from retinue.workflows.documents import MAX_TEXT_BYTES
+from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
 from retinue.workflows.shelf import StoredText
 
 ENDINGS = (".yaml", ".yml", ".json")

@@ -12,9 +12,9 @@ from typing import Any
 
 from retinue.core.errors import DefinitionError, RetinueError
 from retinue.workflows.caching import cache_key
-from retinue.workflows.loading import Loaded
+from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.shelf import Library
-from retinue.workflows.step_checks import iterate_places
 
 MAX_WORKFLOW_DEPTH = 5
 MAX_NESTED_WORKFLOWS = 50

@@ -8,7 +8,7 @@ from typing import Any
 
 from retinue.core.errors import InvalidParametersError
 from retinue.mesh.schema import compile_schema
-from retinue.workflows.definition import Definition
+from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.run_records import RunRecord, RunRequest
 from retinue.workflows.runs import Runs
 

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from retinue.core.errors import RetinueError, UnknownWorkflowError
 from retinue.mesh.suggest import suggest
-from retinue.workflows.definition import Definition
-from retinue.workflows.loading import Loaded, list_builtins, load, load_builtin
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.loading import Loaded, list_builtins, load, load_builtin
 
 Origin = Literal["built-in", "custom"]
 

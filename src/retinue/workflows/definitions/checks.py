@@ -1,0 +1,120 @@
+"""The checks of a definition when it is loaded: everything that can be known before it runs.
+
+The first fault, by its place in the text, is raised as DefinitionError with source, line and remedy.
+Here is the shape; ``step_checks`` has what must hold between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from rapidfuzz import fuzz, process
+
+from retinue.core.errors import DefinitionError
+from retinue.protocols.json_values import name_shape
+from retinue.workflows.definitions.definition import Definition, Step
+from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.step_checks import StepChecks
+from retinue.workflows.definitions.step_parts import (
+    Compensation,
+    Foreach,
+    Loop,
+    Parallel,
+    Part,
+    Retry,
+    Settings,
+    WaitFor,
+)
+
+RESERVED = {
+    "ask": "it will let a step ask the person behind the call; use wait_for until then",
+}
+"""Keys that are kept for what is to come → what to do instead (never silently ignored)."""
+
+
+def _list_keys(model: type[Part]) -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "retry": _list_keys(Retry),
+    "loop": _list_keys(Loop),
+    "foreach": _list_keys(Foreach),
+    "parallel": _list_keys(Parallel),
+    "wait_for": _list_keys(WaitFor),
+    "compensate": _list_keys(Compensation),
+    "settings": _list_keys(Settings),
+}
+_SHAPES = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "string_type": "a string",
+    "bool_type": "true or false",
+}
+
+
+def check_document(document: Document) -> Definition:
+    """The definition of a document in the canonical grammar; raises DefinitionError."""
+    if not isinstance(document.value, dict):
+        raise document.fault((), "no workflow", "write an object with name and steps")
+    try:
+        definition = Definition.from_json(document.value)
+    except ValidationError as error:
+        raise _first_fault(document, error) from None
+    StepChecks(document, definition).check()
+    return definition
+
+
+def suggest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    found = process.extractOne(word, list(known), scorer=fuzz.ratio, score_cutoff=65)
+    return None if found is None else str(found[0])
+
+
+def unknown_key(document: Document, path: Path, known: Sequence[str]) -> DefinitionError:
+    """The fault of a key that the grammar does not have, or has no meaning for yet."""
+    key = str(path[-1])
+    if key in RESERVED:
+        return document.fault(path, f"key {key!r} is reserved", RESERVED[key])
+    near = suggest(key, known)
+    remedy = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
+    return document.fault(path, f"unknown key {key!r}", remedy)
+
+
+def _first_fault(document: Document, error: ValidationError) -> DefinitionError:
+    found = [dict(one) for one in error.errors(include_url=False)]
+    # a key that is missing was more likely misspelt: what stands there instead is told first
+    found.sort(key=lambda one: one["type"] == "missing")
+    faults = [_render_fault(document, one) for one in found]
+    return min(faults, key=lambda fault: fault.line)
+
+
+def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
+    path: Path = tuple(key for key in found["loc"] if key not in ("[key]", "dict[str,any]", "str"))
+    path = tuple(key for key in path if not (isinstance(key, str) and key.startswith("list[")))
+    kind = found["type"]
+    if kind == "extra_forbidden":
+        parent = str(path[-2]) if len(path) > 1 else None
+        if parent is None:
+            return unknown_key(document, path, _list_keys(Definition))
+        return unknown_key(document, path, _KEYS.get(parent, _list_keys(Step)))
+    if kind == "missing":
+        return document.fault(path[:-1], f"{path[-1]!r} is missing", f"add {path[-1]}")
+    if kind == "value_error":
+        return document.fault(path, str(found["ctx"]["error"]), "write it as in docs/workflows.md")
+    if kind == "string_pattern_mismatch":
+        return document.fault(
+            path, f"{found['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
+        )
+    wanted = _SHAPES.get(kind)
+    if wanted is None:
+        problem = str(found["msg"]).replace("Input should", "it should", 1)
+    else:
+        problem = f"it must be {wanted}; it is {name_shape(found['input'])}"
+    return document.fault(
+        path, problem, "write it as in docs/workflows.md (quote texts that look like numbers)"
+    )

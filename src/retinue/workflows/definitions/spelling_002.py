@@ -1,0 +1,249 @@
+"""The workflow spelling of seed 002 (SPEC 3, the step grammar) → the canonical grammar.
+
+``steps[]{name, agent (text, list or "auto"), role, condition, transform, validate, retry, timeout,
+parallel, mode, onSuccess, onFailure, stopOnError}`` and ``settings{maxDuration, errorHandling,
+cacheStrategy, maxIterations, metricsLevel}``. What is read how:
+
+- every bare number of time is milliseconds;
+- a list of agents, or ``parallel: true``, makes a parallel step, in mode ``all`` where none is named;
+- ``condition``, ``transform`` and ``validate`` are expressions, where that system has functions:
+  ``output`` (or ``result``) is the step's own output;
+- ``onSuccess`` and ``onFailure`` name a later step; ``onFailure`` may also be stop, continue or retry;
+- ``metricsLevel`` changes nothing: a run records everything.
+
+Whatever else the canonical grammar knows may stand beside these keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.workflows.definitions.checks import unknown_key
+from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.durations import render_duration
+from retinue.workflows.expressions.lexer import iterate_tokens
+
+_OWN_KEYS = ("name", "condition", "mode", "onSuccess", "onFailure", "stopOnError")
+_SETTINGS = {
+    "maxDuration": "max_duration",
+    "errorHandling": "on_error",
+    "cacheStrategy": "cache",
+    "maxIterations": "max_iterations",
+    "metricsLevel": "",
+}
+_RETRY = {"attempts": 3, "delay": "1s", "backoff": 2.0}
+"""SPEC 3, defaults where the seed is silent: 3 tries, with 1, 2, 4 s between."""
+_METRICS = ("basic", "detailed", "debug")
+_ERROR_WORDS = ("stop", "continue", "retry")
+_OWN_OUTPUT = ("output", "result")
+_FUNCTION = re.compile(r"=>|^\s*(async\s+)?function\b|\breturn\b")
+_KNOWN = tuple(field.alias or name for name, field in Step.model_fields.items())
+
+
+def is_seed_002(value: Any) -> bool:
+    """Whether a document is written in this spelling: it has a key, or a form, that only this one has."""
+    if not isinstance(value, Mapping):
+        return False
+    settings = value.get("settings")
+    if isinstance(settings, Mapping) and any(key in settings for key in _SETTINGS):
+        return True
+    steps = [step for step in _list(value.get("steps")) if isinstance(step, Mapping)]
+    if any(_has_own_form(step) for step in steps):
+        return True
+    return bool(steps) and all("id" not in step and ("agent" in step or "role" in step) for step in steps)
+
+
+def read_seed_002(document: Document) -> Document:
+    """The same workflow in the canonical grammar, with the lines of the text it came from.
+
+    Raises DefinitionError.
+    """
+    return _Translation(document).translate()
+
+
+def _has_own_form(step: Mapping[str, Any]) -> bool:
+    return (
+        any(key in step for key in _OWN_KEYS)
+        or isinstance(step.get("parallel"), bool)
+        or isinstance(step.get("agent"), list)
+    )
+
+
+class _Translation:
+    """One pass over a document; keys that are renamed keep the line of their own."""
+
+    def __init__(self, document: Document) -> None:
+        self._from = document
+        self._lines = dict(document.lines)
+        self._ids: dict[str, str] = {}
+
+    def translate(self) -> Document:
+        value = dict(self._from.value)
+        steps = value.get("steps")
+        if isinstance(steps, list):
+            self._name_all(steps)
+            value["steps"] = [self._step(step, ("steps", n)) for n, step in enumerate(steps)]
+        if isinstance(value.get("settings"), Mapping):
+            value["settings"] = self._settings(value["settings"])
+        return Document(value, self._from.source, self._lines)
+
+    def _name_all(self, steps: list[Any]) -> None:
+        for step in steps:
+            name = step.get("name") if isinstance(step, Mapping) else None
+            if isinstance(name, str) and "id" not in step:
+                self._ids[name] = _as_id(name)
+
+    def _step(self, step: Any, path: Path) -> Any:
+        if not isinstance(step, Mapping):
+            return step
+        for key in step:
+            if key not in _KNOWN and key not in _OWN_KEYS:
+                raise unknown_key(self._from, (*path, key), (*_OWN_KEYS, *_KNOWN))
+        found = {key: value for key, value in step.items() if key not in _OWN_KEYS}
+        name = step.get("name")
+        if name is not None and "id" not in step:
+            found["id"] = self._ids.get(str(name), _as_id(str(name)))
+            self._move(path, "name", "id")
+            found.setdefault("description", str(name))
+        own_id = found.get("id")
+        self._translate_agents(step, found, path)
+        self._translate_expressions(step, found, path, own_id if isinstance(own_id, str) else None)
+        self._translate_jumps(step, found, path)
+        if "timeout" in found:
+            found["timeout"] = _as_duration(found["timeout"])
+        if isinstance(found.get("retry"), Mapping):
+            found["retry"] = self._retry(found["retry"], (*path, "retry"))
+        return found
+
+    def _translate_agents(self, step: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+        for key in ("agent", "role"):
+            if found.get(key) == "auto":
+                del found[key]
+        flag, agents, mode = step.get("parallel"), step.get("agent"), step.get("mode")
+        if isinstance(flag, Mapping):
+            return
+        found.pop("parallel", None)
+        if not (flag is True or isinstance(agents, list) or mode is not None):
+            if not any(key in found for key in ("agent", "role", "prompt", "skill")):
+                found["role"] = "execute"
+            return
+        parallel: dict[str, Any] = {"mode": mode or "all"}
+        self._move(path, "mode", "parallel", "mode")
+        agents = [agents] if isinstance(agents, str) and agents != "auto" else agents
+        if isinstance(agents, list):
+            parallel["agents"] = agents
+            self._move(path, "agent", "parallel", "agents")
+        for key in ("role", "prompt"):
+            if key in found:
+                parallel[key] = found.pop(key)
+                self._move(path, key, "parallel", key)
+        found.pop("agent", None)
+        found["parallel"] = parallel
+
+    def _translate_expressions(
+        self, step: Mapping[str, Any], found: dict[str, Any], path: Path, own_id: str | None
+    ) -> None:
+        if "condition" in step:
+            found["when"] = self._expression(step["condition"], (*path, "condition"), None)
+            self._move(path, "condition", "when")
+        for key in ("transform", "validate"):
+            if isinstance(step.get(key), str):
+                text = self._expression(step[key], (*path, key), own_id or "")
+                found[key] = f"${{{{ {text} }}}}" if key == "transform" and "${{" not in text else text
+
+    def _expression(self, text: Any, path: Path, own_id: str | None) -> str:
+        if not isinstance(text, str):
+            raise self._from.fault(path, "no expression", "write it as a text")
+        if _FUNCTION.search(text):
+            raise self._from.fault(
+                path, "a JavaScript function", "write an expression, such as size(output) > 0"
+            )
+        parts, before = [], ""
+        for token in iterate_tokens(text):
+            is_own = token.kind == "name" and token.text in _OWN_OUTPUT and before != "."
+            if is_own and own_id is not None:
+                if not own_id:
+                    raise self._from.fault(path, f"{token.text!r} of a step without a name", "add name")
+                parts.append(f'steps["{own_id}"].output')
+            else:
+                parts.append(token.text)
+            before = token.text if token.kind != "space" else before
+        return "".join(parts)
+
+    def _translate_jumps(self, step: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+        if "stopOnError" in step:
+            found["on_error"] = "stop" if step["stopOnError"] else "continue"
+            self._move(path, "stopOnError", "on_error")
+        failure = step.get("onFailure")
+        if failure is not None:
+            self._move(path, "onFailure", "on_error")
+            if failure == "retry":
+                found.setdefault("retry", dict(_RETRY))
+            else:
+                found["on_error"] = failure if failure in _ERROR_WORDS else {"goto": self._target(failure)}
+        if step.get("onSuccess") is not None:
+            found["then"] = self._target(step["onSuccess"])
+            self._move(path, "onSuccess", "then")
+
+    def _target(self, name: Any) -> Any:
+        return self._ids.get(name, name) if isinstance(name, str) else name
+
+    def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in settings.items():
+            path: Path = ("settings", key)
+            name = _SETTINGS.get(key, key)
+            if name:
+                self._lines["settings", name] = self._from.line_of(path)
+            if key == "metricsLevel":
+                if value not in _METRICS:
+                    raise self._from.fault(path, f"{value!r} is no level", f"write {', '.join(_METRICS)}")
+            elif key == "maxDuration":
+                found[name] = _as_duration(value)
+            elif key == "errorHandling":
+                if value not in _ERROR_WORDS:
+                    raise self._from.fault(
+                        path, f"{value!r} is no way to handle errors", f"write {', '.join(_ERROR_WORDS)}"
+                    )
+                if value == "retry":
+                    found["retry"] = dict(_RETRY)
+                else:
+                    found[name] = value
+            else:
+                found[name] = value
+        return found
+
+    def _retry(self, retry: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        found = dict(retry)
+        found["delay"] = _as_duration(found.get("delay", 1000))
+        if "backoffFactor" in found:
+            found["backoff"] = found.pop("backoffFactor")
+            self._lines[(*path, "backoff")] = self._from.line_of((*path, "backoffFactor"))
+        if isinstance(found.get("backoff"), int) and not isinstance(found["backoff"], bool):
+            found["backoff"] = float(found["backoff"])
+        return found
+
+    def _move(self, path: Path, key: str, *target: str) -> None:
+        """What stood under ``key`` stands at ``target`` now; its line goes with it."""
+        if (*path, key) in self._lines:
+            self._lines[(*path, *target)] = self._lines[(*path, key)]
+
+
+def _as_duration(value: Any) -> Any:
+    """Milliseconds as a duration; what is no number is left to the checks."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
+        return render_duration(value / 1000)
+    return value
+
+
+def _as_id(name: str) -> str:
+    """A name as an id: ``Generate code!`` is ``generate-code``."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.strip()).strip("-")[:60].lower()
+    return plain if plain and (plain[0].isalpha() or plain[0] == "_") else f"step-{plain}".rstrip("-")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,251 @@
+"""What must hold between the steps of a definition whose shape is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retinue.core.errors import SchemaRefusedError, UnknownRoleError
+from retinue.mesh.roles import parse_role
+from retinue.mesh.schema import check_schema
+from retinue.workflows.definitions.definition import AUTO, NAMED_KINDS, Definition, Step, iterate_steps
+from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.reference_checks import ReferenceChecks, View
+from retinue.workflows.definitions.step_kinds import misplaced_keys
+from retinue.workflows.definitions.step_parts import STEP_ID
+
+MAX_STEPS = 1_000
+MAX_NESTING = 8
+OUTPUT_WORDS = ("last", "merged")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the checker is: how deep, and whether within a race."""
+
+    depth: int = 1
+    in_race: bool = False
+
+
+class StepChecks:
+    """One pass over a definition."""
+
+    def __init__(self, document: Document, definition: Definition) -> None:
+        self._document = document
+        self._definition = definition
+        self._references = ReferenceChecks(document)
+
+    def check(self) -> None:
+        """Raise the first fault as DefinitionError."""
+        definition, document = self._definition, self._document
+        if not definition.steps:
+            raise document.fault(("steps",), "no steps", "add at least one step")
+        self._check_count_and_ids()
+        self._check_schema(definition.input, ("input",))
+        self._check_schema(definition.output_schema, ("output_schema",))
+        view = self._check_steps(definition.steps, ("steps",), View(), _Place())
+        output = definition.output
+        if isinstance(output, str) and output not in OUTPUT_WORDS and "${{" not in output:
+            raise document.fault(
+                ("output",), f"{output!r} is no output", "write last, merged, or values with ${{ … }}"
+            )
+        self._references.check_templates(output, ("output",), view)
+
+    def _check_count_and_ids(self) -> None:
+        seen: set[str] = set()
+        for count, (path, step) in enumerate(iterate_places(self._definition.steps, ("steps",))):
+            if count >= MAX_STEPS:
+                total = sum(1 for _ in iterate_steps(self._definition.steps))
+                raise self._document.fault(
+                    path, f"{total:,} steps; at most {MAX_STEPS:,}", "split it into several workflows"
+                )
+            if step.id in seen:
+                raise self._document.fault(
+                    (*path, "id"), f"id {step.id!r} is used twice", "give each step its own id"
+                )
+            seen.add(step.id)
+        self._references.ids = frozenset(seen)
+
+    def _check_steps(
+        self, steps: tuple[Step, ...], path: Path, view: View, place: _Place, *, first: int = 0
+    ) -> View:
+        if place.depth > MAX_NESTING:
+            raise self._document.fault(path, f"nested deeper than {MAX_NESTING} steps", "make it flatter")
+        for index, step in enumerate(steps):
+            here = (*path, first + index)
+            self._check_kind(step, here)
+            self._check_jumps(step, here, [one.id for one in steps], index)
+            self._check_parts(step, here, view, place)
+            view = self._check_nested(step, here, view, place).after([step.id])
+            self._check_result(step, here, view)
+        return view
+
+    def _check_parts(self, step: Step, here: Path, view: View, place: _Place) -> None:
+        """What is read before the step runs."""
+        check = self._references
+        if step.when is not None:
+            check.check_condition(step.when, (*here, "when"), view)
+        for key in ("with", "agent", "role", "prompt"):
+            value = getattr(step, "with_" if key == "with" else key)
+            if isinstance(value, str) and key == "with" and "${{" not in value:
+                raise self._document.fault(
+                    (*here, key), "a text gives no arguments", "write an object, or one ${{ … }}"
+                )
+            check.check_templates(value, (*here, key), view)
+        self._check_role(step.role, (*here, "role"))
+        if step.switch is not None:
+            check.check_condition(step.switch, (*here, "switch"), view)
+        if step.foreach is not None:
+            items = step.foreach.items
+            if isinstance(items, str) and "${{" not in items:
+                raise self._document.fault((*here, "foreach"), "no list", "write a list or ${{ … }}")
+            check.check_templates(items, (*here, "foreach"), view)
+        if step.workflow is not None and "${{" in step.workflow:
+            raise self._document.fault(
+                (*here, "workflow"),
+                "a workflow's name cannot be computed: it is read before the run begins",
+                "name each in a switch",
+            )
+        if step.wait_for is not None:
+            self._check_schema(step.wait_for.schema_, (*here, "wait_for", "schema"))
+            check.check_templates(step.wait_for.message, (*here, "wait_for", "message"), view)
+        if step.parallel is not None:
+            self._check_parallel(step, here, view)
+        if step.compensate is not None and place.in_race:
+            raise self._document.fault(
+                (*here, "compensate"),
+                "a step of a race: what the losers have done would stay undone",
+                "race without effects, and act on the winner afterwards",
+            )
+
+    def _check_parallel(self, step: Step, here: Path, view: View) -> None:
+        parallel = step.parallel
+        assert parallel is not None
+        there = (*here, "parallel")
+        for key in ("agents", "role", "prompt"):
+            self._references.check_templates(getattr(parallel, key), (*there, key), view)
+        self._check_role(parallel.role, (*there, "role"))
+        if not step.asks_agents:
+            for key in ("agents", "role"):
+                if getattr(parallel, key) is not None:
+                    raise self._document.fault(
+                        (*there, key), f"{key!r} beside steps or branches", "put it on the nested steps"
+                    )
+        if parallel.k is not None and parallel.mode != "vote":
+            raise self._document.fault((*there, "k"), "'k' without a vote", "set mode: vote")
+        if parallel.reviewer is not None and parallel.mode not in ("vote", "merge"):
+            raise self._document.fault(
+                (*there, "reviewer"), "a reviewer has nothing to do here", "set mode to vote or merge"
+            )
+
+    def _check_result(self, step: Step, here: Path, view: View) -> None:
+        """What is read once the step is done: its own output too."""
+        self._references.check_templates(step.transform, (*here, "transform"), view)
+        if step.validate_ is not None:
+            self._references.check_condition(step.validate_, (*here, "validate"), view)
+        if step.compensate is not None:
+            self._references.check_templates(step.compensate.with_, (*here, "compensate", "with"), view)
+
+    def _check_nested(self, step: Step, here: Path, view: View, place: _Place) -> View:
+        inner = frozenset(s.id for s in iterate_steps((step,))) - {step.id}
+        in_race = place.in_race or (step.parallel is not None and step.parallel.mode == "race")
+        deeper = _Place(place.depth + 1, in_race)
+        if step.loop is not None:
+            turn = replace(view, looped=view.looped | inner, in_loop=True)
+            self._check_steps(step.steps or (), (*here, "steps"), turn, deeper)
+            if step.loop.until is not None:
+                place_of = (*here, "loop", "until")
+                self._references.check_condition(step.loop.until, place_of, turn.after(inner))
+        elif step.foreach is not None:
+            turn = replace(view, in_loop=True, in_foreach=True)
+            self._check_steps(step.steps or (), (*here, "steps"), turn, deeper)
+            return view  # what one item gave, nobody outside can ask for
+        elif step.branches is not None:
+            for name, branch in step.branches.items():
+                self._check_steps(branch, (*here, "branches", name), view, deeper)
+        else:
+            for index, nested in enumerate(step.steps or ()):
+                # One nested step is one branch: it must not see its siblings.
+                self._check_steps((nested,), (*here, "steps"), view, deeper, first=index)
+        return view.after(inner)
+
+    def _check_kind(self, step: Step, here: Path) -> None:
+        kinds = step.kinds
+        if len(kinds) != 1:
+            said = " and ".join(kinds) or "none of them"
+            wanted = ", ".join((*NAMED_KINDS, "role"))
+            raise self._document.fault(
+                here, f"step {step.id!r} has {said}", f"give it exactly one of {wanted}"
+            )
+        for key, remedy in misplaced_keys(step):
+            raise self._document.fault((*here, key), f"{key!r} does not belong to a {kinds[0]} step", remedy)
+        nested = [steps for steps in (step.steps, *(step.branches or {}).values()) if steps is not None]
+        wanted = {"loop": "steps", "foreach": "steps", "switch": "branches"}.get(kinds[0], "")
+        if step.parallel is not None and (nested or not _asks(step)):
+            wanted = "steps or branches" if nested else "steps, branches, or a role with a prompt"
+        if wanted and (not nested or not all(nested) or (step.steps and step.branches)):
+            raise self._document.fault(
+                here, f"step {step.id!r} needs {wanted}, at least one step each", f"add {wanted}"
+            )
+        if kinds[0] == "parallel":
+            self._check_branch_names(step, here)
+
+    def _check_branch_names(self, step: Step, here: Path) -> None:
+        for name in step.branches or {}:
+            if not STEP_ID.fullmatch(name):
+                raise self._document.fault(
+                    (*here, "branches", name),
+                    f"{name!r} is no name",
+                    "use letters, digits, _ and -, beginning with a letter",
+                )
+
+    def _check_jumps(self, step: Step, here: Path, siblings: list[str], index: int) -> None:
+        """Jumps go forward among the steps of one list: backward they could go round for ever."""
+        goto = step.on_error["goto"] if isinstance(step.on_error, Mapping) else None
+        for key, target in (("on_error", goto), ("then", step.then)):
+            if target is None or target in siblings[index + 1 :]:
+                continue
+            if target in siblings:
+                raise self._document.fault(
+                    (*here, key), f"a jump back to {target!r}, which could go round for ever", "use loop"
+                )
+            raise self._document.fault(
+                (*here, key),
+                f"no later step beside this one has the id {target!r}",
+                f"there are: {', '.join(siblings[index + 1 :])[:200] or 'none'}",
+            )
+
+    def _check_role(self, role: str | None, path: Path) -> None:
+        if role is None or role == AUTO or "${{" in role:
+            return
+        try:
+            parse_role(role)
+        except UnknownRoleError as error:
+            raise self._document.fault(path, error.message, error.remedy) from None
+
+    def _check_schema(self, schema: Any, path: Path) -> None:
+        if schema is None:
+            return
+        try:
+            check_schema(schema, str(path[-1]))
+        except SchemaRefusedError as error:
+            raise self._document.fault(path, error.message, error.remedy) from None
+
+
+def _asks(step: Step) -> bool:
+    """Whether a parallel step says what it asks agents for."""
+    parallel = step.parallel
+    return parallel is not None and (
+        parallel.agents is not None or parallel.role is not None or parallel.prompt is not None
+    )
+
+
+def iterate_places(steps: tuple[Step, ...], path: Path) -> Iterable[tuple[Path, Step]]:
+    """Every step with its place, as `iterate_steps` has them."""
+    for index, step in enumerate(steps):
+        place = (*path, index)
+        yield place, step
+        yield from iterate_places(step.steps or (), (*place, "steps"))
+        for name, branch in (step.branches or {}).items():
+            yield from iterate_places(branch, (*place, "branches", name))

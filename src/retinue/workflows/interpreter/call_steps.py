@@ -1,0 +1,122 @@
+"""Steps that call: a ``skill`` by its id, or whoever has a ``role`` with a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from retinue.core.errors import ExpressionError, InvalidParametersError, Problem, UnknownRoleError
+from retinue.mesh.roles import parse_role
+from retinue.workflows.caller import Choice
+from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE, Step
+from retinue.workflows.definitions.step_parts import read_cache_ttl
+from retinue.workflows.expressions.templates import parse_condition, render_value
+from retinue.workflows.interpreter.calls import Ask, CallSteps
+from retinue.workflows.interpreter.chaining import chain_arguments
+from retinue.workflows.interpreter.frame import Frame, Result
+from retinue.workflows.interpreter.notes import fail
+from retinue.workflows.interpreter.prompting import address_prompt, default_prompt
+from retinue.workflows.interpreter.texts import text_of
+
+
+async def run_call(frame: Frame, step: Step, path: str) -> Result:
+    """Call the step's skill, or an agent that has its role."""
+    try:
+        given = None if step.with_ is None else render_with(step.with_, frame.scope.variables)
+    except ExpressionError as error:
+        raise await fail(frame.context, path, error, skill=step.skill) from None
+    agent = await read_name(frame, step.agent, path)
+    role = None if step.skill else await read_role(frame, step.role, path)
+    prompt = None if step.prompt is None else text_of(await frame.render(step.prompt, path))
+    cache = step.cache if step.cache is not None else frame.settings.cache == "step"
+    ask = Ask(
+        step_id=step.id,
+        arguments_for=_arguments_for(frame, step, given, prompt),
+        skill=step.skill,
+        role=role,
+        agent=agent,
+        version=step.version,
+        timeout_s=step.timeout_s,
+        retry=step.retry or frame.settings.retry,
+        cache_ttl_s=read_cache_ttl(cache),
+        allow_empty=step.allow_empty,
+        accept=_acceptance(frame, step),
+    )
+    result = await CallSteps(frame).run(ask, path)
+    if role is None:
+        return result
+    return Result(result.output, {**result.facts, "text": text_of(result.output)}, result.arguments)
+
+
+async def read_name(frame: Frame, name: str | None, path: str) -> str | None:
+    """The agent that a step names, None where it leaves the choice open."""
+    if name is None or name == AUTO:
+        return None
+    found = await frame.render(name, path)
+    return None if found in (None, "", AUTO) else str(found)
+
+
+async def read_role(frame: Frame, role: str | None, path: str) -> str:
+    """The role of a step, ``execute`` where it names none."""
+    found = None if role is None else await frame.render(role, path)
+    try:
+        return parse_role(DEFAULT_ROLE if found in (None, "", AUTO) else str(found))
+    except UnknownRoleError as error:
+        raise await fail(frame.context, path, error) from None
+
+
+def _arguments_for(
+    frame: Frame, step: Step, given: Mapping[str, Any] | None, prompt: str | None
+) -> Callable[[Choice], Any]:
+    """What the chosen agent is sent (SPEC 7): ``with``, the prompt in its place, the rest chained."""
+    scope = frame.scope
+
+    def for_skill(choice: Choice) -> Any:
+        if given is not None:
+            return given
+        return chain_arguments(step.id, step.skill or "", choice.input_schema, scope)
+
+    def for_role(choice: Choice) -> Any:
+        if prompt is None and given is None:
+            return chain_arguments(step.id, choice.skill, choice.input_schema, scope, default_prompt(scope))
+        arguments = dict(given or {})
+        if prompt is not None:
+            place = address_prompt(choice.input_schema)
+            if place is None:
+                raise _no_place(step.id, choice)
+            arguments.setdefault(place, prompt)
+        if given is not None:
+            return arguments
+        return chain_arguments(step.id, choice.skill, choice.input_schema, scope, taken=arguments)
+
+    return for_skill if step.skill else for_role
+
+
+def _no_place(step_id: str, choice: Choice) -> InvalidParametersError:
+    message = f"step {step_id}: {choice.skill} of {choice.agent} has no place for a prompt"
+    error = InvalidParametersError([Problem("prompt", message)])
+    error.remedy = "give with, or call it by skill"
+    return error
+
+
+def _acceptance(frame: Frame, step: Step) -> Callable[[Any], str | None]:
+    """Why a value breaks the step's ``validate``, which reads it as the step's own output."""
+    if step.validate_ is None:
+        return lambda value: None
+    condition = parse_condition(step.validate_)
+
+    def accept(value: Any) -> str | None:
+        variables = frame.scope.variables
+        own = {"output": value, "text": text_of(value)}
+        seen = {**variables, "steps": {**variables["steps"], step.id: own}}
+        return None if condition.holds(seen) else f"it does not fulfil {step.validate_}"
+
+    return accept
+
+
+def render_with(value: Any, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object that a ``with`` gives; raises ExpressionError."""
+    found = render_value(value, variables)
+    if not isinstance(found, Mapping):
+        raise ExpressionError(str(value), "gives no object", remedy="with needs an object")
+    return found

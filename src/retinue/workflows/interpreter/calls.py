@@ -1,0 +1,225 @@
+"""One call of a step: choose an agent, send it what it needs, try again where that can help.
+
+The choice is recorded on its own, so that a step which runs twice goes to the same agent. Only when
+that one is unreachable another is chosen, once for each attempt; the idempotency key ``<run>/<path>``
+stays that of the attempt. A ``retry`` is a new attempt with a key of its own: the author asks for the
+work to be done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.errors import (
+    EmptyOutputError,
+    ExpressionError,
+    InputRequiredError,
+    InvalidParametersError,
+    LookupFailedError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+    StepFailedError,
+)
+from retinue.workflows.caching import cache_key
+from retinue.workflows.caller import Choice
+from retinue.workflows.definitions.step_parts import Retry
+from retinue.workflows.interpreter.frame import Frame, Result, overdue
+from retinue.workflows.interpreter.notes import below, fail, note
+from retinue.workflows.interpreter.spending import StepSpending
+from retinue.workflows.interpreter.texts import is_no_answer, is_nothing
+from retinue.workflows.run_records import Fault, StepOutcome
+
+CHOOSE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is to be called, and how: a ``skill``, or whoever has a ``role``.
+
+    ``arguments_for`` gives what the chosen one is sent, or raises InvalidParametersError or
+    ExpressionError. ``accept`` says of a value why it will not do. ``prefer`` is an agent that is
+    taken when it offers the skill, ``agent`` one without which there is no call.
+    """
+
+    step_id: str
+    arguments_for: Callable[[Choice], Any]
+    skill: str | None = None
+    role: str | None = None
+    agent: str | None = None
+    prefer: str | None = None
+    version: str | None = None
+    timeout_s: float = CHOOSE_TIMEOUT_S
+    retry: Retry | None = None
+    cache_ttl_s: float | None = None
+    allow_empty: bool = False
+    accept: Callable[[Any], str | None] = lambda value: None
+    kind: str = "call"
+
+    @property
+    def target(self) -> str:
+        return self.skill or self.role or ""
+
+
+class CallSteps:
+    """The calls of one body."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def run(self, ask: Ask, path: str) -> Result:
+        """What the call gave, with its agent; raises StepFailedError."""
+        attempts = ask.retry.attempts if ask.retry else 1
+        choice: Choice | None = None
+        for attempt in range(1, attempts + 1):
+            here = path if attempt == 1 else f"{path}@{attempt}"
+            if attempt > 1 and ask.retry:
+                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(attempt), step=path)
+            trial = _Attempt(self._frame, ask, path, here, attempt)
+            choice, outcome = await trial.run(choice)
+            fault = outcome.fault
+            if fault is None:
+                fault = await self._refuse(ask, path, here, outcome.value["value"])
+            if fault is None:
+                given = outcome.value
+                facts = {"agent": given["agent"]} | ({"cached": True} if given.get("cached") else {})
+                return Result(given["value"], facts, trial.sent)
+            if not fault.retryable or attempt == attempts or "limit_of" in fault.data:
+                raise StepFailedError(path, choice.agent if choice else ask.agent, fault.to_json())
+            if fault.on_error == "unreachable":
+                choice = None
+        raise AssertionError("a retry has at least one attempt")
+
+    async def _refuse(self, ask: Ask, path: str, here: str, value: Any) -> Fault | None:
+        """Why a value will not do; another attempt may give a better one."""
+        error: RetinueError
+        try:
+            problem = ask.accept(value)
+            if problem is None:
+                return None
+            error = OutputInvalidError(f"step {ask.step_id}", [Problem("", problem)])
+            fault = Fault.from_error(error)
+            fault = Fault(fault.type, fault.message, fault.remedy, True, "failed", fault.data)
+        except ExpressionError as broken:
+            error, fault = broken, Fault.from_error(broken)
+        place = f"{here}/validate"
+        await note(self._frame.context, place, {"kind": "fail", "below": below(place, path)}, error)
+        return fault
+
+
+class _Attempt:
+    """One attempt, at one agent, and at another where the first was unreachable."""
+
+    def __init__(self, frame: Frame, ask: Ask, path: str, here: str, attempt: int) -> None:
+        self._frame = frame
+        self._ask = ask
+        self._path = path
+        self._here = here
+        self._attempt = attempt
+        self.sent: Any = None
+
+    async def run(self, choice: Choice | None) -> tuple[Choice | None, StepOutcome]:
+        timeout_s, limit = await self._frame.bound(self._here, self._ask.timeout_s, step=self._path)
+        if choice is None:
+            outcome = await self._choose(f"{self._here}/choose")
+            if outcome.fault is not None:
+                return None, outcome
+            choice = Choice.from_json(outcome.value)
+        outcome = await self._call(self._here, choice, timeout_s)
+        if outcome.fault is not None and outcome.fault.on_error == "unreachable" and not self._ask.agent:
+            chosen = await self._choose(f"{self._here}/again/choose")
+            other = None if chosen.fault is not None else Choice.from_json(chosen.value)
+            if other is not None and (other.agent, other.url) != (choice.agent, choice.url):
+                choice = other
+                outcome = await self._call(f"{self._here}/again", other, timeout_s)
+        if limit is not None and outcome.fault is not None and outcome.fault.on_error == "timeout":
+            outcome = StepOutcome(fault=Fault.from_json(overdue(self._path, limit)))
+        return choice, outcome
+
+    async def _choose(self, path: str) -> StepOutcome:
+        ask, caller, scopes = self._ask, self._frame.tools.caller, self._frame.scopes
+
+        async def find(agent: str | None) -> Choice:
+            if ask.skill is None:
+                return (await caller.list_role(ask.role or "", [agent] if agent else (), scopes))[0]
+            return await caller.choose(ask.skill, agent, ask.version, scopes)
+
+        async def effect() -> Any:
+            if ask.prefer is not None and ask.agent is None:
+                try:
+                    return (await find(ask.prefer)).to_json()
+                except LookupFailedError:
+                    return (await find(None)).to_json()
+            return (await find(ask.agent)).to_json()
+
+        facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
+        facts |= {"below": below(path, self._path)}
+        return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
+
+    async def _call(self, path: str, choice: Choice, timeout_s: float) -> StepOutcome:
+        ask, context = self._ask, self._frame.context
+        skill = ask.skill or choice.skill
+        try:
+            arguments = ask.arguments_for(choice)
+        except (InvalidParametersError, ExpressionError) as error:
+            raise await fail(context, path, error, step=self._path, skill=skill, agent=choice.agent) from None
+        self.sent = arguments
+        spending = self._frame.spending.open_step()
+
+        async def effect() -> Any:
+            return await self._obtain(path, choice, skill, arguments, timeout_s, spending)
+
+        facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
+        facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
+        facts["below"] = below(path, self._path)
+        if ask.skill is None:
+            facts["role"] = ask.role
+        outcome = await context.step(
+            path, effect, timeout_s=timeout_s, facts=facts, count=lambda: spending.calls
+        )
+        spending.close(outcome)
+        return outcome
+
+    async def _obtain(
+        self,
+        path: str,
+        choice: Choice,
+        skill: str,
+        arguments: Any,
+        timeout_s: float,
+        spending: StepSpending,
+    ) -> Mapping[str, Any]:
+        """The value of the call, or the one that was kept of an equal one."""
+        ask, cache = self._ask, self._frame.tools.cache
+        key = ""
+        if ask.cache_ttl_s is not None:
+            place = [self._frame.request.name.partition("/")[0], ask.step_id, sorted(self._frame.scopes)]
+            key = cache_key(place, choice.agent, choice.version, skill, arguments)
+            kept = await cache.find(key)
+            if kept is not None:
+                return {"value": kept.value, "agent": choice.agent, "cached": True}
+        outcome = await self._frame.tools.caller.call(
+            choice,
+            skill,
+            arguments,
+            run_id=self._frame.context.run_id,
+            path=path,
+            idempotency_key=self._frame.name(self._here),
+            timeout_s=timeout_s,
+            trace=spending.begin(),
+        )
+        spending.told(outcome.calls_used)
+        if outcome.error is not None:
+            raise outcome.error
+        if outcome.status != "done":
+            raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
+        if not ask.allow_empty and self._is_empty(outcome.value, choice):
+            raise EmptyOutputError(skill)
+        if ask.cache_ttl_s is not None:
+            await cache.put(key, outcome.value, ask.cache_ttl_s)
+        return {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+
+    def _is_empty(self, value: Any, choice: Choice) -> bool:
+        return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)

@@ -1,0 +1,1 @@
+"""Runs in memory: the twin of the durable driver, as strict as that one."""
