@@ -41,7 +41,7 @@ from retinue.surfaces.oci_answers import (
     read_target,
 )
 from retinue.surfaces.oci_writing import RegistryStore, WritingDoor, for_known, for_readers, is_known
-from retinue.surfaces.security import REGISTRY_CHALLENGE
+from retinue.surfaces.refusal import REGISTRY_CHALLENGE
 
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
 

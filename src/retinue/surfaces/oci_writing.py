@@ -27,7 +27,8 @@ from retinue.surfaces.oci_answers import (
     read_repository,
     read_target,
 )
-from retinue.surfaces.security import REGISTRY_CHALLENGE, visitor_of
+from retinue.surfaces.refusal import REGISTRY_CHALLENGE
+from retinue.surfaces.security import visitor_of
 
 _RANGE = re.compile(r"(?:bytes[= ])?([0-9]{1,12})-([0-9]{1,12})(?:/.*)?")
 _CHALLENGE = {"www-authenticate": REGISTRY_CHALLENGE}

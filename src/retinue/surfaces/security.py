@@ -9,9 +9,7 @@ BaseHTTPMiddleware was not used: it runs the request in another task and buffers
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from hashlib import sha256
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
-import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.call import ANONYMOUS, Principal
@@ -32,20 +29,15 @@ from retinue.core.errors import (
     TooLargeError,
     UnsupportedMediaTypeError,
 )
-from retinue.protocols.jsonrpc import render_error
 from retinue.protocols.rights import apply_rights
 from retinue.surfaces.challenges import DISCOVERY_PATHS, ProtectedResource, challenging
-from retinue.surfaces.faults import execute_fault, rest_fault
 from retinue.surfaces.hosts import fold, host_name, is_address, is_loopback, names_socket
+from retinue.surfaces.refusal import REGISTRY_PATH, Refusal, is_registry
 
 Headers = Mapping[bytes, bytes]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 64 * 1024 * 1024
-
-REGISTRY_PATH = "/v2/"
-REGISTRY_CHALLENGE = 'Basic realm="retinue"'
-"""How registry clients are told to send the token: as a password, for that is what they know."""
 
 LOCAL_TOKEN = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """Whoever sends the state's ``keys/local.token``: the command line, children, a connected client."""
@@ -55,8 +47,6 @@ _WANTED = NotAuthenticatedError("another token is wanted here")
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _SMALL_BODY_BYTES = 64 * 1024
-_LINGER_BYTES = 64 * 1024 * 1024
-_LINGER_S = 5.0
 _MAX_REMEMBERED = 64
 
 
@@ -175,7 +165,7 @@ class Doorkeeper:
             self._check_body(scope, headers)
         except RetinueError as error:
             challenge = self._challenge(scope, headers, error)
-            await _Refusal(scope, receive, send).answer(
+            await Refusal(scope, receive, send).answer(
                 error, drain=_may_be_long(headers), challenge=challenge
             )
             return
@@ -197,7 +187,7 @@ class Doorkeeper:
         token = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
             token = authorization[7:].strip()
-        elif authorization is not None and _is_registry(path):
+        elif authorization is not None and is_registry(path):
             token = _read_password(authorization) or None
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
@@ -305,7 +295,7 @@ class Doorkeeper:
 
     async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a body of unknown length through, and cut it off where it passes the cap."""
-        refusal = _Refusal(scope, receive, send)
+        refusal = Refusal(scope, receive, send)
         left = self._limit_bytes(scope)
 
         async def receive_counted() -> Message:
@@ -324,58 +314,6 @@ class Doorkeeper:
                 raise
 
 
-class _Refusal:
-    """One answer in place of the door's, given before the client has ended sending if need be."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._started = False
-        self.given = False
-
-    async def send_unless_given(self, message: Message) -> None:
-        if not self.given:
-            self._started = True
-            await self._send(message)
-
-    async def answer(self, error: RetinueError, *, drain: bool, challenge: str | None = None) -> None:
-        """Send the answer; with ``drain`` go on reading for a while, so that a client which reads only
-        after it has sent everything finds the answer and not a reset connection."""
-        self.given = True
-        if self._started:
-            return
-        fault = rest_fault(error)
-        if self._scope["path"].endswith("/execute"):
-            body = render_error(None, *execute_fault(error))
-        else:
-            body = orjson.dumps(fault.body)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        told = dict(fault.headers)
-        if _is_registry(self._scope["path"]):
-            challenge = REGISTRY_CHALLENGE if "www-authenticate" in told else None
-        if challenge is not None:
-            told["www-authenticate"] = challenge
-        headers += [(name.encode(), value.encode()) for name, value in told.items()]
-        if drain:
-            headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": fault.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": drain})
-        if drain:
-            await self._linger()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _linger(self) -> None:
-        left = _LINGER_BYTES
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while left > 0:
-                    message = await self._receive()
-                    left -= len(message.get("body", b""))
-                    if message["type"] != "http.request" or not message.get("more_body", False):
-                        return
-
-
 def _may_be_long(headers: Headers) -> bool:
     length = headers.get(b"content-length", b"0")
     return b"transfer-encoding" in headers or not length.isdigit() or int(length) > _SMALL_BODY_BYTES
@@ -388,10 +326,6 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )
-
-
-def _is_registry(path: str) -> bool:
-    return path.startswith(REGISTRY_PATH) or path == REGISTRY_PATH.rstrip("/")
 
 
 def _read_password(authorization: bytes) -> bytes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +15,23 @@ import structlog
 from dbos import SetWorkflowID
 from dbos import error as dbos_errors
 
-from retinue.core.errors import RunConflictError, StateError, UnknownRunError, UnknownStepError
-from retinue.drivers.durable.context import CALLS, find_path
+from retinue.core.errors import RunConflictError, StateError
 from retinue.drivers.durable.database import VERSION, RunDatabase
-from retinue.drivers.durable.engine import RUN, Engine
+from retinue.drivers.durable.engine import Engine
 from retinue.drivers.durable.events import EventTable
 from retinue.drivers.durable.executions import Executions, end_of
+from retinue.drivers.durable.journal import Journal
 from retinue.drivers.durable.leases import Lease, queue_of
 from retinue.drivers.durable.records import Found, RunReader
 from retinue.drivers.durable.signals import SignalTable
 from retinue.drivers.durable.slots import take_slot
+from retinue.drivers.durable.spreading import Spreading
 from retinue.workflows.json_copies import copy_json
 from retinue.workflows.run_records import (
     RunEvent,
     RunRecord,
     RunRequest,
     RunStatus,
-    StepOutcome,
     StepRecord,
 )
 from retinue.workflows.runs import Accept, Body
@@ -46,9 +45,6 @@ STOP_S = 1.5
 """How long `cancel` waits for another node to have stopped a run; a living one does within a second."""
 
 STOP_LOOK_S = 0.05
-
-SPREAD_RUNS = 8
-"""A run is started here unless another node has so many runs less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +81,8 @@ class DurableRuns:
         self._stack = AsyncExitStack()
         self._launching = asyncio.Lock()
         self._executions: Executions | None = None
-        self._sent: Counter[str] = Counter()
-        self._sent_to: object = None
+        self._journal = Journal(self._database, self._reader)
+        self._spreading = Spreading(self._database)
 
     async def launch(self) -> Executions:
         """Take part in running: get a slot and a lease, and begin with what is there.
@@ -138,11 +134,11 @@ class DurableRuns:
         executions = await self.launch()
         known = (await self._reader.find([run_id])).get(run_id)
         if known is None:
-            node = self._choose_node(executions)
-            if node == executions.lease.executor:
+            other = self._spreading.find_other(executions.lease, executions.outermost)
+            if other is None:
                 await executions.start(run_id, request)
             else:
-                await self._send(node, run_id, request)
+                await self._spreading.send(other, run_id, request)
             known = await self._reader.get(run_id)
         if not known.record.request.is_same(request):
             raise RunConflictError(run_id)
@@ -197,10 +193,7 @@ class DurableRuns:
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = await self._get(run_id)
-        calls = await self._list_calls(old)
-        first = next((number for number, _, path in calls if _is_within(path, from_step)), None)
-        if first is None:
-            raise UnknownStepError(from_step, known=_list_tops(path for _, _, path in calls))
+        first = await self._journal.get_first_call(old, from_step)
         queue = queue_of((await self.launch()).lease.executor)
 
         def fork() -> None:
@@ -224,8 +217,7 @@ class DurableRuns:
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         found = await self._get(run_id)
-        steps = [step async for step in self._iterate_steps(found, found.root)]
-        return tuple(steps)
+        return await self._journal.list_steps(found)
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
         found = await self._get(run_id)
@@ -279,68 +271,6 @@ class DurableRuns:
         await self._database.prepare()
         return await self._reader.get(run_id)
 
-    def _choose_node(self, executions: Executions) -> str:
-        """This node, unless another has much less to do."""
-        nodes = executions.lease.nodes
-        if self._sent_to is not nodes:
-            # The nodes have said anew how much they have.
-            self._sent_to, self._sent = nodes, Counter()
-        others = {
-            node.executor: node.running + self._sent[node.executor]
-            for node in nodes
-            if node.executor != executions.lease.executor
-        }
-        if not others:
-            return executions.lease.executor
-        idlest = min(others, key=lambda executor: others[executor])
-        if others[idlest] + SPREAD_RUNS > executions.outermost:
-            return executions.lease.executor
-        self._sent[idlest] += 1
-        return idlest
-
-    async def _send(self, executor: str, run_id: str, request: RunRequest) -> None:
-        options: Any = {
-            "workflow_name": RUN,
-            "queue_name": queue_of(executor),
-            "workflow_id": run_id,
-            "app_version": VERSION,
-        }
-        client = self._database.client
-        await self._database.ask(lambda: client.enqueue(options, request.to_json(), None, time.time()))
-
-    async def _list_calls(self, found: Found) -> list[tuple[int, str, str]]:
-        """The recorded calls of a run: number, name in the journal, path."""
-        client, run_id = self._database.client, found.record.id
-        steps = await self._database.ask(lambda: client.list_workflow_steps(run_id, load_output=False))
-        owners = await self._list_ancestors(found)
-        return [(step["function_id"], step["function_name"], _path_of(step, owners)) for step in steps]
-
-    async def _list_ancestors(self, found: Found) -> list[str]:
-        """A run and those that it was forked from: children keep the name that they were started with."""
-        ids = [found.record.id]
-        while found.record.forked_from is not None and found.record.forked_from not in ids:
-            ids.append(found.record.forked_from)
-            try:
-                found = await self._reader.get(found.record.forked_from)
-            except UnknownRunError:
-                break
-        return ids
-
-    async def _iterate_steps(self, found: Found, root: str) -> AsyncIterator[StepRecord]:
-        client, run_id = self._database.client, found.record.id
-        below = run_id[len(root) :].lstrip("/")
-        children = []
-        for step in await self._database.ask(lambda: client.list_workflow_steps(run_id)):
-            name = step["function_name"]
-            if name == RUN:
-                children.append(str(step["child_workflow_id"]))
-            elif name.partition(" ")[0] not in CALLS or name.startswith("receive "):
-                path = "/".join(part for part in (below, find_path(name)) if part)
-                yield StepRecord(run_id, path, StepOutcome.from_json(step["output"] or {}))
-        for child in (await self._reader.find(children)).values() if children else ():
-            async for record in self._iterate_steps(child, child.root):
-                yield record
-
     async def _ensure_told_end(self, found: Found) -> None:
         """Tell the end of a run whose node did not live to tell it."""
         here = self._executions and self._executions.find(found.record.id)
@@ -372,23 +302,6 @@ class DurableRuns:
             except (StateError, dbos_errors.DBOSException) as error:
                 _log.warning("old runs not deleted", error=str(error))
             await asyncio.sleep(self._options.prune_every_s)
-
-
-def _path_of(step: Mapping[str, Any], owners: Sequence[str]) -> str:
-    """The path of a recorded call; that of a child's start is in the child's id."""
-    if step["function_name"] != RUN:
-        return find_path(step["function_name"])
-    child = str(step["child_workflow_id"])
-    return next((child[len(owner) + 1 :] for owner in owners if child.startswith(f"{owner}/")), child)
-
-
-def _is_within(path: str, step: str) -> bool:
-    """Whether a durable call belongs to a step: itself, its choice, a further try, a nested one."""
-    return path == step or (path.startswith(step) and path[len(step)] in "/@.#")
-
-
-def _list_tops(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path.split("/")[0].split("@")[0] for path in paths))
 
 
 async def _await_any(changed: asyncio.Event, timeout_s: float) -> None:
