@@ -154,6 +154,10 @@ class Watched:
     def run_id(self) -> str:
         return self._context.run_id
 
+    @property
+    def patience_s(self) -> float:
+        return self._context.patience_s
+
     def tell_calls(self, calls: int | None) -> None:
         self._context.tell_calls(calls)
 

@@ -60,13 +60,18 @@ def read_log(tmp_path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def finish_only_run(home: Path) -> RunRecord:
-    """The one run of a state folder when it has ended, seen from a process that takes no part."""
+def watch_runs(home: Path) -> DurableRuns:
+    """The runs of a state folder, as a process sees them that takes no part."""
 
     async def body(context: RunContext, request: RunRequest) -> Any:
         raise AssertionError("this process runs nothing")
 
-    runs = DurableRuns(body, url=f"sqlite:///{home}/runs.db", nodes=home / "nodes")
+    return DurableRuns(body, url=f"sqlite:///{home}/runs.db", nodes=home / "nodes")
+
+
+async def finish_only_run(home: Path) -> RunRecord:
+    """The one run of a state folder when it has ended."""
+    runs = watch_runs(home)
     try:
         (found,) = await runs.list_all()
         async with asyncio.timeout(30):
@@ -122,6 +127,39 @@ async def test_a_run_without_a_hub_goes_on_in_a_worker_when_it_was_killed(
         assert (await finish_only_run(retinue_home)).get() == {"n": 3}
         assert worker.end(signal.SIGTERM) == 0
     check_effects(tmp_path)
+
+
+async def await_taken_up(home: Path) -> None:
+    """Come back when the one run of a state folder has been taken up."""
+    runs = watch_runs(home)
+    try:
+        (found,) = await runs.list_all()
+        async with asyncio.timeout(30):
+            async for event in runs.follow(found.id):
+                if event.kind == "run_resumed":
+                    return
+    finally:
+        await runs.aclose()
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_run_that_is_taken_up_waits_for_agents_that_stopped_with_its_node(
+    ended_by: int, agent: Program, tmp_path: Path, retinue_home: Path
+) -> None:
+    """As when a machine starts anew: the agent is not listed, or listed where it no longer is."""
+    with program("run", "flow.yaml", cwd=tmp_path) as running:
+        wait_until(lambda: "begin 1" in read_log(tmp_path), "the second step begins")
+        running.send(signal.SIGKILL)
+        running.wait()
+    (tmp_path / "go").touch()
+    agent.send(ended_by)
+    agent.wait()
+    with program("worker", cwd=tmp_path) as worker:
+        await await_taken_up(retinue_home)
+        with program("serve", "worker.py", cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert (await finish_only_run(retinue_home)).get() == {"n": 3}
+            assert worker.end(signal.SIGTERM) == 0
 
 
 PLANS = {

@@ -405,6 +405,18 @@ async def test_an_agent_whose_port_another_one_took_is_unreachable(
     assert not caught.value.sent
 
 
+async def test_who_refuses_the_caller_at_the_port_of_another_agent_is_not_that_agent(
+    http: HttpClient, peer: Peer, url: str
+) -> None:
+    peer.status = 401
+    peer.card = _card("other-agent")
+    with pytest.raises(AgentUnreachableError, match="another agent answers there: other-agent"):
+        await invoke(http, url)
+    peer.card = _card("plan-agent")
+    with pytest.raises(NotAuthenticatedError):
+        await invoke(http, url)
+
+
 @pytest.mark.parametrize("card", [_card("plan-agent"), None, b"no card"])
 async def test_an_agent_that_lost_a_skill_says_so_itself(
     card: bytes | None, http: HttpClient, peer: Peer, url: str

@@ -106,7 +106,7 @@ def test_no_token_is_in_any_log_or_file_wherever_it_was_put(tmp_path: Path, reti
         assert "[token]" in output
         kept = b"".join(path.read_bytes() for path in retinue_home.glob("retinue.db*"))
         for kind, token in tokens.items():
-            for part in (token, token.rpartition("_")[2], token[-30:]):
+            for part in (token, max(token.split("_"), key=len), token[-30:]):
                 assert part not in output, kind
                 assert part.encode() not in kept, kind
 

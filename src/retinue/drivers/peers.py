@@ -23,6 +23,7 @@ from retinue.core.errors import (
     GuardError,
     InvalidParametersError,
     InvalidRequestError,
+    NotAuthenticatedError,
     ParseError,
     Problem,
     RemoteFaultError,
@@ -83,8 +84,10 @@ class PeerInvoker:
         with passage.forward() as departure:
             try:
                 return Answer(value=await execute(self._http, target, call, departure, self._signer))
-            except RemoteFaultError as error:
-                if error.code == _NO_SUCH_METHOD and (other := await _find_other(self._http, name, url)):
+            except (RemoteFaultError, NotAuthenticatedError) as error:
+                # as of somebody else at the port of an agent that is gone
+                is_strange = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
+                if is_strange and (other := await _find_other(self._http, name, url)):
                     cause = f"another agent answers there: {other}"
                     raise AgentUnreachableError(name, url, cause) from error
                 raise

@@ -48,6 +48,13 @@ class RunContext(Protocol):
     def run_id(self) -> str:
         """The id of this run; a child's is ``<run>/<path>``."""
 
+    @property
+    def patience_s(self) -> float:
+        """How long effects may still wait for agents that are not there.
+
+        More than 0 after a run was taken up, because what stopped its node may have stopped them too.
+        """
+
     def tell_calls(self, calls: int | None) -> None:
         """Say what the run has used before it ends: `RunRecord.calls`. The last word counts."""
 

@@ -59,6 +59,8 @@ class Surroundings(Protocol):
 
     async def stop(self, ids: Sequence[str]) -> None: ...
 
+    def patience_of(self, root: str) -> float: ...
+
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
 
@@ -104,6 +106,10 @@ class DurableContext:
     @property
     def run_id(self) -> str:
         return self._run_id
+
+    @property
+    def patience_s(self) -> float:
+        return self._around.patience_of(self._root)
 
     def tell_calls(self, calls: int | None) -> None:
         self.calls = calls

@@ -37,6 +37,9 @@ AGAIN_S = 5.0
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end; it comes within milliseconds."""
 
+PATIENCE_S = 20.0
+"""How long a run that was taken up waits for agents: a machine that starts anew starts them as well."""
+
 WATCH_S = 0.5
 """How often the runs here are looked at for whether other processes have cancelled them, all at once."""
 
@@ -66,6 +69,7 @@ class Executions:
         self._reader = reader
         self._events = events
         self._live = LiveRuns()
+        self._taken_up: dict[str, float] = {}
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settling: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -171,6 +175,11 @@ class Executions:
             gone = [one.run_id for one in here if one.run_id in cancelled and self.find(one.run_id) is one]
             self._abort(gone)
 
+    def patience_of(self, root: str) -> float:
+        """How long the outermost run ``root`` may still wait for agents that are not there."""
+        taken_up_at = self._taken_up.get(root)
+        return 0.0 if taken_up_at is None else max(0.0, taken_up_at + PATIENCE_S - time.monotonic())
+
     async def still_owns(self, run_id: str, owner: str | None) -> bool:
         """Whether an execution is still the one that the run belongs to."""
         query = sa.text(f"SELECT owner_xid FROM {self._database.runs} WHERE workflow_uuid = :run_id")  # noqa: S608
@@ -212,6 +221,7 @@ class Executions:
         if "start" not in live.told.once:
             live.tell("run_started", "", {"name": name}, "start")
             return
+        self._taken_up[live.root] = time.monotonic()
         live.told = Told(live.told.once, live.told.resumed + 1)
         live.tell("run_resumed", "", {"name": name, "node": self.lease.executor})
 
@@ -279,6 +289,8 @@ class Executions:
             _log.warning("the end of a run was not told", run=live.run_id, error=error.message)
         finally:
             self._live.end(live)
+            if live.root == live.run_id:
+                self._taken_up.pop(live.root, None)
 
     def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, context=Context())

@@ -8,11 +8,16 @@ work to be done again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from retinue.core.errors import (
+    AgentUnreachableError,
+    CircuitOpenError,
     EmptyOutputError,
     ExpressionError,
     InputRequiredError,
@@ -33,6 +38,9 @@ from retinue.workflows.interpreter.texts import is_no_answer, is_nothing
 from retinue.workflows.run_records import Fault, StepOutcome
 
 CHOOSE_TIMEOUT_S = 60.0
+
+AGAIN_S = 0.5
+"""How soon an agent that was not there is looked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +136,22 @@ class _Attempt:
                 return None, outcome
             choice = Choice.from_json(outcome.value)
         outcome = await self._call(self._here, choice, timeout_s)
-        if outcome.fault is not None and outcome.fault.on_error == "unreachable" and not self._ask.agent:
-            chosen = await self._choose(f"{self._here}/again/choose")
-            other = None if chosen.fault is not None else Choice.from_json(chosen.value)
-            if other is not None and (other.agent, other.url) != (choice.agent, choice.url):
-                choice = other
-                outcome = await self._call(f"{self._here}/again", other, timeout_s)
+        if outcome.fault is not None and outcome.fault.on_error == "unreachable":
+            other = None if self._ask.agent else await self._find_other(choice)
+            # nothing has begun where a call was not received, so there it may be made once more
+            if other is not None or not outcome.fault.data.get("sent"):
+                choice = other or choice
+                outcome = await self._call(f"{self._here}/again", choice, timeout_s, patient=True)
         if limit is not None and outcome.fault is not None and outcome.fault.on_error == "timeout":
             outcome = StepOutcome(fault=Fault.from_json(overdue(self._path, limit)))
         return choice, outcome
+
+    async def _find_other(self, choice: Choice) -> Choice | None:
+        """Another agent than the chosen one, which did not answer."""
+        chosen = await self._choose(f"{self._here}/again/choose")
+        other = None if chosen.fault is not None else Choice.from_json(chosen.value)
+        is_other = other is not None and (other.agent, other.url) != (choice.agent, choice.url)
+        return other if is_other else None
 
     async def _choose(self, path: str) -> StepOutcome:
         ask, caller, scopes = self._ask, self._frame.tools.caller, self._frame.scopes
@@ -146,19 +161,34 @@ class _Attempt:
                 return (await caller.list_role(ask.role or "", [agent] if agent else (), scopes))[0]
             return await caller.choose(ask.skill, agent, ask.version, scopes)
 
-        async def effect() -> Any:
+        async def find_best() -> Choice:
             if ask.prefer is not None and ask.agent is None:
+                with suppress(LookupFailedError):
+                    return await find(ask.prefer)
+            return await find(ask.agent)
+
+        async def effect() -> Any:
+            while True:
                 try:
-                    return (await find(ask.prefer)).to_json()
+                    return (await find_best()).to_json()
                 except LookupFailedError:
-                    return (await find(None)).to_json()
-            return (await find(ask.agent)).to_json()
+                    if not await self._wait_for_agents():
+                        raise
 
         facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
         facts |= {"below": below(path, self._path)}
         return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
 
-    async def _call(self, path: str, choice: Choice, timeout_s: float) -> StepOutcome:
+    async def _wait_for_agents(self) -> bool:
+        """Give agents that are not there a moment to come; False where that is not worth while."""
+        if not self._frame.context.patience_s:
+            return False
+        await asyncio.sleep(AGAIN_S)
+        return True
+
+    async def _call(
+        self, path: str, choice: Choice, timeout_s: float, *, patient: bool = False
+    ) -> StepOutcome:
         ask, context = self._ask, self._frame.context
         skill = ask.skill or choice.skill
         try:
@@ -169,7 +199,7 @@ class _Attempt:
         spending = self._frame.spending.open_step()
 
         async def effect() -> Any:
-            return await self._obtain(path, choice, skill, arguments, timeout_s, spending)
+            return await self._obtain(path, choice, skill, arguments, timeout_s, spending, patient=patient)
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
         facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
@@ -190,6 +220,8 @@ class _Attempt:
         arguments: Any,
         timeout_s: float,
         spending: StepSpending,
+        *,
+        patient: bool,
     ) -> Mapping[str, Any]:
         """The value of the call, or the one that was kept of an equal one."""
         ask, cache = self._ask, self._frame.tools.cache
@@ -200,7 +232,8 @@ class _Attempt:
             kept = await cache.find(key)
             if kept is not None:
                 return {"value": kept.value, "agent": choice.agent, "cached": True}
-        outcome = await self._frame.tools.caller.call(
+        call = partial(
+            self._frame.tools.caller.call,
             choice,
             skill,
             arguments,
@@ -210,6 +243,9 @@ class _Attempt:
             timeout_s=timeout_s,
             trace=spending.begin(),
         )
+        outcome = await call()
+        while _found_nobody(outcome.error, patient=patient) and await self._wait_for_agents():
+            outcome = await call()
         spending.told(outcome.calls_used)
         if outcome.error is not None:
             raise outcome.error
@@ -223,3 +259,12 @@ class _Attempt:
 
     def _is_empty(self, value: Any, choice: Choice) -> bool:
         return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)
+
+
+def _found_nobody(error: RetinueError | None, *, patient: bool) -> bool:
+    """Whether the chosen agent is not listed, or, to the ``patient``, did not hear: nothing has begun."""
+    if isinstance(error, AgentUnreachableError):
+        return patient and not error.sent
+    if isinstance(error, CircuitOpenError):
+        return patient and not error.relayed
+    return isinstance(error, LookupFailedError)

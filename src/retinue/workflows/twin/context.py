@@ -50,6 +50,11 @@ class MemoryContext:
     def run_id(self) -> str:
         return self._run.record.id
 
+    @property
+    def patience_s(self) -> float:
+        """Nothing else stopped with a run that was resumed here."""
+        return 0.0
+
     def tell_calls(self, calls: int | None) -> None:
         self.calls = calls
 
