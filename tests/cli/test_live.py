@@ -201,9 +201,11 @@ def test_a_run_is_listed_shown_repeated_and_its_id_is_a_key(live: Live, retinue:
     assert "ada" in [row["run"] for row in listed["runs"]]
     assert any(line.split()[:3] == ["ada", "twice", "done"] for line in retinue("runs").stdout.splitlines())
     shown = retinue("runs", "ada").stdout.splitlines()
-    assert shown[0] == "twice  done  ada"
+    assert shown[0].startswith("twice  done  ada  20")
+    assert shown[0].endswith(" s")
     assert shown[1].split()[:4] == ["one", "done", "greet", "live-agent"]
-    assert shown[2].strip() == '{"name":"Hello, Ada"}'
+    assert shown[2].strip() == 'sent: {"name":"Ada"}'
+    assert shown[3].strip() == 'gave: {"name":"Hello, Ada"}'
     assert shown[-1] == 'output: {"name":"Hello, Hello, Ada"}'
     tree = orjson.loads(retinue("runs", "ada", "--json").stdout)
     assert [node["step"] for node in tree["steps"]] == ["one", "two"]

@@ -38,8 +38,9 @@ def runs(
 ) -> None:
     """List the runs, or show one as a tree of its steps.
 
-    The tree has each step with its agent, time, attempts, and what it gave or why it failed. --follow
-    tells each step as it ends, then prints the output; the run goes on when you stop watching.
+    The tree has each step with its agent, time and attempts, what it was sent, and what it gave or why
+    it failed. --follow tells each step as it ends, then prints the output; the run goes on when you
+    stop watching.
     """
     if run is None:
         asked = {"status": status, "workflow": workflow, "limit": limit}
@@ -157,8 +158,7 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
                 row["run"],
                 row["workflow"],
                 row["status"],
-                datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S"),
-                f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else "",
+                *_read_times(row),
             )
             for row in rows
         ],
@@ -167,7 +167,8 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
 
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
     """The run and its steps, one line each, what is nested further in."""
-    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}"
+    began, took = _read_times(shown)
+    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took} s'}"
     if "forked_from" in shown:
         yield f"  again from {shown['forked_from']}"
     for node in shown["steps"]:
@@ -186,20 +187,42 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
     said += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
     if node.get("duration_ms") is not None:
         said.append(f"{node['duration_ms'] / 1000:.1f} s")
-    if len(node.get("attempts", ())) > 1:
-        said.append(f"{len(node['attempts'])} attempts")
+    attempts = node.get("attempts", ())
+    if len(attempts) > 1:
+        said.append(f"{len(attempts)} attempts")
     if node.get("handled"):
         said.append("failure taken by on_error")
     yield "  ".join(said)
     inner = "  " * (depth + 2)
+    if node.get("input") is not None:
+        yield f"{inner}sent: {_shorten(node['input'])}"
+    for attempt in attempts if len(attempts) > 1 else ():
+        yield f"{inner}{_draw_attempt(attempt)}"
     if node["status"] == "waiting":
         yield f"{inner}waits for {clean(node.get('topic'))}: {clean(node.get('message'))}"
     if "error" in node:
-        yield f"{inner}{clean(node['error'].get('message'))}"
+        yield f"{inner}failed: {clean(node['error'].get('message'))}"
     elif "output" in node:
-        yield f"{inner}{_shorten(node['output'])}"
+        yield f"{inner}gave: {_shorten(node['output'])}"
     for nested in node.get("steps", ()):
         yield from _draw_step(nested, depth + 1)
+
+
+def _draw_attempt(attempt: Mapping[str, Any]) -> str:
+    """One of several tries: who made it, and how it ended; nothing of that where its node died."""
+    if attempt.get("duration_ms") is None:
+        end = "did not end"
+    elif "error" in attempt:
+        end = f"{attempt['duration_ms'] / 1000:.1f} s  {clean(attempt['error'].get('message'))}"
+    else:
+        end = f"{attempt['duration_ms'] / 1000:.1f} s"
+    return f"tried: {clean(attempt.get('agent'))}  {end}"
+
+
+def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
+    """When a run began, and the seconds that it took if it has ended."""
+    began = datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S")
+    return began, f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else ""
 
 
 def _shorten(value: Any) -> str:
