@@ -216,7 +216,7 @@ def test_a_run_is_listed_shown_repeated_and_its_id_is_a_key(live: Live, retinue:
     assert orjson.loads(followed.stdout) == {"name": "Hello, Hello, Ada"}
     assert [line.split()[0] for line in followed.stderr.splitlines()] == ["one", "one", "two", "two"]
     conflict = retinue("run", "flow.yaml", '{"who": "Bo"}', "--id", "ada")
-    assert "Run ada exists with other input" in conflict.stderr
+    assert "Run ada exists with another workflow or input" in conflict.stderr
 
 
 def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes_on(

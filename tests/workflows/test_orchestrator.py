@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import InvalidParametersError, RunConflictError
 from tests.workflows.running import Bench
 
@@ -28,6 +31,34 @@ async def test_the_same_id_gives_the_first_run_and_other_input_is_a_conflict(ben
     assert len(bench.called) == 1
     with pytest.raises(RunConflictError):
         await bench.run(DEFINITION, {"n": 2}, run_id="r")
+
+
+@pytest.mark.parametrize("run_id", ["", "a b", "bank/e#1", "line\nbreak", "n" * 101, "-dash", "ü"])
+async def test_an_id_that_could_be_taken_for_a_branch_or_breaks_a_line_is_refused(
+    run_id: str, bench: Bench
+) -> None:
+    with pytest.raises(InvalidParametersError, match="no id of a run"):
+        await bench.run(DEFINITION, {"n": 1}, run_id=run_id)
+    assert await bench.runs.list_all() == ()
+
+
+async def test_a_deep_step_has_a_key_that_every_door_takes_and_no_other_step_has(bench: Bench) -> None:
+    keys: list[str] = []
+    call = bench.caller.call
+
+    async def note_key(*arguments: Any, idempotency_key: str, **more: Any) -> Any:
+        keys.append(idempotency_key)
+        return await call(*arguments, idempotency_key=idempotency_key, **more)
+
+    bench.caller.call = note_key  # type: ignore[method-assign]
+    bench.offer("a", {})
+    names = [letter * 56 for letter in "abcd"]
+    inner = [{"id": names[2], "skill": "a"}, {"id": names[3], "skill": "a"}]
+    branch = {"id": names[1], "parallel": {}, "branches": {"x" * 56: inner}}
+    each = {"id": names[0], "foreach": {"in": [1]}, "steps": [branch]}
+    await bench.run({"name": "w", "steps": [each]}, {}, run_id="r" * 90)
+    assert len(set(keys)) == len(keys) == 2
+    assert max(map(len, keys)) <= MAX_KEY_LENGTH
 
 
 async def test_runs_without_an_id_are_runs_of_their_own(bench: Bench) -> None:

@@ -540,6 +540,25 @@ async def test_a_child_of_another_run_cannot_be_waited_for_unless_it_is_known(op
         assert record.fault.type == "unknown_run"
 
 
+async def test_what_nobody_has_received_yet_is_counted(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        await context.receive("gate", "open", 5)
+        return (await context.receive("ask", "topic", 5)).value
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        assert await runs.count_signals("r", "topic") == 0
+        await runs.signal("r", "topic", 1)
+        await runs.signal("r", "topic", 2)
+        assert await runs.count_signals("r", "topic") == 2
+        assert await runs.count_signals("r", "other") == 0
+        await runs.signal("r", "open", True)
+        assert (await runs.finish("r")).get() == 1
+        assert await runs.count_signals("r", "topic") == 1
+        with pytest.raises(UnknownRunError):
+            await runs.count_signals("nobody", "topic")
+
+
 async def test_receiving_is_seen_in_the_events_as_a_step_is(open_runs: Open) -> None:
     async def body(context: RunContext, request: RunRequest) -> Any:
         outcome = await context.receive("ask", "topic", 5, facts={"kind": "wait", "topic": "topic"})

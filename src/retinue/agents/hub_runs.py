@@ -15,7 +15,7 @@ from retinue.authoring.context import Context
 from retinue.core.errors import AmbiguousNameError, InvalidParametersError, InvalidRequestError
 from retinue.mesh.schema import compile_schema
 from retinue.workflows.definitions.definition import Definition, Step
-from retinue.workflows.run_records import RunEvent, RunRecord
+from retinue.workflows.run_records import RunEvent, RunRecord, check_run_id
 from retinue.workflows.runs import Runs
 from retinue.workflows.tree import draw_tree, list_effects
 
@@ -106,7 +106,8 @@ def add_skills(agent: Agent, runs: Runs) -> None:
     ) -> Json:
         """Runs again from a step on, as a new run that keeps what was recorded before it."""
         await get_reached(runs, run, ctx.principal)
-        record = await runs.fork(run, from_step=from_step, new_run_id=new_run or uuid.uuid4().hex)
+        new_run = uuid.uuid4().hex if new_run is None else check_run_id(new_run)
+        record = await runs.fork(run, from_step=from_step, new_run_id=new_run)
         return {"run": record.id, "workflow": record.request.name, "from": run}
 
     @agent.skill
@@ -133,6 +134,11 @@ def add_skills(agent: Agent, runs: Runs) -> None:
         schema = wait.facts.get("schema")
         if schema is not None and (problems := compile_schema(schema, f"signal {topic}").problems(value)):
             raise InvalidParametersError(problems)
+        if await runs.count_signals(wait.run_id, topic):
+            # the next would go to whoever asks for the topic after this step
+            raise InvalidRequestError(
+                f"Step {wait.step} of run {run} was answered already", remedy="wait until it has gone on"
+            )
         await runs.signal(wait.run_id, topic, value)
         return {"run": run, "topic": topic, "step": wait.step}
 

@@ -41,7 +41,7 @@ class Follower:
     ) -> Any:
         """The output of the run; raises StepFailedError with the step, its agent and the cause."""
         # chosen here, so that a run whose start was never answered can be cancelled as well
-        run = run_id or uuid.uuid4().hex
+        run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
 

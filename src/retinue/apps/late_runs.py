@@ -98,6 +98,9 @@ class LateRuns:
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
         await (await self._open()).signal(run_id, topic, value)
 
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        return await (await self._open()).count_signals(run_id, topic)
+
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return await (await self._open()).list_steps(run_id)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
 
@@ -155,11 +155,36 @@ class Stop:
         return descriptor
 
 
+class _Farewell:
+    """Tells callers whose calls the stopping server cuts off that it is gone: 503, not its bare 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        except asyncio.CancelledError:
+            # nobody but the server cancels the task of a request, and it does so when it stops
+            if started or scope["type"] != "http":
+                raise
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b"stopping"})
+
+
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIterator[None]:
     """Serve while inside; leaving waits for calls in flight, at most a few seconds."""
     config = uvicorn.Config(
-        app,
+        _Farewell(app),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -15,6 +15,10 @@ Status = Literal["done", "failed", "needs_input", "refused"]
 PartKind = Literal["text", "data", "image", "audio", "file", "resource"]
 
 
+MAX_KEY_LENGTH = 200
+"""Characters of an idempotency key."""
+
+
 def new_id() -> str:
     """A random id of 128 bits, in hex: of a call, or of a trace."""
     return os.urandom(16).hex()

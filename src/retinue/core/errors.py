@@ -773,7 +773,8 @@ class RunConflictError(RetinueError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"Run {run_id} exists with other input", remedy="leave the id out, or choose a new one"
+            f"Run {run_id} exists with another workflow or input",
+            remedy="leave the id out, or choose a new one",
         )
         self.run_id = run_id
 

@@ -16,7 +16,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from retinue.core.call import Call, TraceContext, new_id
+from retinue.core.call import MAX_KEY_LENGTH, Call, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
@@ -41,9 +41,6 @@ from retinue.surfaces.security import Headers, Visitor, visitor_of
 
 MAX_AT_ONCE = 16
 """Requests of one batch that run at the same time."""
-
-MAX_KEY_LENGTH = 200
-"""Characters of an ``Idempotency-Key``."""
 
 _TRACE_HEADERS = {
     name.encode(): name

@@ -9,7 +9,7 @@ from typing import Any
 from retinue.core.errors import InvalidParametersError
 from retinue.mesh.schema import compile_schema
 from retinue.workflows.definitions.definition import Definition
-from retinue.workflows.run_records import RunRecord, RunRequest
+from retinue.workflows.run_records import RunRecord, RunRequest, check_run_id
 from retinue.workflows.runs import Runs
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
@@ -37,8 +37,9 @@ class Orchestrator:
 
         ``run_id`` is an idempotency key, made up when absent; ``trace`` is handed to the Caller as
         it is. ``nested`` are the workflows that the definition runs (``bundling``), ``digest`` is
-        that of the artifact it came in. Raises InvalidParametersError where the input breaks the
-        definition's schema, RunConflictError for a used id with another definition or input.
+        that of the artifact it came in. Raises InvalidParametersError for another form of id, and where
+        the input breaks the definition's schema, RunConflictError for a used id with another definition
+        or input.
         """
         if definition.input is not None:
             problems = compile_schema(definition.input, f"the input of {definition.name}").problems(
@@ -53,7 +54,8 @@ class Orchestrator:
             input=workflow_input,
             ambient=ambient if digest is None else {**ambient, "digest": digest},
         )
-        return await self.runs.start(request, run_id=run_id or uuid.uuid4().hex)
+        run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
+        return await self.runs.start(request, run_id=run_id)
 
     async def run(self, definition: Definition, workflow_input: Any, **more: Any) -> RunRecord:
         """Start a run and wait for its end; ``record.get()`` is its value. Takes and raises as `start`."""

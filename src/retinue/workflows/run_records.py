@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +13,9 @@ from retinue.core.errors import (
     CallCancelledError,
     ExecutionFailedError,
     GuardError,
+    InvalidParametersError,
     OnErrorClass,
+    Problem,
     RetinueError,
     StepFailedError,
     find_guard_error,
@@ -20,6 +23,18 @@ from retinue.core.errors import (
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
 EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished"]
+
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+"""What a person may call a run; the ids of branches go on with ``/``, so that none is taken for one."""
+
+
+def check_run_id(run_id: str) -> str:
+    """The id as it is; raises InvalidParametersError."""
+    if not RUN_ID.fullmatch(run_id):
+        wanted = "1 to 100 letters, digits, and . _ : - after the first"
+        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {wanted}")])
+    return run_id
 
 
 @dataclass(frozen=True, slots=True)

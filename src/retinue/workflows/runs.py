@@ -146,6 +146,9 @@ class Runs(Protocol):
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
         """Hand a value to a run that receives, or will; raises UnknownRunError."""
 
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        """How many values of a topic nobody has received yet; raises UnknownRunError."""
+
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of this run and its children, a child's after those of its parent.
 

@@ -215,6 +215,10 @@ class DurableRuns:
         await self._get(run_id)
         await self._signals.put(run_id, topic, value)
 
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        await self._get(run_id)
+        return await self._signals.count_open(run_id, topic)
+
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         found = await self._get(run_id)
         return await self._journal.list_steps(found)

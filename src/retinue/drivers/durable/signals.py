@@ -41,6 +41,15 @@ class SignalTable:
         await self._database.write(lambda c: c.execute(statement, parameters))
         self._wake()
 
+    async def count_open(self, run_id: str, topic: str) -> int:
+        """How many values of a topic nobody has taken yet."""
+        query = sa.text(
+            f"SELECT count(*) FROM {self._database.signals} "  # noqa: S608
+            "WHERE run_id = :run_id AND topic = :topic AND taken_by IS NULL"
+        )
+        names = {"run_id": run_id, "topic": topic}
+        return int(await self._database.read(lambda c: c.execute(query, names).scalar()) or 0)
+
     async def take(self, run_id: str, topic: str, receiver: str, timeout_s: float) -> Any:
         """The next value of a topic for the receive called ``receiver``; raises TimeoutError."""
         given_up_at = asyncio.get_running_loop().time() + timeout_s
@@ -63,9 +72,9 @@ class SignalTable:
         """Delete the signals of outermost runs and of those below them."""
         statement = sa.text(
             f"DELETE FROM {self._database.signals} "  # noqa: S608
-            "WHERE run_id = :root OR run_id LIKE :below"
+            "WHERE run_id = :root OR substr(run_id, 1, length(:below)) = :below"
         )
-        parameters = [{"root": root, "below": f"{root}/%"} for root in roots]
+        parameters = [{"root": root, "below": f"{root}/"} for root in roots]
         await self._database.write(lambda c: c.execute(statement, parameters) if parameters else None)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class CallSteps:
                 fault = await self._refuse(ask, path, here, outcome.value["value"])
             if fault is None:
                 given = outcome.value
-                facts = {"agent": given["agent"]} | ({"cached": True} if given.get("cached") else {})
+                facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
                 return Result(given["value"], facts, trial.sent)
             if not fault.retryable or attempt == attempts or "limit_of" in fault.data:
                 raise StepFailedError(path, choice.agent if choice else ask.agent, fault.to_json())
@@ -239,7 +239,7 @@ class _Attempt:
             arguments,
             run_id=self._frame.context.run_id,
             path=path,
-            idempotency_key=self._frame.name(self._here),
+            idempotency_key=self._frame.key(self._here),
             timeout_s=timeout_s,
             trace=spending.begin(),
         )

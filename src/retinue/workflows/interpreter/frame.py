@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any, Protocol
 
+from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, StepFailedError
 from retinue.workflows.caching import Cache, MemoryCache
 from retinue.workflows.caller import Caller
@@ -88,6 +90,14 @@ class Frame:
     def name(self, path: str) -> str:
         """A path of this body as nobody else has it."""
         return f"{self.context.run_id}/{path}"
+
+    def key(self, path: str) -> str:
+        """The idempotency key of an effect: its name, made shorter where that is longer than keys may be."""
+        name = self.name(path)
+        if len(name) <= MAX_KEY_LENGTH:
+            return name
+        digest = sha256(name.encode()).hexdigest()
+        return f"{name[: MAX_KEY_LENGTH - len(digest) - 1]}~{digest}"
 
     async def holds(self, condition: str, path: str) -> bool:
         """The value of a condition; raises StepFailedError where it cannot be told.

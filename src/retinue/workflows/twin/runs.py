@@ -128,6 +128,9 @@ class MemoryRuns:
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
         self._find(run_id).put_signal(topic, copy_json(value, f"signal {topic}"))
 
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        return self._find(run_id).count_signals(topic)
+
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))
 

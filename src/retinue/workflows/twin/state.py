@@ -92,6 +92,9 @@ class Run:
         self._signals[topic].append(value)
         self._signalled.set()
 
+    def count_signals(self, topic: str) -> int:
+        return len(self._signals[topic])
+
     async def take_signal(self, topic: str) -> Any:
         while not self._signals[topic]:
             self._signalled.clear()
