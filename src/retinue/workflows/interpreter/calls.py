@@ -49,7 +49,8 @@ class Ask:
 
     ``arguments_for`` gives what the chosen one is sent, or raises InvalidParametersError or
     ExpressionError. ``accept`` says of a value why it will not do. ``prefer`` is an agent that is
-    taken when it offers the skill, ``agent`` one without which there is no call.
+    taken when it offers the skill, ``agent`` one without which there is no call. ``is_expected`` =
+    where there is nobody, it may be worth waiting for somebody (`RunContext.patience_s`).
     """
 
     step_id: str
@@ -65,6 +66,7 @@ class Ask:
     allow_empty: bool = False
     accept: Callable[[Any], str | None] = lambda value: None
     kind: str = "call"
+    is_expected: bool = True
 
     @property
     def target(self) -> str:
@@ -181,7 +183,7 @@ class _Attempt:
 
     async def _wait_for_agents(self) -> bool:
         """Give agents that are not there a moment to come; False where that is not worth while."""
-        if not self._frame.context.patience_s:
+        if not self._ask.is_expected or not self._frame.context.patience_s:
             return False
         await asyncio.sleep(AGAIN_S)
         return True

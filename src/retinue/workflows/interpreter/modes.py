@@ -104,6 +104,8 @@ async def _review(frame: Frame, step: Step, path: str, prompt: str, roles: Seque
             agent=step.parallel.reviewer,
             timeout_s=step.timeout_s,
             kind="review",
+            # without a reviewer the mode has an answer of its own
+            is_expected=step.parallel.reviewer is not None,
         )
         try:
             return await CallSteps(frame).run(ask, f"{path}/{role}")
