@@ -236,7 +236,7 @@ class Bridge:
         async with handshake.renewing:
             if handshake.session != lost:
                 return  # another message has done it
-            handshake.session = None
+            # kept until there is another: who sends with it meanwhile is told that it is gone, and waits here
             initialize = handshake.initialize
             target = await self._target()
             headers = self._headers(initialize)
@@ -246,7 +246,6 @@ class Bridge:
                 while await reply.read_some():
                     pass
             if reply.status != 200 or session is None:
-                handshake.session = lost
                 raise _SessionGoneError
             handshake.session = session
             confirm = {"jsonrpc": "2.0", "method": "notifications/initialized"}
