@@ -45,6 +45,10 @@ _log = structlog.get_logger("retinue.bridge")
 class _SessionGoneError(Exception):
     """The hub does not know our session: it was started anew, or has forgotten it."""
 
+    def __init__(self, session: str | None) -> None:
+        super().__init__(session)
+        self.session = session
+
 
 @dataclass(slots=True)
 class _Handshake:
@@ -157,10 +161,10 @@ class Bridge:
                 if lost or (error.sent and message.method == "tools/call"):
                     raise
                 lost = True
-            except _SessionGoneError:
+            except _SessionGoneError as gone:
                 if renewed or message.kind == "response":
                     raise
-                await self._renew()
+                await self._renew(gone.session)
                 renewed = True
 
     async def _post(self, message: Message) -> bool:
@@ -171,7 +175,7 @@ class Bridge:
             "POST", target, headers=headers, body=orjson.dumps(message.document)
         ) as reply:
             if reply.status == 404 and known is not None:
-                raise _SessionGoneError
+                raise _SessionGoneError(known)
             self._note_session(message, reply)
             if reply.headers.get("content-type", "").startswith(EVENT_STREAM):
                 return await self._pass_events(reply, message)
@@ -227,12 +231,11 @@ class Bridge:
         if handshake is not None and message is handshake.initialize:
             handshake.session = reply.headers.get(SESSION)
 
-    async def _renew(self) -> None:
-        """Open a session with the hub of the moment, with what the client said to the one before."""
+    async def _renew(self, lost: str | None) -> None:
+        """Open a session in the place of ``lost``, with what the client said to the hub before."""
         handshake = self._handshake
         if handshake is None:
-            raise _SessionGoneError
-        lost = handshake.session
+            raise _SessionGoneError(lost)
         async with handshake.renewing:
             if handshake.session != lost:
                 return  # another message has done it
@@ -246,7 +249,7 @@ class Bridge:
                 while await reply.read_some():
                     pass
             if reply.status != 200 or session is None:
-                raise _SessionGoneError
+                raise _SessionGoneError(lost)
             handshake.session = session
             confirm = {"jsonrpc": "2.0", "method": "notifications/initialized"}
             headers = self._headers(None)
@@ -274,7 +277,7 @@ class Bridge:
                     headers["accept"] = EVENT_STREAM
                     async with self._http.stream("GET", self._url + self._path, headers=headers) as reply:
                         if reply.status == 404:
-                            await self._renew()
+                            await self._renew(headers.get(SESSION))
                         elif reply.status != 200:
                             return
                         else:
