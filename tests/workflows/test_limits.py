@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from retinue.core.errors import BusyError, StepFailedError, UnknownRunError
+from retinue.core.errors import (
+    BusyError,
+    CallTimedOutError,
+    RemoteFaultError,
+    RetinueError,
+    StepFailedError,
+    UnknownRunError,
+)
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.interpreter.engine import Interpreter
 from retinue.workflows.interpreter.frame import Tools
@@ -43,6 +50,23 @@ async def test_a_step_around_others_is_over_when_its_time_is(bench: Bench, aroun
     assert bench.called == ["slow"] * len(bench.called)
     handled = await bench.run(text.replace("50ms,", "50ms, on_error: continue,"))
     assert handled.get() == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "noticed",
+    [
+        CallTimedOutError("slow", 0.5, layer="caller", setting="the caller's timeout"),
+        RemoteFaultError("agent", -32000, "over", {"type": "timeout", "layer": "caller"}),
+    ],
+)
+async def test_the_time_of_a_call_is_that_of_its_step_whoever_notices_first(
+    bench: Bench, noticed: RetinueError
+) -> None:
+    bench.offer("slow", failing(noticed))
+    with pytest.raises(StepFailedError) as caught:
+        (await bench.run("name: w\nsteps: [{id: a, skill: slow, timeout: 500ms}]")).get()
+    assert caught.value.cause["message"] == "step a did not answer within 0.5 s (workflow step)"
+    assert caught.value.remedy == "raise timeout of step a"
 
 
 @pytest.mark.parametrize("steps", ["- {id: a, skill: slow, on_error: continue}", "- {id: a, wait_for: word}"])

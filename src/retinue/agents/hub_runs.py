@@ -199,11 +199,11 @@ def _check_topic(record: RunRecord, topic: str, step: str | None, waits: Iterabl
     own = set(_list_topics(Definition.from_json(definition).steps))
     if step is None and topic in own:
         return  # the step will find it when it comes to wait
-    now = ", ".join(sorted({str(one.facts["topic"]) for one in waits})) or "none"
+    now = ", ".join(sorted(f"{one.facts['topic']} ({one.step})" for one in waits)) or "none"
     later = ", ".join(sorted(own)) or "none"
-    where = f"step {step}" if step is not None else "no step"
+    where = "no step waits" if step is None else f"step {step} does not wait"
     raise InvalidRequestError(
-        f"In run {record.id} {where} waits for {topic!r}",
+        f"In run {record.id} {where} for {topic!r}",
         remedy=f"waiting now: {now}; to come: {later}; a step of a branch must wait before it is answered",
     )
 

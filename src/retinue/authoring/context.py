@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
-from retinue.core.errors import CallTimedOutError, GuardError, RemoteFaultError, RetinueError
+from retinue.core.errors import CallTimedOutError, GuardError, RetinueError, is_callers_time
 from retinue.mesh.channel import Channel, LogLevel, Root
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guards import Departure, Passage
@@ -154,7 +154,7 @@ class Context:
             departure.told(outcome.calls_used)
         error = outcome.error
         if error is not None:
-            if setting and _is_callers_time(error):
+            if setting and is_callers_time(error):
                 # whoever was called knows only that its caller's time was over; here it has a name
                 layer = f"ctx.call of {self._agent}"
                 error = CallTimedOutError(skill, limit_s, layer=layer, setting=setting)
@@ -198,13 +198,6 @@ class Context:
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """What an agent sees of the mesh, whoever calls it."""
-
-
-def _is_callers_time(error: RetinueError) -> bool:
-    """Whether a call ended because the time of its caller did, here or, as told by a hub, over there."""
-    if isinstance(error, RemoteFaultError) and error.remote_type == CallTimedOutError.type:
-        return bool(error.fault_data.get("layer") == "caller")
-    return isinstance(error, CallTimedOutError) and error.layer == "caller"
 
 
 _current: ContextVar[Context] = ContextVar("retinue_context")

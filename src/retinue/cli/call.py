@@ -12,7 +12,7 @@ from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import json_option, read_object
 from retinue.cli.output import note, print_json, warn
 from retinue.cli.session import open_session, run_command
-from retinue.core.errors import CallTimedOutError, RemoteFaultError, RetinueError
+from retinue.core.errors import CallTimedOutError, is_callers_time
 
 if TYPE_CHECKING:
     from retinue.core.call import Outcome
@@ -55,15 +55,7 @@ async def _call(skill: str, arguments: dict[str, Any], **options: Any) -> Outcom
         began = time.monotonic()
         outcome = await client.ask(skill, arguments, **options)
         # a skill in between may have given its own calls less
-        if _is_own_timeout(outcome.error) and time.monotonic() - began > 0.9 * options["timeout_s"]:
+        if is_callers_time(outcome.error) and time.monotonic() - began > 0.9 * options["timeout_s"]:
             raise CallTimedOutError(skill, options["timeout_s"], layer="caller", setting="--timeout")
         outcome.get()
         return outcome
-
-
-def _is_own_timeout(error: RetinueError | None) -> bool:
-    """Whether the time that ran out is the one of this command, wherever that was noticed."""
-    if isinstance(error, RemoteFaultError):
-        facts = error.fault_data if isinstance(error.fault_data, dict) else {}
-        return error.remote_type == CallTimedOutError.type and facts.get("layer") == "caller"
-    return isinstance(error, CallTimedOutError) and error.layer == "caller"

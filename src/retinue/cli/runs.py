@@ -103,7 +103,7 @@ def cancel(run: str, as_json: bool) -> None:
 @click.argument("run", metavar="ID")
 @click.argument("topic")
 @click.argument("value", metavar="[VALUE]", default="true")
-@click.option("--step", metavar="STEP", help="Which step, where several wait for the topic.")
+@click.option("--step", metavar="STEP", help="Which step, as in the tree, where several wait.")
 @json_option
 def signal(run: str, topic: str, value: str, step: str | None, as_json: bool) -> None:
     """Answer a step that waits, such as for an approval.

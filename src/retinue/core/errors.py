@@ -685,6 +685,13 @@ class RemoteFaultError(ExecutionError):
         return self.type
 
 
+def is_callers_time(error: RetinueError | None) -> bool:
+    """Whether a call ended because the time of its caller did, noticed here or, as told, over there."""
+    if isinstance(error, RemoteFaultError) and error.remote_type == CallTimedOutError.type:
+        return bool(error.fault_data.get("layer") == "caller")
+    return isinstance(error, CallTimedOutError) and error.layer == "caller"
+
+
 class InputRequiredError(ExecutionError):
     """The skill needs an answer from a person, and this door cannot ask for one."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,7 +49,7 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
-class Alarm:
+class Alarm(ABC):
     """Something of the running loop that rings once, at a time of its clock, unless it is unset before."""
 
     __slots__ = ("_loop", "_newcomers", "_timer")
@@ -80,9 +81,9 @@ class Alarm:
             self._timer.cancel()
             self._timer = None
 
+    @abstractmethod
     def ring(self) -> None:
         """What is to happen."""
-        raise NotImplementedError
 
 
 class TimeLimit(Alarm):

@@ -27,6 +27,9 @@ from retinue.core.errors import (
     Problem,
     RetinueError,
     StepFailedError,
+    UnknownAgentError,
+    UnknownSkillError,
+    is_callers_time,
 )
 from retinue.workflows.caching import cache_key
 from retinue.workflows.caller import Choice
@@ -36,6 +39,7 @@ from retinue.workflows.interpreter.notes import below, fail, note
 from retinue.workflows.interpreter.spending import StepSpending
 from retinue.workflows.interpreter.texts import is_no_answer, is_nothing
 from retinue.workflows.run_records import Fault, StepOutcome
+from retinue.workflows.turns import step_timed_out
 
 CHOOSE_TIMEOUT_S = 60.0
 
@@ -249,6 +253,9 @@ class _Attempt:
         while _found_nobody(outcome.error, patient=patient) and await self._wait_for_agents():
             outcome = await call()
         spending.told(outcome.calls_used)
+        if is_callers_time(outcome.error):
+            # whoever was called knows only that its caller's time was over; here it has a name
+            raise step_timed_out(self._path, timeout_s)
         if outcome.error is not None:
             raise outcome.error
         if outcome.status != "done":
@@ -269,4 +276,4 @@ def _found_nobody(error: RetinueError | None, *, patient: bool) -> bool:
         return patient and not error.sent
     if isinstance(error, CircuitOpenError):
         return patient and not error.relayed
-    return isinstance(error, LookupFailedError)
+    return isinstance(error, UnknownAgentError | UnknownSkillError)
