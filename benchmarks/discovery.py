@@ -23,13 +23,13 @@ import uvloop
 
 from benchmarks.dispatch import Server
 from benchmarks.figures import Figure
-from retinue.apps.upkeep import Upkeep
-from retinue.drivers.http import HttpClient
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Registry, publish_card
-from retinue.drivers.sources import RegistrySource
-from retinue.drivers.state import State
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import Registry, publish_card
+from retinue.oci.source import RegistrySource
+from retinue.runtime.background_tasks import BackgroundTasks
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.services import docker_registry
 from tests.system import Hub, open_system
 
@@ -55,8 +55,8 @@ def measure() -> list[Figure]:
             figures += _publish_to_visible(Path(folder))
         layouts = Path(folder) / "layouts"
         _run(lambda: _fill(LayoutRegistry(layouts)))
-        with Server("registry", str(layouts)) as door:
-            figures += _compare("own door", door.url, cold=1 / 15, refresh=1 / 30)
+        with Server("registry", str(layouts)) as endpoint:
+            figures += _compare("own door", endpoint.url, cold=1 / 15, refresh=1 / 30)
     return figures
 
 
@@ -90,9 +90,9 @@ async def _ours_s(url: str) -> tuple[float, float]:
     spent = []
     async with HttpClient() as http:
         source = RegistrySource("bench", HttpRegistry(url, http))
-        for read in (source.read_all, source.revalidate):
+        for thorough in (True, False):
             began = time.perf_counter()
-            reading = await read()
+            reading = await source.read_all(thorough=thorough)
             spent.append(time.perf_counter() - began)
             assert len(reading.listings) + len(reading.unchanged) == AGENTS, reading.problems[:1]
     return spent[0], spent[1]
@@ -120,9 +120,9 @@ async def _visible_s(folder: Path, *, notified: bool) -> float:
             mesh = hub.mesh
             await mesh.directory.refresh()
             upkeep = asyncio.create_task(
-                Upkeep(
+                BackgroundTasks(
                     mesh.directory,
-                    mesh.dispatcher.pulses,
+                    mesh.dispatcher.agent_stats,
                     mesh.http,
                     refresh_s=3600.0 if notified else REFRESH_S,
                     probe_timeout_s=1.0,

@@ -15,7 +15,7 @@ from benchmarks.figures import Figure, cpu_s_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import ANONYMOUS, Call
-from retinue.mesh.guards import fresh_trace
+from retinue.mesh.guard.trace_guard import new_trace
 
 CALLS = 8_000
 ROUNDS = 3
@@ -87,7 +87,7 @@ async def _load(server: Server, connections: int) -> tuple[float, float]:
 
 
 async def _in_process() -> float:
-    """Processor seconds of one dispatch without any door."""
+    """Processor seconds of one dispatch without any endpoint."""
     agent = Agent("echo-agent")
 
     @agent.skill
@@ -96,7 +96,7 @@ async def _in_process() -> float:
         return {"text": text, "count": count}
 
     dispatcher = local_dispatcher(agent)
-    call = Call("1", "echo", {"text": "hello", "count": 3}, ANONYMOUS, "bench", fresh_trace(), "echo-agent")
+    call = Call("1", "echo", {"text": "hello", "count": 3}, ANONYMOUS, "bench", new_trace(), "echo-agent")
     best = float("inf")
     for _ in range(ROUNDS):
         started = time.process_time()

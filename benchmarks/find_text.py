@@ -14,13 +14,13 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
-from retinue.drivers.store import SqliteListings
-from retinue.drivers.text_index import SqliteTextIndex
-from retinue.mesh.directory import Directory
-from retinue.mesh.search.agent_ranking import AgentSearch
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.skill_texts import render_text
-from retinue.mesh.sources import MemorySource
+from retinue.storage.listing_store import SqliteListings
+from retinue.storage.skill_index import SqliteTextIndex
+from tests.support.memory_source import MemorySource
 
 AGENTS = 100_000
 SKILLS_EACH = 5

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from benchmarks.figures import Figure
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
-from retinue.mesh.directory import MESH_VIEW, Directory
-from retinue.mesh.listings import MemoryListings
+from retinue.mesh.directory.directory import MESH_VIEW, Directory
+from retinue.mesh.directory.listings import MemoryListings
 
 AGENTS = 100_000
 SKILLS_EACH = 5

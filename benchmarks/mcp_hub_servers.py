@@ -16,16 +16,16 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from retinue.apps.hub import hub_app
-from retinue.apps.hub_mcp import open_hub_mcp
-from retinue.apps.mesh import open_mesh
-from retinue.apps.serving import url_of
+from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
-from retinue.drivers.registry import publish_card
-from retinue.drivers.state import State
-from retinue.mesh.listings import MemoryListings
-from retinue.protocols.pallet_card import encode_card, render_card
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.oci.registry import publish_card
+from retinue.runtime.hub_process import hub_app
+from retinue.runtime.mcp_endpoints import open_hub_mcp
+from retinue.runtime.mesh import LazyRuns, open_mesh
+from retinue.runtime.serving import url_of
 from retinue.settings import load_settings
+from retinue.storage.state import State
 
 SCOPES = frozenset({"exposed", "mesh"})
 
@@ -62,7 +62,10 @@ async def hub(folder: str, upstream: str, listener: socket.socket) -> AsyncItera
     skill = Skill("echo", "Echoes", visibility="exposed")
     endpoint = Endpoint("execute", upstream)
     record = AgentRecord("echo-agent", "1.0.0", endpoints=(endpoint,), skills=(skill,))
-    async with open_mesh(settings, state, MemoryListings(), hub_id="hub", url=url) as mesh:
+    runs = LazyRuns(settings, state)
+    async with open_mesh(
+        settings, state, MemoryListings(), open_runs=runs.open, hub_id="hub", url=url
+    ) as mesh:
         card = encode_card(render_card(record, scopes=SCOPES))
         await publish_card(
             mesh.home,

@@ -24,13 +24,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from retinue.apps.agent import agent_app, agent_mcp
-from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.drivers.http import HttpClient
-from retinue.drivers.state import State
+from retinue.runtime.agent_process import agent_app, agent_mcp
+from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import load_settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 
 DESCRIPTION = "Gives back the text that it was given, as often as it was told to, and nothing beyond that."
 SCHEMA: dict[str, Any] = {
@@ -120,8 +120,8 @@ async def open_app(kind: str, tools: int, home: Path) -> AsyncIterator[ASGIApp]:
     else:
         agent = echo_agent(tools)
         dispatcher, settings = local_dispatcher(agent), load_settings()
-        door = agent_mcp(agent, dispatcher, None, settings)
-        async with HttpClient() as http, door.running():
+        endpoint = agent_mcp(agent, dispatcher, None, settings)
+        async with HttpClient() as http, endpoint.running():
             yield agent_app(
                 agent,
                 dispatcher,
@@ -130,7 +130,7 @@ async def open_app(kind: str, tools: int, home: Path) -> AsyncIterator[ASGIApp]:
                 host="127.0.0.1",
                 url="http://127.0.0.1",
                 http=http,
-                mcp=door,
+                mcp=endpoint,
             )
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,13 +24,14 @@ import orjson
 
 from benchmarks.figures import Figure
 from retinue.core.record import Listing
-from retinue.drivers.registry import Registry
-from retinue.drivers.sources import RegistrySource
-from retinue.drivers.store import SqliteListings
-from retinue.mesh.directory import MESH_VIEW, Directory
-from retinue.protocols.oci.artifacts import CARD_ARTIFACT_TYPE, CARD_MEDIA_TYPE, Artifact
-from retinue.protocols.oci.manifest import CREATED, Manifest, describe
-from retinue.protocols.oci.reference import Reference
+from retinue.mesh.directory.directory import MESH_VIEW, Directory
+from retinue.oci.codec.artifacts import CARD_ARTIFACT_TYPE, CARD_MEDIA_TYPE, Artifact
+from retinue.oci.codec.bulk import Pulled
+from retinue.oci.codec.manifest import CREATED, Manifest, describe
+from retinue.oci.codec.reference import Reference
+from retinue.oci.registry import Registry
+from retinue.oci.source import RegistrySource
+from retinue.storage.listing_store import SqliteListings
 
 AGENTS = 100_000
 SKILLS_EACH = 5
@@ -58,6 +59,12 @@ class MadeUpRegistry:
 
     def __init__(self, agents: int) -> None:
         self._names = [f"agents/a{number:06}" for number in range(agents)]
+
+    def generation(self) -> None:
+        return None
+
+    async def pull_many(self, references: Sequence[Reference]) -> Pulled:
+        return {}
 
     async def list_repositories(self) -> list[str]:
         return self._names

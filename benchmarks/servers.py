@@ -1,4 +1,4 @@
-"""The servers that are measured: a bare echo, an agent, and the registry door of a hub."""
+"""The servers that are measured: a bare echo, an agent, and the registry endpoint of a hub."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from benchmarks import mcp_hub_servers
-from retinue.apps.agent import agent_app
-from retinue.apps.serving import Stop, bind, run_loop, serving, url_of
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.drivers.http import HttpClient
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.state import State
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.server import pull as oci
+from retinue.runtime.agent_process import agent_app
+from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import load_settings
-from retinue.surfaces import oci
-from retinue.surfaces.security import Doorkeeper
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.security import SecurityMiddleware
 
 
 def bare_app() -> ASGIApp:
@@ -38,7 +38,7 @@ def bare_app() -> ASGIApp:
 
 
 def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
-    """The same echo as a skill, with both schemas, behind every check of an agent's door."""
+    """The same echo as a skill, with both schemas, behind every check of an agent's endpoint."""
     agent = Agent("echo-agent", version="1.0.0")
 
     @agent.skill
@@ -52,9 +52,9 @@ def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
 
 
 def registry_app(folder: Path) -> ASGIApp:
-    """The hub's registry door over a folder, behind every check."""
+    """The hub's registry endpoint over a folder, behind every check."""
     layouts = LayoutRegistry(folder)
-    return Doorkeeper(Starlette(routes=oci.routes(layouts, layouts)))
+    return SecurityMiddleware(Starlette(routes=oci.routes(layouts, layouts)))
 
 
 async def main(kind: str, folder: str, upstream: str) -> int:

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 
 from benchmarks.figures import Figure, median_s
-from retinue.apps.serving import bind, url_of
+from retinue.runtime.serving import bind, url_of
 
 RUNS = 9
 HUB_RUNS = 3

@@ -145,7 +145,7 @@ async def _steps(database: str, folder: Path) -> dict[str, float]:
 async def _bare(database: str, folder: Path) -> dict[str, float]:
     from dbos import DBOS, DBOSPortableJSONSerializer
 
-    from retinue.drivers.durable.database import RunDatabase
+    from retinue.workflows.durable.database import RunDatabase
 
     @DBOS.workflow()
     async def workflow() -> float:
@@ -220,13 +220,13 @@ async def _node(name: str, database: str, folder: Path) -> dict[str, float]:
 
 
 def _open_runs(body: Any, database: str, folder: Path, lease_s: float = 15.0) -> Any:
-    from retinue.drivers.durable.runs import DurableOptions, DurableRuns
+    from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 
     return DurableRuns(body, url=database, nodes=folder / "nodes", options=DurableOptions(lease_s=lease_s))
 
 
 async def _start(runs: Any, run_id: str) -> None:
-    from retinue.workflows.run_records import RunRequest
+    from retinue.workflows.runs.records import RunRequest
 
     await runs.start(RunRequest("bench", {}, None), run_id=run_id)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
+PACKAGES = ("retinue", "retinue_testwriter", "tests", "testwriter", "scripts", "benchmarks")
 CHECKS = {
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],
-    "types": ["mypy", "-p", "retinue", "-p", "tests", "-p", "scripts", "-p", "benchmarks"],
+    "types": ["mypy", *(word for name in PACKAGES for word in ("-p", name))],
     "layers": ["lint-imports", "--no-logo"],
 }
 

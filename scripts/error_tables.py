@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from retinue.core import errors as e
-from retinue.surfaces.faults import list_error_classes, row_of
+from retinue.web.error_table import list_error_classes, row_of
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 BEGIN = "<!-- The tables below are written by `python -m scripts.error_tables`. -->"

@@ -1,6 +1,6 @@
 """Runs the test suites one after the other and says how long each took.
 
-A suite is a folder of ``tests``; everything outside these folders is ``unit``, so a new folder is never
+A suite is a folder; everything of ``tests`` outside these folders is ``unit``, so a new folder is never
 forgotten. A suite whose folder does not exist yet is not there to be asked for.
 """
 
@@ -21,7 +21,7 @@ FOLDERS = {
     "doors": "tests/doors",
     "processes": "tests/processes",
     "mcp": "tests/mcp",
-    "demo": "tests/demo",
+    "testwriter": "packages/retinue-testwriter/tests",
     "docs": "tests/docs",
     "registry": "tests/registry",
     "conformance": "tests/conformance",

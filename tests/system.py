@@ -13,23 +13,23 @@ import aiohttp
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.apps.agent import agent_app, agent_dispatcher, agent_mcp
-from retinue.apps.hub import hub_app
-from retinue.apps.hub_mcp import open_hub_mcp
-from retinue.apps.joined import JoinedMesh
-from retinue.apps.mesh import Mesh, open_mesh
-from retinue.apps.parts import named_registries, registry_sources
-from retinue.apps.publishable import PUBLISHED_SCOPES
 from retinue.authoring.agent import Agent
-from retinue.drivers.http import HttpClient
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Registry, publish_card
-from retinue.drivers.state import State
-from retinue.drivers.store import SqliteAudit, SqliteListings
-from retinue.mesh.audit import record_calls
-from retinue.mesh.events import EventBus, Observer, log_line
-from retinue.protocols.pallet_card import encode_card, parse_card, render_card
+from retinue.cards.pallet_card import encode_card, parse_card, render_card
+from retinue.mesh.events import EventBus, Observer, log_line, record_calls
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import Registry, publish_card
+from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
+from retinue.runtime.factories import named_registries, registry_sources
+from retinue.runtime.hub_process import hub_app
+from retinue.runtime.joined_mesh import JoinedMesh
+from retinue.runtime.mcp_endpoints import open_hub_mcp
+from retinue.runtime.mesh import Mesh, open_mesh
+from retinue.runtime.publishables import PUBLISHED_SCOPES
 from retinue.settings import Settings
+from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.state import State
+from retinue.testing.memory_runs import MemoryRuns
+from retinue.web.http_client import HttpClient
 from tests.recording import Recording
 from tests.serving import serve_app
 
@@ -143,9 +143,9 @@ class System:
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
         mesh = await self.stack.enter_async_context(
-            open_mesh(self.settings, self.state, listings, hub_id=hub_id, url=url)
+            open_mesh(self.settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )
-        mesh.events.subscribe(record_calls(audit))
+        mesh.events.subscribe(record_calls(audit.append))
         mesh.events.subscribe(log_line)
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
         app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
@@ -178,7 +178,7 @@ class System:
         shown = shown_url or url
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
         for observer in observers:
-            dispatcher.events.subscribe(observer)
+            dispatcher.admission.events.subscribe(observer)
         mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(
@@ -187,7 +187,7 @@ class System:
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return Served(url, stack.aclose, dispatcher.events)
+        return Served(url, stack.aclose, dispatcher.admission.events)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import http.server
@@ -15,55 +16,55 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts import environment, get_uv
-from scripts.get_uv import PINS, UvNotFoundError, fits_this_machine, install_uv, list_links, read_pins
-from scripts.package_settings import PackageSettings
+from scripts.get_uv import PINS, PIP_SHA256, PIP_WHEEL, UvNotFoundError, install_uv, pinned_version
+from scripts.package_settings import Settings
 
 ROOT = Path(__file__).parent.parent
-VERSION = read_pins(PINS.read_text("utf-8"))[0]
+PIP = """
+import pathlib, sys
+if "install" in sys.argv:
+    program = pathlib.Path(sys.argv[sys.argv.index("--target") + 1], "bin", "uv")
+    program.parent.mkdir(parents=True)
+    program.write_text({uv!r})
+    program.chmod(0o755)
+"""
 
 
-def _wheel_name() -> str:
-    machine = os.uname().machine
-    names = [f"uv-{VERSION}-py3-none-{tag}_{machine}.whl" for tag in ("manylinux_2_17", "musllinux_1_1")]
-    return next(name for name in [*names, f"uv-{VERSION}-py3-none-macosx_11_0_{machine}.whl"] if _fits(name))
-
-
-def _fits(name: str) -> bool:
-    return fits_this_machine(name, VERSION)
-
-
-def _wheel(program: str) -> bytes:
+def _pip_wheel(uv: str) -> bytes:
+    """The wheel of a pip that installs ``uv`` for any requirement."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(f"uv-{VERSION}.data/scripts/uv", program)
+        archive.writestr("pip/__main__.py", PIP.format(uv=uv))
     return buffer.getvalue()
 
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel of a uv that only tells how it was called, pinned as the real one is."""
-    path = tmp_path / "index" / "uv" / _wheel_name()
+    """pip's wheel on an index, pinned as the real one is; this Python has no other pip."""
+    path = tmp_path / "index" / "pip" / PIP_WHEEL
     path.parent.mkdir(parents=True)
-    path.write_bytes(_wheel('#!/bin/sh\necho "$@"\n'))
-    pins = tmp_path / "uv.txt"
-    pins.write_text(f"uv=={VERSION} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
-    monkeypatch.setattr(get_uv, "PINS", pins)
-    monkeypatch.setattr(get_uv, "_python_with_pip", _no_pip)
+    path.write_bytes(_pip_wheel('#!/bin/sh\necho "$@"\n'))
+    run = get_uv._run
+
+    def run_bare(command: list[str], environment: Any = None) -> subprocess.CompletedProcess[str]:
+        if command[1:2] == ["-m"]:
+            return subprocess.CompletedProcess(command, 1, "", "No module named pip")
+        return run(command, environment)
+
+    monkeypatch.setattr(get_uv, "_run", run_bare)
+    monkeypatch.setattr(get_uv, "PIP_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     return path
-
-
-def _no_pip(scratch: Path) -> str:
-    raise UvNotFoundError("this Python has neither pip nor ensurepip")
 
 
 @pytest.fixture
 def index(wheel: Path) -> Iterator[str]:
-    """The wheel's folder as a package index on a socket, its page in HTML without digests."""
-    (wheel.parent / "index.html").write_text(f'<a href="../uv/{wheel.name}">{wheel.name}</a>')
+    """The wheel's folder as a package index on a socket."""
+    (wheel.parent / "index.html").write_text(f'<a href="../pip/{wheel.name}#sha256=0">{wheel.name}</a>')
     handler = functools.partial(_QuietHandler, directory=str(wheel.parent.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -79,63 +80,50 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 def test_the_pins_name_one_version_and_a_digest_for_each_platform() -> None:
-    version, digests = read_pins(PINS.read_text("utf-8"))
-    assert version.count(".") == 2
-    assert len(digests) >= 4
+    assert pinned_version().count(".") == 2
+    assert PINS.read_text("utf-8").count("--hash=sha256:") >= 4
 
 
-def test_without_pip_the_wheel_is_taken_from_the_index(index: str, tmp_path: Path) -> None:
-    uv = install_uv(tmp_path / "tools" / "uv", PackageSettings(index_url=index))
+def test_without_pip_its_wheel_is_taken_from_the_index(index: str, tmp_path: Path) -> None:
+    uv = install_uv(tmp_path / "tools" / "uv", {"index-url": index})
     assert subprocess.run([uv, "sync"], check=True, capture_output=True, text=True).stdout == "sync\n"
     assert [path.name for path in (tmp_path / "tools").iterdir()] == ["uv"]
 
 
 def test_without_an_index_the_wheel_is_taken_from_a_folder(wheel: Path, tmp_path: Path) -> None:
-    settings = PackageSettings(no_index=True, find_links=(str(wheel.parent),))
+    settings = {"no-index": "true", "find-links": f"/nonexistent {wheel.parent}"}
     assert install_uv(tmp_path / "uv", settings).is_file()
+    assert install_uv(tmp_path / "uv2", {**settings, "find-links": wheel.parent.as_uri()}).is_file()
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: str, wheel: Path, tmp_path: Path) -> None:
-    wheel.write_bytes(_wheel("#!/bin/sh\necho evil\n"))
-    with pytest.raises(UvNotFoundError, match="is not one that is pinned"):
-        install_uv(tmp_path / "uv", PackageSettings(index_url=index))
+    wheel.write_bytes(_pip_wheel("#!/bin/sh\necho evil\n"))
+    with pytest.raises(UvNotFoundError, match="is not the pinned one"):
+        install_uv(tmp_path / "uv", {"index-url": index})
     assert not (tmp_path / "uv").exists()
 
 
-def test_a_password_in_an_index_address_is_sent_and_never_shown(tmp_path: Path, wheel: Path) -> None:
-    settings = PackageSettings(index_url="http://bob:secret@127.0.0.1:9/simple", timeout_s=2)
+def test_a_password_in_an_index_address_is_sent_and_never_shown(
+    index: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str | None] = []
+
+    def answer(handler: _QuietHandler) -> None:
+        sent.append(handler.headers["Authorization"])
+        handler.send_error(403)
+
+    monkeypatch.setattr(_QuietHandler, "do_GET", answer)
     with pytest.raises(UvNotFoundError) as caught:
-        install_uv(tmp_path / "uv", settings)
-    assert "127.0.0.1:9" in str(caught.value)
-    assert "secret" not in str(caught.value)
-    assert get_uv._split_login("https://bob:p%40ss@host/x") == ("https://host/x", "bob:p@ss")
-
-
-def test_an_index_may_answer_in_json(tmp_path: Path) -> None:
-    page = tmp_path / "index.html"
-    page.write_text('{"files": [{"url": "../x/uv.whl", "hashes": {"sha256": "ab"}}]}')
-    links = list_links(page.as_uri(), PackageSettings())
-    assert links == [(tmp_path.parent / "x" / "uv.whl").as_uri() + "#sha256=ab"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        f"uv-{VERSION}-py3-none-win_amd64.whl",
-        f"uv-{VERSION}-py3-none-manylinux_9_99_{os.uname().machine}.whl",
-        f"uv-{VERSION}-py3-none-manylinux_2_17_s390x.whl",
-        f"uv-0.0.1-py3-none-manylinux_2_17_{os.uname().machine}.whl",
-        f"uv-{VERSION}.tar.gz",
-    ],
-)
-def test_a_wheel_for_another_machine_or_version_does_not_fit(name: str) -> None:
-    assert not _fits(name)
+        install_uv(tmp_path / "uv", {"index-url": index.replace("//", "//bob:s%40cret@")})
+    assert sent == [f"Basic {base64.b64encode(b'bob:s@cret').decode()}"]
+    assert "127.0.0.1" in str(caught.value)
+    assert "cret" not in str(caught.value)
 
 
 def test_a_second_run_does_nothing_and_groups_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def sync(uv: Path, groups: list[str], settings: PackageSettings) -> None:
+    def sync(uv: Path, groups: list[str], settings: Settings) -> None:
         asked.append(groups)
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / "python").unlink(missing_ok=True)
@@ -171,7 +159,7 @@ def bare_python(tmp_path: Path) -> Path:
     folder = tmp_path / "bare"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python3.*/site-packages")
-    blocked = "; ".join(f"sys.modules['{name}'] = None" for name in ("pip", "ensurepip", "venv"))
+    blocked = "; ".join(f"sys.modules['{name}'] = None" for name in ("ensurepip", "venv"))
     (site / "bare.pth").write_text(f"import sys; {blocked}\n")
     return folder / "bin" / "python"
 
@@ -191,15 +179,17 @@ def copy(tmp_path: Path) -> Path:
     """What the bootstrap reads of this project, with a uv pinned that only tells what it is asked."""
     folder = tmp_path / "copy"
     (folder / "scripts").mkdir(parents=True)
-    scripts = ("bootstrap", "environment.py", "get_uv.py", "package_settings.py")
-    for name in ("pyproject.toml", "uv.lock", *(f"scripts/{script}" for script in scripts)):
+    scripts = ("bootstrap", "environment.py", "get_uv.py", "package_settings.py", "uv.txt")
+    package = "packages/retinue-testwriter/pyproject.toml"
+    (folder / package).parent.mkdir(parents=True)
+    for name in ("pyproject.toml", "uv.lock", package, *(f"scripts/{script}" for script in scripts)):
         shutil.copy(ROOT / name, folder / name)
     program = f'#!/bin/sh\nenv | grep ^UV_ >&2\nmkdir -p {folder}/.venv/bin\necho uv "$@" >&2\n'
-    wheel = tmp_path / "wheels" / _wheel_name()
+    wheel = tmp_path / "wheels" / PIP_WHEEL
     wheel.parent.mkdir()
-    wheel.write_bytes(_wheel(program))
-    pin = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (folder / "scripts" / "uv.txt").write_text(f"uv=={VERSION} --hash=sha256:{pin}\n")
+    wheel.write_bytes(_pip_wheel(program))
+    script = folder / "scripts" / "get_uv.py"
+    script.write_text(script.read_text().replace(PIP_SHA256, hashlib.sha256(wheel.read_bytes()).hexdigest()))
     return folder
 
 
@@ -220,7 +210,7 @@ def test_a_bare_python_gets_uv_and_the_locked_environment(
     copy: Path, bare_python: Path, path_without_uv: str
 ) -> None:
     told = _bootstrap(copy, bare_python, path_without_uv)
-    assert "uv sync --locked --compile-bytecode --no-default-groups --group test" in told
+    assert "uv sync --locked --compile-bytecode --no-default-groups --extra demo --group test" in told
     assert "UV_PYTHON_DOWNLOADS=never" in told
     assert f"UV_PYTHON={bare_python}" in told
 

@@ -8,10 +8,25 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "src" / "retinue"
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "retinue"
+TEST_WRITER = ROOT / "packages" / "retinue-testwriter" / "src" / "retinue_testwriter"
 OWN_PROCESSES = "inside"
 """A folder of this name holds scripts that only ever run as confined programs of their own."""
-PURE = ("agents", "workflows", "authoring", "mesh", "protocols", "core")
+PURE = (
+    "core",
+    "cards",
+    "mesh",
+    "authoring",
+    "hub",
+    "workflows/definitions",
+    "workflows/expressions",
+    "workflows/interpreter",
+    "workflows/runs",
+    "web/codec",
+    "mcp/codec",
+    "oci/codec",
+)
 FORBIDDEN_CALLS = {
     "open",
     "asyncio.create_subprocess_exec",
@@ -34,12 +49,14 @@ def _forbidden_calls(source: str) -> Iterator[tuple[str, int]]:
             yield name, node.lineno
 
 
-@pytest.mark.parametrize("layer", PURE)
-def test_a_pure_layer_opens_no_file_starts_no_process_and_no_connection(layer: str) -> None:
-    places = [*(PACKAGE / layer).rglob("*.py"), *PACKAGE.glob(f"{layer}.py")]
+@pytest.mark.parametrize(
+    "folder", [*(PACKAGE / layer for layer in PURE), TEST_WRITER], ids=lambda path: path.name
+)
+def test_a_pure_layer_opens_no_file_starts_no_process_and_no_connection(folder: Path) -> None:
+    places = list(folder.rglob("*.py"))
     assert places
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        f"{path.relative_to(folder)}:{line}: {name}"
         for path in places
         if OWN_PROCESSES not in path.parts
         for name, line in _forbidden_calls(path.read_text("utf-8"))

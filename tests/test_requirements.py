@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.requirements import REQUIREMENTS
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+FOLDERS = (TESTS, *sorted(ROOT.glob("packages/*/tests")))
 LAST_NUMBERS = {"W": 25, "P": 31, "L": 35, "K": 44, "S": 17}
 
 
@@ -31,10 +33,10 @@ def _tags_in(source: str, filename: str) -> Iterator[tuple[str, int]]:
 def _tags() -> dict[str, list[str]]:
     """Id → places that carry it, over all test files."""
     places: dict[str, list[str]] = {}
-    for path in sorted(TESTS.rglob("*.py")):
+    for path in sorted(path for folder in FOLDERS for path in folder.rglob("*.py")):
         if path in (Path(__file__), TESTS / "requirements.py"):
             continue
-        name = str(path.relative_to(TESTS))
+        name = str(path.relative_to(ROOT))
         for spec_id, line in _tags_in(path.read_text("utf-8"), name):
             places.setdefault(spec_id, []).append(f"{name}:{line}")
     return places

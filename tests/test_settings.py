@@ -158,8 +158,8 @@ def test_a_wrong_flag_is_named_by_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("jwks_url = 'https://a/keys'", "issuer and audience are wanted too"),
-        ("jwks_url = 'https://a/keys'\nissuer = 'https://a'", "issuer and audience are wanted too"),
+        ("jwks_url = 'https://a/keys'", "require issuer and audience"),
+        ("jwks_url = 'https://a/keys'\nissuer = 'https://a'", "require issuer and audience"),
         ("jwks_url = 'https://a'\njwks_file = 'b'", "give jwks_url or jwks_file, not both"),
         (
             "jwks_url = 'http://a/keys'\nissuer = 'https://a'\naudience = ['x']",

@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retinue.apps.discovery import discover_agent, open_directory
     from retinue.authoring.agent import Agent
     from retinue.authoring.context import Context, current_context
     from retinue.core.call import Outcome, Part
     from retinue.core.errors import RetinueError, UnknownSkillError
     from retinue.core.record import AgentRecord, Example, Skill, Trait
-    from retinue.mesh.directory import Directory
+    from retinue.mesh.directory.directory import Directory
+    from retinue.runtime.factories import discover_agent, open_directory
     from retinue.workflows.definitions.definition import Definition as Workflow
 
 __all__ = [
@@ -40,7 +40,7 @@ _HOMES = {
     "Agent": "retinue.authoring.agent",
     "AgentRecord": "retinue.core.record",
     "Context": "retinue.authoring.context",
-    "Directory": "retinue.mesh.directory",
+    "Directory": "retinue.mesh.directory.directory",
     "Example": "retinue.core.record",
     "Outcome": "retinue.core.call",
     "Part": "retinue.core.call",
@@ -50,8 +50,8 @@ _HOMES = {
     "UnknownSkillError": "retinue.core.errors",
     "Workflow": "retinue.workflows.definitions.definition",
     "current_context": "retinue.authoring.context",
-    "discover_agent": "retinue.apps.discovery",
-    "open_directory": "retinue.apps.discovery",
+    "discover_agent": "retinue.runtime.factories",
+    "open_directory": "retinue.runtime.factories",
 }
 
 

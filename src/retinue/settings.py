@@ -1,6 +1,7 @@
-"""Settings of one process: ``retinue.toml`` ← ``RETINUE_*`` environment ← flags → one frozen object.
+"""Settings of one process, as one frozen object.
 
-A wrong value is refused with its place, what stands there and what would be right.
+Sources, later ones win: ``retinue.toml``, ``RETINUE_*`` environment variables, command-line flags.
+The error for an invalid value names its location, the shape of the value found and the remedy.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from retinue.core.errors import InvalidSettingError
 
 FILE = "retinue.toml"
 
+_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HubTable(_Table):
-    """``[hub]``"""
+    """``[hub]``: address and listing mode of the hub."""
 
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
@@ -41,7 +44,7 @@ class HubTable(_Table):
 
 
 class AgentTable(_Table):
-    """One ``[[agents]]`` entry: a child process of the hub."""
+    """One ``[[agents]]`` entry: an agent that the hub starts as a child process."""
 
     target: str
     host: str = "127.0.0.1"
@@ -49,7 +52,7 @@ class AgentTable(_Table):
 
 
 class TimeoutTable(_Table):
-    """``[timeouts]``, in seconds (DESIGN 7)."""
+    """``[timeouts]``: time limits in seconds (DESIGN 7)."""
 
     door_s: float = Field(60.0, gt=0)
     agent_call_s: float = Field(30.0, gt=0)
@@ -58,7 +61,7 @@ class TimeoutTable(_Table):
 
 
 class TraceTable(_Table):
-    """``[trace]``: bounds of a chain of calls."""
+    """``[trace]``: limits on a chain of calls."""
 
     max_depth: int = Field(5, ge=1, le=64)
     calls: int = Field(10_000, ge=1)
@@ -67,7 +70,7 @@ class TraceTable(_Table):
 
 
 class LimitTable(_Table):
-    """``[limits]`` of each door."""
+    """``[limits]``: limits of each endpoint."""
 
     body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
     in_flight: int = Field(1000, ge=1)
@@ -75,15 +78,15 @@ class LimitTable(_Table):
     burst: int = Field(100, ge=1)
 
 
-class DoorTable(_Table):
-    """``[doors]``: who may reach them besides this machine's own programs and pages (DESIGN 7)."""
+class EndpointTable(_Table):
+    """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
 
 class AuthTable(_Table):
-    """``[auth]``: whose tokens are taken beside those of ``retinue token new``."""
+    """``[auth]``: anonymous access, and JWTs accepted in addition to tokens from ``retinue token new``."""
 
     anonymous: bool = True
     jwks_url: str | None = None
@@ -101,27 +104,30 @@ class AuthTable(_Table):
         if all(keys):
             raise ValueError("give jwks_url or jwks_file, not both")
         if any(keys) and not (self.issuer and self.audience):
-            raise ValueError("with keys, issuer and audience are wanted too: a token of anybody is none")
-        if self.jwks_url is not None and not _is_guarded(self.jwks_url):
-            raise ValueError("jwks_url must begin with https:// unless it is on this machine")
+            raise ValueError(
+                "jwks_url and jwks_file require issuer and audience, so that tokens of other services are "
+                "rejected"
+            )
+        if self.jwks_url is not None and not _is_tamper_proof(self.jwks_url):
+            raise ValueError("jwks_url must begin with https:// unless its host is this machine")
         return self
 
 
 class AccessTable(_Table):
-    """``[access.NAME]``: whom the agent of this name hears, and whom it may call."""
+    """``[access.NAME]``: which callers the agent NAME accepts, and which agents it may call."""
 
     receive: tuple[str, ...] | None = None
     send: tuple[str, ...] | None = None
 
 
 class ExecuteTable(_Table):
-    """``[execute]``"""
+    """``[execute]``: options of the ``/execute`` endpoint."""
 
     answer_without_id: bool = False
 
 
 class McpTable(_Table):
-    """``[mcp]``: how the MCP doors answer."""
+    """``[mcp]``: options of the MCP endpoints."""
 
     names: Literal["safe", "seed"] = "safe"
     guard_as_tool_error: bool = False
@@ -129,7 +135,7 @@ class McpTable(_Table):
 
 
 class DirectoryTable(_Table):
-    """``[directory]``: how fresh the list of agents is kept."""
+    """``[directory]``: how often the agent directory is refreshed."""
 
     ttl_s: float = Field(300.0, gt=0)
     refresh_s: float = Field(60.0, gt=0)
@@ -137,25 +143,25 @@ class DirectoryTable(_Table):
 
 
 class HookTable(_Table):
-    """``[hooks]``: what registries send to the hub."""
+    """``[hooks]``: webhooks that registries send to the hub."""
 
     token_env: str | None = None
 
 
 class RoutingTable(_Table):
-    """``[routing]``: who gets a call that several agents could take."""
+    """``[routing]``: how one of several matching agents is chosen for a call."""
 
     strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
 
 
 class WorkflowTable(_Table):
-    """``[workflows]``: where custom ones are read from."""
+    """``[workflows]``: folder of custom workflows."""
 
     directory: Path | None = None
 
 
 class RunTable(_Table):
-    """``[runs]``: how long ended runs are kept, when a node counts as dead, how much one does at once."""
+    """``[runs]``: retention of ended runs, lease of a node, concurrency of one node."""
 
     lease_s: float = Field(15.0, ge=1)
     concurrency: int = Field(100, ge=1)
@@ -164,7 +170,7 @@ class RunTable(_Table):
 
 
 class RegistryTable(_Table):
-    """``[registry.NAME]``: how the registry at ``url`` is asked, wherever that url is named."""
+    """``[registry.NAME]``: options for the registry at ``url``, wherever that url is used."""
 
     url: str
     mirrors: tuple[str, ...] = ()
@@ -174,7 +180,7 @@ class RegistryTable(_Table):
 
 
 class _Environment(EnvSettingsSource):
-    """The ``RETINUE_*`` variables, less ``RETINUE_HUB``: that is the hub to join, no ``[hub]`` table."""
+    """The ``RETINUE_*`` variables without ``RETINUE_HUB``, which is the hub to join, not ``[hub]``."""
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
         super().__init__(settings_cls)
@@ -182,10 +188,14 @@ class _Environment(EnvSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Everything that a person may set; nothing below this layer sees it whole."""
+    """All settings. Composition roots read them; modules below receive single values."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="ignore", env_prefix="RETINUE_", env_nested_delimiter="__"
+        frozen=True,
+        extra="ignore",
+        env_prefix="RETINUE_",
+        env_nested_delimiter="__",
+        defer_build=True,  # `load_settings` builds a subclass
     )
 
     registries: tuple[str, ...] = ()
@@ -195,7 +205,7 @@ class Settings(BaseSettings):
     timeouts: TimeoutTable = TimeoutTable()
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
-    doors: DoorTable = DoorTable()
+    doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
     directory: DirectoryTable = DirectoryTable()
@@ -221,12 +231,16 @@ class Settings(BaseSettings):
 
 
 def find_settings_file(start: Path) -> Path | None:
-    """The nearest ``retinue.toml`` upward of ``start``."""
+    """Find the nearest ``retinue.toml`` in ``start`` or a folder above it."""
     return next((f / FILE for f in (start, *start.parents) if (f / FILE).is_file()), None)
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
-    """The settings of this process; raises InvalidSettingError naming the first wrong place."""
+    """Load the settings of this process.
+
+    ``start`` is the folder where the search for ``retinue.toml`` begins (default: working directory).
+    Raises InvalidSettingError with the location of the first invalid value.
+    """
     file = find_settings_file(start or Path.cwd())
 
     class FromFile(Settings):
@@ -237,28 +251,30 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         problem = f"{first['msg']}; found {_shape(first.get('input'))}"
-        if first["type"] == "value_error":  # of a table whose fields do not go together
+        if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
         raise InvalidSettingError(
-            _place(first["loc"], file, flags or {}),
+            _locate(first["loc"], file, flags or {}),
             "unknown key" if first["type"] == "extra_forbidden" else problem,
             remedy="see docs/settings.md",
         ) from error
     except SettingsError as error:
         raise InvalidSettingError(
-            "RETINUE_* environment", str(error), remedy="name one field each, such as RETINUE_HUB__PORT=9000"
+            "RETINUE_* environment",
+            str(error),
+            remedy="set one field per variable, for example RETINUE_HUB__PORT=9000",
         ) from error
     except ValueError as error:
-        raise InvalidSettingError(str(file or "settings"), str(error), remedy="mend the file") from error
+        raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process."""
+    """Return the environment of this process."""
     return os.environ
 
 
-def _place(location: tuple[int | str, ...], file: Path | None, flags: Mapping[str, Any]) -> str:
-    """Where the wrong value stands; flags win over the environment, and that over the file."""
+def _locate(location: tuple[int | str, ...], file: Path | None, flags: Mapping[str, Any]) -> str:
+    """Locate an invalid value: flags win over the environment, the environment over the file."""
     dotted = ".".join(str(at) for at in location) or "settings"
     variables = ["RETINUE_" + "__".join(map(str, location[:n])).upper() for n in range(1, len(location) + 1)]
     if location and location[0] in flags:
@@ -268,16 +284,13 @@ def _place(location: tuple[int | str, ...], file: Path | None, flags: Mapping[st
     return f"{file}: {dotted}" if file else dotted
 
 
-def _is_guarded(url: str) -> bool:
-    """Whether nobody on the way can change what comes from there."""
+def _is_tamper_proof(url: str) -> bool:
+    """Whether a response from this url cannot be changed in transit."""
     parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
-
-
-_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS)
 
 
 def _shape(value: Any) -> str:
     if isinstance(value, str):
-        return f"a text of {len(value)} characters"
+        return f"a string of {len(value)} characters"
     return type(value).__name__

@@ -201,7 +201,7 @@ def test_what_an_agent_json_says_wins_and_what_it_leaves_out_stays() -> None:
 @pytest.mark.parametrize("name", ["", "two words", "../other", "a@b"])
 def test_an_agent_json_gives_no_name_that_an_agent_cannot_have(name: str) -> None:
     agent = Agent("a")
-    with pytest.raises(InvalidSettingError, match="is no agent name"):
+    with pytest.raises(InvalidSettingError, match="is not an agent name"):
         agent.amend(name=name)
     assert agent.name == "a"
 
@@ -217,14 +217,14 @@ def test_a_name_that_no_registry_could_keep_is_refused() -> None:
 
 @pytest.mark.parametrize("version", ["banana", "", " 1.0", "1.0 beta", "1.0\n", "v", "1" * 70])
 def test_a_version_that_is_none_is_refused(version: str) -> None:
-    with pytest.raises(InvalidSettingError, match="is no version"):
+    with pytest.raises(InvalidSettingError, match="is not a version"):
         Agent("a", version=version)
 
 
 @pytest.mark.parametrize("version", ["1", "v2.0", "1.0.0-rc.1+build", "2026.01.05", "1.0rc1"])
 def test_versions_are_read_leniently(version: str) -> None:
     agent = Agent("a", version=version)
-    with pytest.raises(InvalidSettingError, match="'banana' is no version"):
+    with pytest.raises(InvalidSettingError, match="'banana' is not a version"):
         agent.amend(version="banana")
     assert agent.version == version
 

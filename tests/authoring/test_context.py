@@ -133,7 +133,7 @@ async def test_what_goes_out_carries_trace_budget_deadline_and_its_own_name() ->
     assert outcome.value == 7
     call = mesh.calls[0]
     now = asyncio.get_running_loop().time()
-    assert (call.agent, call.version_range, call.door) == ("far", ">=2", "agent")
+    assert (call.agent, call.version_range, call.endpoint) == ("far", ">=2", "agent")
     assert (call.principal.id, call.principal.kind) == ("caller", "agent")
     assert "private" not in call.principal.scopes
     assert (call.trace.depth, call.trace.path) == (1, (Hop("caller", "go"),))

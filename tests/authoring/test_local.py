@@ -8,15 +8,17 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.authoring.local import LocalFirst, LocalLookup, NoMesh, local_dispatcher
+from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup, NoMesh, local_dispatcher
 from retinue.core.errors import (
     SkillNotOfferedError,
     UnknownAgentError,
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.mesh.directory import Directory
-from retinue.mesh.listings import MemoryListings
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.dispatch import TimeoutSettings
+from retinue.mesh.permissions import AgentView
 from tests.authoring.meshes import ScriptedMesh, caller_of, go, offering
 from tests.mesh.scripted import make_call
 
@@ -95,12 +97,13 @@ async def test_the_look_up_in_this_process_knows_agents_versions_and_scopes() ->
 
 async def test_an_agent_of_this_process_that_is_not_seen_is_not_told_from_one_that_is_not_there() -> None:
     local = LocalLookup({"a": offering("x", name="a"), "b": offering("x", name="b")})
-    hub = LocalFirst(Directory(MemoryListings()))
-    hub.add(local)
+    invoker = LocalInvoker({}, NoMesh(), TimeoutSettings())
+    hub = LocalFirst(Directory(MemoryListings()), invoker)
+    hub.add(local, invoker)
     mesh = frozenset({"mesh"})
     for lookup in (local, hub):
-        found = await lookup.resolve_skill("x", mesh, view=lambda name: name == "a")
+        found = await lookup.resolve_skill("x", mesh, view=AgentView(frozenset(), ("a",)))
         assert [one.name for one in found] == ["a"]
         for skill in ("x", "y"):
             with pytest.raises(UnknownAgentError):
-                await lookup.resolve_skill(skill, mesh, agent="b", view=lambda name: name == "a")
+                await lookup.resolve_skill(skill, mesh, agent="b", view=AgentView(frozenset(), ("a",)))

@@ -16,8 +16,8 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.record import Skill
-from retinue.mesh.changes import Change
-from retinue.mesh.visibility import ExposureLists
+from retinue.mesh.permissions import ExposureLists
+from retinue.mesh.reading import Change
 
 PNG = Part.image(b"png")
 
@@ -41,8 +41,8 @@ async def needing(what: str) -> str:
 @pytest.mark.parametrize(
     ("uri", "function", "problem"),
     [
-        ("no-uri", answer, "it is no uri"),
-        ("a://{", answer, "a brace stands alone"),
+        ("no-uri", answer, "not a URI"),
+        ("a://{", answer, "unbalanced brace"),
         ("a://{day}{night}", answer, "without text between"),
         ("a://{day}", answer, "no parameter for day"),
         ("a://fixed", needing, "nothing gives what"),
@@ -73,7 +73,7 @@ def test_names_are_given_once() -> None:
 def test_only_a_live_resource_changes() -> None:
     agent = Agent("a")
     agent.resource("a://still")(answer)
-    with pytest.raises(InvalidSettingError, match="nobody can subscribe"):
+    with pytest.raises(InvalidSettingError, match="it has no subscriptions"):
         agent.resource_changed("a://still")
     with pytest.raises(UnknownResourceError):
         agent.resource_changed("a://nope")
@@ -169,7 +169,7 @@ async def test_a_skill_may_return_parts() -> None:
     assert (await agent.ask("several")).parts == (Part.text("as asked:"), PNG)
     outcome = await agent.ask("beside")
     assert (outcome.value, outcome.parts) == ({"width": 1}, (PNG,))
-    # a door without content blocks shows the parts as data
+    # an endpoint without content blocks shows the parts as data
     assert await agent.call("one") == [{"kind": "image", "value": "cG5n", "mime": "image/png"}]
 
 

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from retinue.authoring.context import Context
-from retinue.authoring.encoding import encode_result
+from retinue.authoring.results import encode_result
 from retinue.authoring.signatures import read_signature
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError
 from tests.requirements import requirement
@@ -310,7 +310,7 @@ def test_a_result_that_is_no_json_value_is_refused(value: Any) -> None:
     with pytest.raises(OutputInvalidError) as caught:
         encode_result("create_plan", value)
     assert "create_plan" in caught.value.message
-    assert "no JSON value" in caught.value.message
+    assert "not a JSON value" in caught.value.message
     assert "\n" not in caught.value.message
 
 

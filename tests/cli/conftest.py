@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from retinue.cli.program import program
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import publish_card
-from retinue.drivers.state import State
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import publish_card
+from retinue.storage.state import State
 
 PLAN_CARD = {
     "name": "plan-agent",

@@ -16,8 +16,8 @@ FLOW = "name: hello\nsteps:\n  - id: one\n    skill: greet\n"
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ('{"a', "arguments: no JSON (unexpected end of data, line 1, column 4)"),
-        ("name: Ada", "arguments: no JSON (invalid literal, expected 'null', line 1, column 1)"),
+        ('{"a', "arguments: not valid JSON (unexpected end of data, line 1, column 4)"),
+        ("name: Ada", "arguments: not valid JSON (invalid literal, expected 'null', line 1, column 1)"),
         ('["Ada"]', "arguments: a list, not an object"),
         ('"Ada"', "arguments: a string, not an object"),
         ("5", "arguments: a number, not an object"),

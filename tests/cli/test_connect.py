@@ -9,12 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.apps import connecting
-from retinue.apps.connecting import find_config
-from retinue.drivers.state import State
-from retinue.protocols.client_configs.clients import CLIENTS
+from retinue.mcp.client_configs.clients import CLIENTS
+from retinue.runtime.commands import connect as connecting
+from retinue.runtime.commands.connect import find_config
+from retinue.storage.state import State
 from tests.cli.conftest import Retinue
-from tests.protocols.client_configs.samples import BY_CLIENT
+from tests.mcp.client_configs.samples import BY_CLIENT
 
 HUB = "http://127.0.0.1:9000/mcp"
 VARIABLES = (
@@ -79,7 +79,7 @@ def test_connected_once_connected_twice_and_removed_to_the_byte(
     assert "nothing was changed" in again.stdout
     assert file.read_bytes() == written
     removed = retinue("connect", name, "--remove")
-    assert f"{client.title} no longer knows 'retinue'" in removed.stdout
+    assert f"removed 'retinue' from {client.title}" in removed.stdout
     assert file.read_bytes().decode() == BY_CLIENT[name]
     gone = retinue("connect", name, "--remove")
     assert (gone.exit_code, "nothing was changed" in gone.stdout) == (0, True)
@@ -107,7 +107,7 @@ def test_what_came_after_the_entry_stays_when_it_is_removed(retinue: Retinue) ->
         "selectedAuthType": "gemini-api-key",
         "mcpServers": {},
     }
-    assert "as it was: " in removed.stderr
+    assert "backup: " in removed.stderr
 
 
 def test_an_empty_file_is_empty_again_after_removing(retinue: Retinue) -> None:
@@ -174,7 +174,7 @@ def test_print_shows_all_and_writes_nothing(retinue: Retinue, home: Path, token:
         "headers": {"Authorization": f"Bearer {token}"},
     }
     assert str(home / ".claude.json") in shown.stderr
-    assert "warning: it holds the token" in shown.stderr
+    assert "warning: the entry contains the token" in shown.stderr
     assert "[mcp_servers.retinue]\n" in retinue("connect", "codex", "--print").stdout
     assert "warning" not in retinue("connect", "codex", "--print", "--stdio").stderr
     assert list(home.iterdir()) == []
@@ -274,7 +274,7 @@ def test_several_hubs_have_several_names(retinue: Retinue) -> None:
         ((), "retinue connect --list"),
         (("emacs",), "'emacs' is not one of"),
         (("claude-desktop", "--url", "http://x"), "retinue mcp finds the hub itself"),
-        (("zed", "--json"), "--json goes with --list"),
+        (("zed", "--json"), "--json requires --list"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], said: str, retinue: Retinue) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.apps import checkup
-from retinue.drivers.state import State
+from retinue.runtime.commands import doctor
+from retinue.storage.state import State
 from tests.cli.conftest import Retinue
 
 DEAD = "http://127.0.0.1:1"
@@ -47,7 +47,7 @@ def test_the_table_says_it_to_a_person(retinue: Retinue) -> None:
     shown = retinue("doctor")
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[0].split() == ["STATUS", "CHECK", "FOUND", "REMEDY"]
-    assert "nothing is broken" in shown.stderr
+    assert "no check failed" in shown.stderr
 
 
 def test_a_sound_state_is_verified(retinue: Retinue, plan_card: bytes, retinue_home: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_damaged_token_is_named(retinue: Retinue, retinue_home: Path) -> None:
 def test_a_state_folder_that_is_a_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
     retinue_home.write_text("no folder")
     checks = _examine(retinue)
-    assert checks["state"]["found"] == f"{retinue_home} is no folder"
+    assert checks["state"]["found"] == f"{retinue_home} is not a folder"
     for name in ("local token", "database", "registry", "hub"):
-        assert (checks[name]["status"], checks[name]["found"]) == ("warn", "not looked at")
+        assert (checks[name]["status"], checks[name]["found"]) == ("warn", "not checked")
 
 
 def test_a_file_in_the_way_of_the_state_folder_is_named(
@@ -103,7 +103,7 @@ def test_a_file_in_the_way_of_the_state_folder_is_named(
     monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "file" / "a" / "b"))
     check = _examine(retinue)["state"]
     assert check["status"] == "fail"
-    assert check["found"].endswith(f"cannot be made: {tmp_path / 'file'} is no folder")
+    assert check["found"].endswith(f"cannot be created: {tmp_path / 'file'} is not a folder")
 
 
 def test_a_state_folder_that_cannot_be_made_is_named(
@@ -112,7 +112,7 @@ def test_a_state_folder_that_cannot_be_made_is_named(
     monkeypatch.setattr(os, "access", lambda *_: False)
     check = _examine(retinue)["state"]
     assert check["status"] == "fail"
-    assert check["found"].startswith(f"{retinue_home} cannot be made")
+    assert check["found"].startswith(f"{retinue_home} cannot be created")
 
 
 def test_a_damaged_hub_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_wrong_variable_does_not_end_the_other_checks(
 
 
 def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyPatch, busy_port: int) -> None:
-    monkeypatch.setattr(checkup, "HUB_PORT", busy_port)
+    monkeypatch.setattr(doctor, "HUB_PORT", busy_port)
     check = _examine(retinue)[f"port {busy_port}"]
     assert (check["status"], "--port" in check["remedy"]) == ("warn", True)
 

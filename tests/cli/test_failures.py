@@ -14,7 +14,7 @@ from retinue.core.errors import (
     RetinueError,
     SkillNotOfferedError,
 )
-from retinue.surfaces.faults import exit_code, facts_of
+from retinue.web.error_table import exit_code, facts_of
 
 
 def test_a_failure_says_message_and_remedy_and_takes_its_status_from_the_table() -> None:

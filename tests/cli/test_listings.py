@@ -79,7 +79,7 @@ def test_find_keeps_agents_with_a_label(retinue: Retinue, plan_card: bytes) -> N
     assert reply["skills"] == []
     refused = retinue("find", "--label", "team")
     assert refused.exit_code != 0
-    assert refused.stderr.startswith("error: --label: 'team' is no K=V")
+    assert refused.stderr.startswith("error: --label: 'team' is not K=V")
 
 
 def test_find_url_prints_urls_only(retinue: Retinue, plan_card: bytes) -> None:
@@ -134,7 +134,7 @@ def test_a_state_folder_that_is_a_file_is_named_with_the_remedy(retinue: Retinue
     refused = retinue("agents")
     assert refused.exit_code == 8
     assert refused.stderr == (
-        f"error: {retinue_home} is damaged: it is no folder — move it away, or set RETINUE_HOME\n"
+        f"error: {retinue_home} is damaged: it is not a folder — move the file away, or set RETINUE_HOME\n"
     )
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_hub_file_is_named_with_the_remedy(retinue: Retinue, retinue_h
     refused = retinue("agents")
     assert refused.exit_code == 8
     assert "hub.json is damaged" in refused.stderr
-    assert "remove it" in refused.stderr
+    assert "remove the file" in refused.stderr
 
 
 def test_a_damaged_card_never_empties_the_list(

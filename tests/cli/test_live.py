@@ -204,8 +204,8 @@ def test_a_run_is_listed_shown_repeated_and_its_id_is_a_key(live: Live, retinue:
     assert shown[0].startswith("twice  done  ada  20")
     assert shown[0].endswith(" s")
     assert shown[1].split()[:4] == ["one", "done", "greet", "live-agent"]
-    assert shown[2].strip() == 'sent: {"name":"Ada"}'
-    assert shown[3].strip() == 'gave: {"name":"Hello, Ada"}'
+    assert shown[2].strip() == 'input: {"name":"Ada"}'
+    assert shown[3].strip() == 'output: {"name":"Hello, Ada"}'
     assert shown[-1] == 'output: {"name":"Hello, Hello, Ada"}'
     tree = orjson.loads(retinue("runs", "ada", "--json").stdout)
     assert [node["step"] for node in tree["steps"]] == ["one", "two"]
@@ -239,7 +239,7 @@ def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes
         assert wrong.exit_code == 2
         assert "Invalid parameters" in wrong.stderr
         given = retinue("signal", "asks", "ship", '{"ok": true}')
-        assert given.stderr == "given to step approval\n"
+        assert given.stderr == "sent to step approval\n"
         assert running.wait() == 0
         assert '"ok": true' in running.output
 
@@ -254,7 +254,7 @@ def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(
         (("--agent", "one=nobody"), "Unknown agent: nobody"),
         (("--agent", "three=live-agent"), "Unknown step: three — there are: one, two"),
         (("--timeout", "one=soon"), "is no duration"),
-        (("--agent", "one"), "is no pair"),
+        (("--agent", "one"), "is not a pair"),
     ):
         refused = retinue(*asked, *option)
         assert refused.exit_code != 0

@@ -18,7 +18,7 @@ def test_what_is_new_is_copied_and_listed(retinue: Retinue, retinue_home: Path) 
     first = retinue("mirror", source, "./backup", "--repository", "agents/plan")
     assert first.exit_code == 0
     assert first.stdout.startswith("agents/plan:v1@sha256:")
-    assert "1 copied, 0 there already" in first.stderr
+    assert "1 copied, 0 already present" in first.stderr
     second = orjson.loads(retinue("mirror", source, "./backup", "--json").stdout)
     assert [one["repository"] for one in second["copied"]] == ["agents/build"]
     assert (second["unchanged"], second["failed"]) == (1, [])

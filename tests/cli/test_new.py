@@ -51,7 +51,7 @@ def test_it_is_clean_for_linter_formatter_and_type_checker(retinue: Retinue) -> 
 def test_a_bad_name_is_refused_and_makes_nothing(name: str, retinue: Retinue) -> None:
     refused = retinue("new", "--", name)
     assert refused.exit_code == 2
-    assert "is no agent name" in refused.stderr
+    assert "is not an agent name" in refused.stderr
     assert list(Path().iterdir()) == []
 
 
@@ -59,7 +59,7 @@ def test_a_folder_that_exists_is_left_alone(retinue: Retinue) -> None:
     Path("word-agent").mkdir()
     refused = retinue("new", "word-agent")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: NAME: word-agent exists — choose another name, or move it away\n"
+    assert refused.stderr == "error: NAME: word-agent exists — choose another name, or move the folder away\n"
     assert list(Path("word-agent").iterdir()) == []
 
 

@@ -6,7 +6,6 @@ import importlib
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -43,19 +42,9 @@ def test_help_imports_nothing_but_click() -> None:
     assert [name for name in loaded if name.partition(".")[0] in SLOW] == []
     ours = {name for name in loaded if name.startswith("retinue.")}
     core = {"retinue.core", "retinue.core.errors"}
-    assert ours == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures"} | core
-
-
-def test_help_costs_little_more_than_click_alone() -> None:
-    def best(*arguments: str) -> float:
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    assert best("-m", "retinue", "--help") < 2.5 * best("-c", "import click")
+    assert ours == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures", "retinue.plugins"} | core
+    assert "importlib.metadata" not in loaded
+    assert not any(name.startswith("retinue_testwriter") for name in loaded)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -78,7 +67,7 @@ def test_the_help_of_a_command_explains_every_option(name: str, retinue: Retinue
 
 
 def test_every_module_of_a_command_is_in_the_table() -> None:
-    for module in {place.partition(":")[0] for place, _ in TABLE.values()}:
+    for module in {place.partition(":")[0] for place, _ in TABLE.values() if ":" in place}:
         loaded = importlib.import_module(f"retinue.cli.{module}")
         found = {name: value for name, value in vars(loaded).items() if isinstance(value, click.Command)}
         groups = [value for value in found.values() if isinstance(value, click.Group)]
@@ -139,7 +128,7 @@ def test_a_folder_that_was_deleted_is_named(retinue: Retinue) -> None:
     Path.cwd().rmdir()
     refused = retinue("agents")
     assert (refused.exit_code, refused.stdout) == (8, "")
-    assert refused.stderr == "error: the current folder was deleted — cd to one that is there\n"
+    assert refused.stderr == "error: the current folder was deleted — change to an existing folder\n"
 
 
 def test_a_wrong_setting_is_named_with_its_place(retinue: Retinue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.protocols.oci.reference import digest_of
+from retinue.oci.codec.reference import digest_of
 from tests.cli.conftest import Retinue
 from tests.requirements import requirement
 from tests.services import docker_registry_url
@@ -86,7 +86,7 @@ def test_an_agent_in_python_without_url_is_refused_with_both_ways_out(retinue: R
 @pytest.mark.parametrize("url", ["localhost:8001", "ftp://host", "http://", "http://host:99999", "http://["])
 def test_a_url_that_nobody_can_call_is_refused(url: str, retinue: Retinue) -> None:
     Path("word.py").write_text(AGENT)
-    assert "is no address" in retinue("publish", "word.py", "--url", url).stderr
+    assert "is not an address" in retinue("publish", "word.py", "--url", url).stderr
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_pull_replaces_a_file_only_when_told_to(retinue: Retinue, card: str) -> 
     ("reference", "status", "said"),
     [
         ("agents/none", 3, "agents/none is not in"),
-        ("AGENTS!", 2, "'AGENTS!' is no reference"),
+        ("AGENTS!", 2, "'AGENTS!' is not a reference"),
         ("127.0.0.1:1/agents/plan:v1", 7, "registry http://127.0.0.1:1 is unreachable"),
     ],
 )
@@ -160,7 +160,7 @@ def test_content_that_was_tampered_with_is_not_written(
 def test_forget_takes_every_tag(retinue: Retinue, card: str) -> None:
     for tag in ("v1", "v2"):
         assert retinue("publish", card, "--tag", tag).exit_code == 0
-    assert retinue("forget", "plan-agent").stdout == "agents/plan: v1, v2 forgotten\n"
+    assert retinue("forget", "plan-agent").stdout == "agents/plan: v1, v2 removed\n"
     assert retinue("pull", "agents/plan").exit_code == 3
     assert retinue("forget", "plan-agent").exit_code == 3
 
@@ -169,7 +169,7 @@ def test_forget_takes_a_workflow_too_but_no_card_in_its_place(retinue: Retinue, 
     Path("flow.yaml").write_bytes(FLOW)
     assert retinue("publish", "flow.yaml").exit_code == 0
     assert retinue("publish", card, "--repository", "workflows/mine").exit_code == 0
-    assert retinue("forget", "workflows/hello").stdout == "workflows/hello: v1 forgotten\n"
+    assert retinue("forget", "workflows/hello").stdout == "workflows/hello: v1 removed\n"
     assert retinue("forget", "workflows/mine").exit_code == 7
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.drivers.joins import parse_join
-from retinue.drivers.mesh_bearer import mesh_key
-from retinue.drivers.state import State
-from retinue.drivers.tokens import TokenFile
+from retinue.storage.mesh_key import mesh_key, parse_join
+from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
 from tests.cli.conftest import Retinue
 from tests.requirements import requirement
 
@@ -44,15 +43,15 @@ def test_without_a_scope_it_is_the_least(retinue: Retinue) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--scope", "mehs"), "'mehs' is no scope — did you mean mesh?"),
-        (("--scope", "zzzzzzz"), "there are exposed, mesh, runs_code"),
-        (("--scope", "private"), "is no scope"),
-        (("--name", "a b"), "no name of a token"),
-        (("--expires", "30"), "'30' is no time — write a number with m, h, d or w"),
-        (("--expires", "0d"), "is no time"),
-        (("--expires", "9999w"), "is no time"),
-        (("--join", "--scope", "mesh"), "--join goes without --scope"),
-        (("--join", "--agent", "x"), "--join goes without --scope"),
+        (("--scope", "mehs"), "'mehs' is not a scope — did you mean mesh?"),
+        (("--scope", "zzzzzzz"), "use one of exposed, mesh, runs_code"),
+        (("--scope", "private"), "is not a scope"),
+        (("--name", "a b"), "not a valid name of a token"),
+        (("--expires", "30"), "'30' is not a duration — write a number with m, h, d or w"),
+        (("--expires", "0d"), "is not a duration"),
+        (("--expires", "9999w"), "is not a duration"),
+        (("--join", "--scope", "mesh"), "--join cannot be combined with --scope"),
+        (("--join", "--agent", "x"), "--join cannot be combined with --scope"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_line(
@@ -85,7 +84,7 @@ def test_a_join_carries_the_mesh_key_and_a_token_that_is_known_here(
     assert join.token.startswith(f"rtn_{issued.id}_")
     assert issued.principal.id == "join:laptop"
     assert stat.S_IMODE((keys / "mesh.key").stat().st_mode) == 0o600
-    assert "still has the mesh's key" in retinue("token", "revoke", issued.id).stderr
+    assert "still has the key of the mesh" in retinue("token", "revoke", issued.id).stderr
 
 
 def test_a_damaged_list_is_said_and_left_alone(retinue: Retinue, retinue_home: Path) -> None:

@@ -1,6 +1,6 @@
-"""What the conformance suites are pointed at: doors of one agent, each by its url.
+"""What the conformance suites are pointed at: endpoints of one agent, each by its url.
 
-A door that is added here (``DOORS``) is held to the same suites.
+An endpoint that is added here (``ENDPOINTS``) is held to the same suites.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AGENT = Path(__file__).parent / "fixture_agent.py"
 
 @contextmanager
 def served_agent(folder: Path) -> Iterator[str]:
-    """The agent's own door, served by ``retinue serve`` as a process."""
+    """The agent's own endpoint, served by ``retinue serve`` as a process."""
     environment = {"RETINUE_HOME": str(folder / "home")}
     with program("serve", str(AGENT), "--no-publish", cwd=folder, environment=environment) as served:
         yield f"{served.url_in('conformance-agent 1.0.0 at')}/mcp"
@@ -38,7 +38,7 @@ def relayed_agent(folder: Path) -> Iterator[str]:
             yield f"{url}/agents/conformance-agent/mcp"
 
 
-DOORS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
+ENDPOINTS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "agent": served_agent,
     "hub": relayed_agent,
 }
@@ -58,7 +58,7 @@ def suites() -> None:
         pytest.skip(f"npm could not install the suites: {error}")
 
 
-@pytest.fixture(scope="module", params=list(DOORS))
+@pytest.fixture(scope="module", params=list(ENDPOINTS))
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with DOORS[request.param](tmp_path_factory.mktemp("conformance")) as found:
+    with ENDPOINTS[request.param](tmp_path_factory.mktemp("conformance")) as found:
         yield found

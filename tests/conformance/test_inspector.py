@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from scripts.conformance import FOLDER, NODE
-from tests.conformance.conftest import AGENT, DOORS
+from tests.conformance.conftest import AGENT, ENDPOINTS
 from tests.requirements import requirement
 
 INSPECTOR = FOLDER / "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
@@ -66,7 +66,7 @@ def target(
         # of the environment it hands on little more than PATH and HOME
         yield Target((*serve, "-e", f"RETINUE_HOME={folder / 'state'}"), folder, eras)
         return
-    with DOORS[request.param](folder) as url:
+    with ENDPOINTS[request.param](folder) as url:
         yield Target((url, "--transport", "http"), folder, eras)
 
 

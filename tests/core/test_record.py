@@ -1,4 +1,4 @@
-"""The data model of DESIGN section 2, to the field."""
+"""The data model of DESIGN section 2, to the field, without the fields that have no reader yet."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ DESIGN = {
     "Trait": "name description type value skill_id extra",
     "Resource": "uri name mime visibility",
     "Prompt": "name arguments",
-    "Listing": "record source key tag digest hash raw published_at fetched_at etag owner signature hops"
+    "Listing": "record source key tag digest raw published_at fetched_at owner signature"
     " enabled reachable since last_error stats",
-    "Call": "id agent version_range skill arguments principal door trace deadline idempotency_key run_step",
+    "Call": "id agent version_range skill arguments principal endpoint trace deadline idempotency_key"
+    " run_step",
     "Principal": "id kind scopes",
-    "Outcome": "call_id agent version skill status value parts attempts duration_ms usage cached warnings"
+    "Outcome": "call_id agent version skill status value parts attempts duration_ms usage warnings"
     " error meta",
     "Part": "kind value mime name annotations",
     "Attempt": "agent duration_ms error",

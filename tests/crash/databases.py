@@ -6,7 +6,7 @@ import asyncio
 
 import sqlalchemy as sa
 
-from retinue.drivers.durable.database import RunDatabase
+from retinue.workflows.durable.database import RunDatabase
 
 
 def forget_nodes(url: str) -> None:

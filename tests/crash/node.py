@@ -16,25 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from retinue.core.call import Outcome
+from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
-from retinue.drivers.durable.runs import DurableOptions, DurableRuns
+from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
-from retinue.workflows.interpreter.engine import Interpreter
-from retinue.workflows.orchestrator import Orchestrator
-from retinue.workflows.run_records import (
-    Child,
-    ChildOutcome,
-    RunRequest,
-    StepOutcome,
-)
-from retinue.workflows.runs import (
-    Count,
-    Effect,
-    RunContext,
-    WaitMode,
-)
-from retinue.workflows.twin.caller import MemoryCaller
+from retinue.workflows.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.interpreter.step_loop import Interpreter
+from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
+from retinue.workflows.runs.ports import Count, Effect, RunContext, WaitMode
+from retinue.workflows.runs.records import Child, ChildOutcome, Origin, RunRequest, StepOutcome
 from tests.workflows.shapes import Shape
 
 END_S = 600.0
@@ -155,11 +145,11 @@ class Watched:
         return self._context.run_id
 
     @property
-    def patience_s(self) -> float:
-        return self._context.patience_s
+    def agent_wait_s(self) -> float:
+        return self._context.agent_wait_s
 
-    def tell_calls(self, calls: int | None) -> None:
-        self._context.tell_calls(calls)
+    def record_usage(self, calls: int | None) -> None:
+        self._context.record_usage(calls)
 
     async def step(
         self,
@@ -240,7 +230,7 @@ async def run_node(plan: Plan) -> Report:
                 {"n": 0},
                 run_id=run_id,
                 nested=whole.nested,
-                trace={"id": "t", "calls_left": GIVEN},
+                origin=Origin(MESH_SCOPES, trace=TraceContext("t", calls_left=GIVEN)),
             )
         wanted = {**plan.start, **plan.wait_for}
         for run_id, shape in wanted.items():

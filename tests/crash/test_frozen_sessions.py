@@ -8,8 +8,8 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from retinue.drivers.durable import database as module
-from retinue.drivers.durable.database import RunDatabase
+from retinue.workflows.durable import database as module
+from retinue.workflows.durable.database import RunDatabase
 from tests.crash.postgres import Postgres
 
 pytestmark = pytest.mark.crash

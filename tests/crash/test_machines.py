@@ -57,7 +57,7 @@ pytestmark = pytest.mark.crash
 
 
 def machine(tmp_path: Path, name: str, database: str) -> dict[str, str]:
-    """The environment of one machine: a state folder of its own, and doors that want a token."""
+    """The environment of one machine: a state folder of its own, and endpoints that want a token."""
     return {
         "RETINUE_HOME": str(tmp_path / name),
         "RETINUE_AUTH__ANONYMOUS": "false",

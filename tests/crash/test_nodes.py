@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import UnknownRunError
-from retinue.drivers.durable.runs import DurableRuns
-from retinue.workflows.run_records import RunRecord, RunRequest
-from retinue.workflows.runs import RunContext, Runs
-from retinue.workflows.tree import list_effects
+from retinue.workflows.durable.runs import DurableRuns
+from retinue.workflows.runs.ports import RunContext, Runs
+from retinue.workflows.runs.records import RunRecord, RunRequest
+from retinue.workflows.runs.tree import list_effects
 from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres

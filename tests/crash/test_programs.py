@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retinue.drivers.durable.runs import DurableRuns
-from retinue.workflows.run_records import RunRecord, RunRequest
-from retinue.workflows.runs import RunContext
+from retinue.workflows.durable.runs import DurableRuns
+from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.records import RunRecord, RunRequest
 from tests.processes.running import Program, execute, program, wait_until
 
 AGENT = '''

@@ -18,7 +18,13 @@ import urllib3
 from tests.processes.running import Program, program
 from tests.services import get_program
 
-READY = {"serve": "published", "hub": " exposed to MCP clients", "run": "…", "worker": "worker on"}
+READY = {
+    "serve": "published",
+    "hub": " exposed to MCP clients",
+    "run": "…",
+    "resume": "answer:",
+    "worker": "worker on",
+}
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
 FEW_S = 60
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")

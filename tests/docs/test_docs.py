@@ -21,15 +21,17 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from retinue import Agent
 from retinue.cli.failures import describe, show
+from retinue.core import json_values
 from retinue.core.call import Status
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import Visibility
-from retinue.drivers.http import MAX_RESPONSE_BYTES
-from retinue.mesh import schema, schema_cost
-from retinue.protocols import json_values, jsonrpc
+from retinue.execute import server as execute
+from retinue.mesh.schema import checks as schema
+from retinue.mesh.schema import cost as schema_cost
 from retinue.settings import Settings, load_settings
-from retinue.surfaces import execute
-from retinue.surfaces.faults import execute_fault, list_error_classes
+from retinue.web.codec import jsonrpc
+from retinue.web.error_table import execute_fault, list_error_classes
+from retinue.web.http_client import MAX_RESPONSE_BYTES
 from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables
@@ -211,11 +213,11 @@ def test_the_limits_on_the_security_page_are_the_real_ones() -> None:
     assert f"{settings.limits.in_flight:,}" in rows["calls in flight in one process"]
     assert settings.limits.calls_per_s is None
     assert f"{settings.trace.max_depth} hops, {settings.trace.calls:,} calls" in rows["a chain of calls"]
-    times = f"{settings.timeouts.door_s:g} s at a door, {settings.timeouts.agent_call_s:g} s from skill"
+    times = f"{settings.timeouts.door_s:g} s at an endpoint, {settings.timeouts.agent_call_s:g} s from skill"
     assert times in rows["time of a call"]
     sizes = f"{schema.MAX_SCHEMA_BYTES // 1024} KiB, {schema_cost.MAX_DEPTH} levels"
     assert f"{sizes}, {schema_cost.MAX_REFS_AND_BRANCHES:,} references" in rows["a skill's schema"]
-    assert rows["an answer that is read"] == f"{MAX_RESPONSE_BYTES // 1024**2} MiB"
+    assert rows["a response that is read"] == f"{MAX_RESPONSE_BYTES // 1024**2} MiB"
     assert f"{step_checks.MAX_STEPS:,} steps" in rows["a workflow"]
 
 
@@ -247,6 +249,15 @@ def test_every_port_on_the_architecture_page_is_one_and_has_the_implementations_
                 name,
                 implementation,
             )
+
+
+def test_the_architecture_page_names_every_port() -> None:
+    found = {
+        name
+        for path in SOURCE.rglob("*.py")
+        for name in re.findall(r"^class (\w+)\(.*\bProtocol\b", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert found == {row[0].strip("`") for row in table_rows(read("architecture.md"), "port")}
 
 
 def _find(name: str, file: str) -> type[Any]:

@@ -1,7 +1,7 @@
 """The guides are sessions: their files are written, their commands typed, and the answers are those shown.
 
-A file stands below a line that ends in ``as `NAME`:``; what a command printed stands as JSON below one
-that is ``answers:``, where "…" takes whatever differs.
+A file follows a line that ends in ``as `NAME`:``. The JSON that a command prints follows a line ``Output:``;
+"…" matches any value there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from retinue.surfaces.faults import TABLE
+from retinue.web.error_table import TABLE
 from tests.docs.pages import ROOT, table_rows
 from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
@@ -58,7 +58,7 @@ def play(name: str, shell: Shell) -> int:
             assert len(list(list_commands(block.text))) == block.text.count("$ "), block.text
             for command in list_commands(block.text):
                 said = shell.type(command)
-        elif block.intro == "answers:":
+        elif block.intro == "Output:":
             answer = orjson.loads(shell.to_shown(said))
             assert fill(orjson.loads(block.text), answer) == answer
             compared += 1
@@ -77,7 +77,7 @@ def fill(shown: Any, real: Any) -> Any:
 
 
 @requirement("P-28")
-def test_the_protocols_are_what_the_doors_speak(shell: Shell) -> None:
+def test_the_protocols_are_what_the_endpoints_speak(shell: Shell) -> None:
     assert play("protocols.md", shell) == 10
 
 
@@ -95,19 +95,27 @@ def test_the_protocols_page_names_every_code_and_no_header_that_nobody_reads() -
 def test_registries_are_read_and_agents_found_as_the_page_says(shell: Shell, tmp_path: Path) -> None:
     with docker_registry(tmp_path) as url:
         shell.map_address(REGISTRY, url)
-        assert play("registry-and-discovery.md", shell) == 5
+        assert play("guides/registry-and-discovery.md", shell) == 1
     assert Path("my_agent_card.json").read_bytes() == Path("card.json").read_bytes()
+
+
+def test_the_registry_returns_what_its_reference_shows(shell: Shell) -> None:
+    assert play("registry.md", shell) == 4
 
 
 @requirement("P-28")
 def test_the_patterns_run_as_shown(shell: Shell) -> None:
-    assert play("orchestration-patterns.md", shell) == 5
+    assert play("guides/orchestration-patterns.md", shell) == 5
 
 
-def test_the_mcp_page_runs_as_shown(shell: Shell) -> None:
-    assert play("mcp.md", shell) == 1
+def test_the_guide_to_workflows_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/running-workflows.md", shell) == 3
+
+
+def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/mcp-agents.md", shell) == 1
 
 
 @requirement("P-28")
 def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
-    assert play("llm-guide.md", shell) == 2
+    assert play("guides/llm-guide.md", shell) == 2

@@ -17,7 +17,7 @@ from tests.docs.shell import Shell
 from tests.docs.test_guides import list_blocks
 from tests.services import docker_registry
 
-PAGE = "many-nodes.md"
+PAGE = "guides/many-nodes.md"
 HUB = "http://10.0.0.5:9000"
 
 

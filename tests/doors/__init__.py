@@ -1,1 +1,1 @@
-"""One matrix over the doors: what an agent answers itself, and what its hub answers for it."""
+"""One matrix over the endpoints: what an agent answers itself, and what its hub answers for it."""

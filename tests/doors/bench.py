@@ -1,4 +1,4 @@
-"""An agent that can do everything wrong, and the three doors at which it is met."""
+"""An agent that can do everything wrong, and the three endpoints at which it is met."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.authoring.agent import Agent
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.system import Hub, Served, System, open_system
 
-DOORS = ("agent", "hub by skill", "hub by agent")
+ENDPOINTS = ("agent", "hub by skill", "hub by agent")
 
 _TEXT = {"type": "string"}
 _NESTED = {
@@ -108,8 +108,8 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """The bench agent, the hub before it, and ``base``: the door that this test knocks at."""
+class Endpoints:
+    """The bench agent, the hub before it, and ``base``: the endpoint that this test knocks at."""
 
     bench: Bench
     system: System
@@ -119,11 +119,11 @@ class Doors:
 
 
 @asynccontextmanager
-async def open_doors(state: State, name: str) -> AsyncIterator[Doors]:
+async def open_endpoints(state: State, name: str) -> AsyncIterator[Endpoints]:
     bench = Bench()
     async with open_system(state) as system:
         served = await system.start_agent(bench.agent)
         hub = await system.start_hub()
         named = f"{hub.url}/agents/bench-agent"
         bases = {"agent": served.url, "hub by skill": hub.url, "hub by agent": named}
-        yield Doors(bench, system, served, hub, bases[name])
+        yield Endpoints(bench, system, served, hub, bases[name])

@@ -1,4 +1,4 @@
-"""What the tests of the doors start from: a system of this test alone, and a client of its wires."""
+"""What the tests of the endpoints start from: a system of this test alone, and a client of its wires."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.doors.bench import Bench
 from tests.doors.office import Office
 from tests.system import System, Wire, open_system, open_wire

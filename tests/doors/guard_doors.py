@@ -1,4 +1,4 @@
-"""The doors through which the agents of the guard's matrix call each other: one entry in ``DOORS`` each."""
+"""The endpoints through which agents of the guard's matrix call each other; ``ENDPOINTS`` lists them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import orjson
 
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
-from retinue.protocols.jsonrpc import Fault, find_refusal, parse_response
-from tests.doors.mcp_clients import read_result, sessionless
+from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
+from tests.mcp.clients import read_result, sessionless
 from tests.system import Hub, System, Wire
 
 
@@ -28,7 +28,7 @@ class Link:
     wire: Wire
 
 
-class GuardDoor(Protocol):
+class GuardEndpoint(Protocol):
     """A way from one agent's skill to the next agent's."""
 
     @property
@@ -46,7 +46,7 @@ class GuardDoor(Protocol):
         """The value; raises what the call failed with, a GuardError where the guard refused."""
 
 
-class ExecuteDoor:
+class ExecuteGuard:
     """``ctx.call``: the hub's ``/execute``, then the agent's."""
 
     name = "execute"
@@ -57,7 +57,7 @@ class ExecuteDoor:
         return await link.ctx.call(link.skill)
 
 
-class WorkflowDoor:
+class WorkflowGuard:
     """A step of a workflow, in a branch; the run itself is a hop."""
 
     name = "workflow step"
@@ -71,7 +71,7 @@ class WorkflowDoor:
         return found["output"]["go"]
 
 
-class SeedPeerDoor:
+class SeedPeerGuard:
     """``/execute`` by a client written from seed 004: id and depth, nothing signed, no path."""
 
     name = "execute without a signature"
@@ -85,7 +85,7 @@ class SeedPeerDoor:
         return value_of(reply.body)
 
 
-class McpRelayDoor:
+class McpRelayGuard:
     """MCP to the next agent through the hub's relay, by a client that knows id and depth alone."""
 
     name = "MCP through the relay"
@@ -96,7 +96,7 @@ class McpRelayDoor:
         return await call_tool(link, f"{link.hub.url}/agents/{link.agent}/mcp", link.skill)
 
 
-class McpHubDoor:
+class McpHubGuard:
     """The hub's own MCP, with progress wanted: the hub calls the agent over MCP as well."""
 
     name = "MCP of the hub"
@@ -124,9 +124,15 @@ def value_of(body: bytes) -> Any:
     """The value of a JSON-RPC reply; raises its error."""
     found = parse_response(body)
     if isinstance(found, Fault):
-        refusal = find_refusal(found.code, found.message, found.data)
+        refusal = find_guard_error(found.code, found.message, found.data)
         raise refusal or RemoteFaultError("peer", found.code, found.message, found.data)
     return found.value
 
 
-DOORS: tuple[GuardDoor, ...] = (ExecuteDoor(), WorkflowDoor(), SeedPeerDoor(), McpRelayDoor(), McpHubDoor())
+ENDPOINTS: tuple[GuardEndpoint, ...] = (
+    ExecuteGuard(),
+    WorkflowGuard(),
+    SeedPeerGuard(),
+    McpRelayGuard(),
+    McpHubGuard(),
+)

@@ -1,8 +1,8 @@
-"""Access over every door: what is not allowed answers exactly as what is not there.
+"""Access over every endpoint: what is not allowed answers exactly as what is not there.
 
-A door is one entry of ``DOORS``: how it is asked for an agent and a skill. Each is asked in two worlds: in
-one there is an agent that the caller does not see, in the other there is none. Their answers must be the
-same, byte for byte.
+An endpoint is one entry of ``ENDPOINTS``: how it is asked for an agent and a skill. Each is asked in two
+worlds: in one there is an agent that the caller does not see, in the other there is none. Their answers
+must be the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from joserfc.jwk import ECKey, KeySet
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.drivers.state import State
-from retinue.drivers.tokens import TokenFile
-from tests.doors.mcp_clients import ACCEPT, read_result, sessionless
+from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
+from tests.mcp.clients import ACCEPT, read_result, sessionless
 from tests.requirements import requirement
 from tests.system import Hub, Reply, Served, System, Wire, open_system
 
@@ -43,7 +43,7 @@ class World:
     wire: Wire
 
     def token(self, *scopes: str, agents: tuple[str, ...] = (), name: str | None = None) -> dict[str, str]:
-        """The header of a new token, which the doors know when they look next."""
+        """The header of a new token, which the endpoints know when they look next."""
         _, text = TokenFile(self.system.state.keys).issue(scopes, agents=agents, name=name)
         return {"authorization": f"Bearer {text}"}
 
@@ -95,20 +95,20 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-Door = Callable[[World, dict[str, str]], Awaitable[Reply]]
+Endpoint = Callable[[World, dict[str, str]], Awaitable[Reply]]
 
 
-def hub_skill(skill_id: str, **arguments: Any) -> Door:
+def hub_skill(skill_id: str, **arguments: Any) -> Endpoint:
     return lambda world, token: world.wire.call(world.hub.url, skill_id, arguments, **token)
 
 
-def mcp(path: str, method: str, **params: Any) -> Door:
+def mcp(path: str, method: str, **params: Any) -> Endpoint:
     """One request of the sessionless era."""
     message, headers = sessionless(method, params)
     return lambda world, token: world.wire.post(f"{world.hub.url}{path}", message, **headers, **token)
 
 
-def mcp_session(path: str, method: str, **params: Any) -> Door:
+def mcp_session(path: str, method: str, **params: Any) -> Endpoint:
     """One request in a session of the handshake era, or the refusal of that session."""
 
     async def ask(world: World, token: dict[str, str]) -> Reply:
@@ -129,7 +129,7 @@ def request(method: str, params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-DOORS: dict[str, Door] = {
+ENDPOINTS: dict[str, Endpoint] = {
     "/execute by skill": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, **t),
     "/execute with a version": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, x_retinue_version=">=9", **t),
     "/execute of the agent": lambda w, t: w.wire.call(f"{w.hub.url}/agents/{SECRET}", SKILL, {}, **t),
@@ -178,7 +178,7 @@ DOORS: dict[str, Door] = {
         f"{w.hub.url}/agents/{SECRET}/mcp", mcp_session_id="0" * 32, **t
     ),
 }
-"""Doors of the hub, each asked for what the caller does not see."""
+"""Endpoints of the hub, each asked for what the caller does not see."""
 
 CALLERS: dict[str, Callable[[World], dict[str, str]]] = {
     "anonymous, whom it does not hear": lambda world: {},
@@ -203,14 +203,14 @@ async def test_what_a_caller_does_not_see_answers_as_what_is_not_there(
     with_it = await start(stack, tmp_path / "with", wire, True, access=access)
     without = await start(stack, tmp_path / "without", wire, False)
     tokens = [CALLERS[caller](world) for world in (with_it, without)]
-    for name, ask in DOORS.items():
+    for name, ask in ENDPOINTS.items():
         hidden, missing = plain(await ask(with_it, tokens[0])), plain(await ask(without, tokens[1]))
         assert hidden == missing, name
         assert name.startswith("list") or b"told" not in hidden[1], name
 
 
 @requirement("S-17")
-async def test_whom_the_agent_hears_sees_it_at_every_door(
+async def test_whom_the_agent_hears_sees_it_at_every_endpoint(
     stack: AsyncExitStack, tmp_path: Path, wire: Wire
 ) -> None:
     world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
@@ -237,7 +237,7 @@ async def test_whom_the_agent_hears_sees_it_at_every_door(
 
 
 @requirement("S-17")
-async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
+async def test_at_its_own_endpoint_an_agent_has_no_skills_for_whom_it_does_not_hear(
     stack: AsyncExitStack, tmp_path: Path, wire: Wire
 ) -> None:
     world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
@@ -247,9 +247,9 @@ async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
         hidden = await wire.call(url, SKILL, {}, **token)
         missing = await wire.call(url, "keep_nothing", {}, **token)
         assert hidden.body == missing.body.replace(b"keep_nothing", SKILL.encode())
-        door = f"{url}/mcp"
-        assert (await ask_mcp(wire, door, "tools/list", **token))["tools"] == []
-        assert (await ask_mcp(wire, door, "resources/list", **token))["resources"] == []
+        endpoint = f"{url}/mcp"
+        assert (await ask_mcp(wire, endpoint, "tools/list", **token))["tools"] == []
+        assert (await ask_mcp(wire, endpoint, "resources/list", **token))["resources"] == []
         for method, key, hidden_one, missing_one in (
             ("tools/call", "name", SKILL, "keep_nothing"),
             ("resources/read", "uri", WORD, "secret://none"),
@@ -257,7 +257,7 @@ async def test_at_its_own_door_an_agent_has_no_skills_for_whom_it_does_not_hear(
             answers = []
             for named in (hidden_one, missing_one):
                 message, headers = sessionless(method, {key: named})
-                body = (await wire.post(door, message, **headers, **token)).body
+                body = (await wire.post(endpoint, message, **headers, **token)).body
                 answers.append(body.replace(named.encode(), b""))
             assert answers[0] == answers[1]
             assert b'rror":' in answers[0], "a JSON-RPC error, or a result with isError"
@@ -370,7 +370,7 @@ PATHS = (
 
 
 @requirement("S-17")
-async def test_without_anonymous_callers_every_door_but_health_wants_a_token(
+async def test_without_anonymous_callers_every_endpoint_but_health_wants_a_token(
     stack: AsyncExitStack, tmp_path: Path, wire: Wire
 ) -> None:
     auth = {"anonymous": False, "authorization_servers": ["https://login.example.org"]}
@@ -379,8 +379,8 @@ async def test_without_anonymous_callers_every_door_but_health_wants_a_token(
         answers = set()
         for method, path in PATHS:
             for token in ({}, {"authorization": "Bearer rtn_00000000_unknown"}):
-                door = f"{base}{path}"
-                ask = wire.get(door, **token) if method == "GET" else wire.post(door, {}, **token)
+                endpoint = f"{base}{path}"
+                ask = wire.get(endpoint, **token) if method == "GET" else wire.post(endpoint, {}, **token)
                 reply = await ask
                 assert reply.status == 401, path
                 assert "www-authenticate" in reply.headers
@@ -396,7 +396,7 @@ async def test_without_anonymous_callers_every_door_but_health_wants_a_token(
 
 
 @requirement("S-17")
-async def test_a_token_of_an_issuer_opens_the_doors_that_its_scopes_do(
+async def test_a_token_of_an_issuer_opens_the_endpoints_that_its_scopes_do(
     stack: AsyncExitStack, tmp_path: Path, wire: Wire
 ) -> None:
     key = ECKey.generate_key("P-256", {"kid": "ec-1"})

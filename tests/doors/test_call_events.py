@@ -1,4 +1,4 @@
-"""What is told of every call, whichever door it takes: the event before it runs, the audit, the span."""
+"""What is told of every call, whichever endpoint it takes: the event before it runs, the audit, the span."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.mesh.audit import MemoryAudit, record_calls
-from retinue.mesh.events import Event, EventBus, ToolCallEvent
+from retinue.mesh.events import Event, EventBus, ToolCallEvent, record_calls
 from tests.doors.office import Office
 from tests.requirements import requirement
+from tests.support.memory_audit import MemoryAudit
 from tests.system import System, Wire
 
 KEYS = ["type", "id", "tool", "arguments", "caller", "trace_id", "depth", "timestamp"]
@@ -33,7 +33,7 @@ class Ears:
         self.audit = MemoryAudit()
         self._office = office
         bus.subscribe(self._hear)
-        bus.subscribe(record_calls(self.audit))
+        bus.subscribe(record_calls(self.audit.append))
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ToolCallEvent):
@@ -42,24 +42,24 @@ class Ears:
 
 
 @requirement("S-10")
-@pytest.mark.parametrize("door", ["agent", "hub by skill", "hub by agent", "workflow step"])
+@pytest.mark.parametrize("endpoint", ["agent", "hub by skill", "hub by agent", "workflow step"])
 async def test_an_admitted_call_is_told_once_before_it_runs_and_audited_under_its_id(
-    office: Office, door: str
+    office: Office, endpoint: str
 ) -> None:
     """Exactly the keys of SPEC 5, doubt 13 (GOLDEN 4-5)."""
-    ears = Ears(office, office.served.events if door == "agent" else office.hub.mesh.events)
+    ears = Ears(office, office.served.events if endpoint == "agent" else office.hub.mesh.events)
     base = {"agent": office.served.url, "hub by agent": f"{office.hub.url}/agents/bench-agent"}
     skill: str = "create_plan"
     arguments: Any = PLAN
-    if door == "workflow step":
+    if endpoint == "workflow step":
         skill, arguments = "orchestrate_workflow", {"workflow": STEP, "input": {}}
-    await office.wire.call(base.get(door, office.hub.url), skill, arguments, x_openstarry_trace_id="t")
+    await office.wire.call(base.get(endpoint, office.hub.url), skill, arguments, x_openstarry_trace_id="t")
     assert office.bench.ran == ["create_plan"]
     (event,) = [one for one in ears.told if one.tool == "create_plan"]
     row = event.as_json()
     assert list(row) == KEYS
     assert (row["type"], row["tool"], row["arguments"]) == ("EXEC:TOOL_CALL", "create_plan", PLAN)
-    assert (row["trace_id"], row["depth"]) == ("t", 1 if door == "workflow step" else 0)
+    assert (row["trace_id"], row["depth"]) == ("t", 1 if endpoint == "workflow step" else 0)
     assert row["caller"] == "anonymous"
     assert ears.early[ears.told.index(event)]
     ended, told = [one for one in ears.audit.recent(10) if one["id"] == event.id]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.probes import probe
-from retinue.drivers.state import State
+from retinue.execute.probe import probe
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.storage.state import State
 from tests.requirements import requirement
 from tests.system import WAIT_S, Hub, System, Wire, open_system
 
@@ -236,9 +236,9 @@ async def test_dead_degraded_and_wrong_agents_are_listed_with_since_when_and_why
     await system.start_agent(answering("wrong-agent", "wrong"), shown_url=alive.url)
     hub = await system.start_hub()
     await dead.stop()
-    directory, pulses = hub.mesh.directory, hub.mesh.dispatcher.pulses
+    directory, agent_stats = hub.mesh.directory, hub.mesh.dispatcher.agent_stats
     await directory.refresh()
-    await probe(directory, pulses, directory.list_all(), hub.mesh.http, timeout_s=5)
+    await probe(directory, agent_stats, directory.list_all(), hub.mesh.http, timeout_s=5)
     rows = {row["name"]: row for row in await listed(wire, hub)}
     assert {name: row["status"] for name, row in rows.items()} == {
         "dead-agent": "unavailable",

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.drivers.state import State
-from tests.doors.mcp_clients import open_client, text_of
+from retinue.storage.state import State
+from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import System, open_system, publish
@@ -57,7 +57,7 @@ async def test_a_foreign_agent_is_an_mcp_server_at_the_hub(system: System, url: 
     """Made of its card: tools, schemas and calls, checked as everywhere."""
     await publish(system.home, _card(url, "greet"))
     hub = await system.start_hub()
-    async with open_client(f"{hub.url}/agents/greeter", mode, token=system.token) as client:
+    async with connect(f"{hub.url}/agents/greeter/mcp", mode, authorization=system.token) as client:
         assert client.server_info is not None
         assert client.server_info.name == "greeter"
         (tool,) = (await client.list_tools()).tools
@@ -66,7 +66,7 @@ async def test_a_foreign_agent_is_an_mcp_server_at_the_hub(system: System, url: 
         assert called.structured_content == {"said": "hello Bo"}
         refused = await client.call_tool("greet", {})
         assert refused.is_error
-        assert "missing required field 'name'" in text_of(refused)
+        assert "missing required field 'name'" in texts(refused)[0]
         with pytest.raises(MCPError, match="Unknown tool: nope"):
             await client.call_tool("nope")
 
@@ -75,7 +75,7 @@ async def test_its_list_follows_its_card(system: System, url: str) -> None:
     """A card published again is another list in the session that is open."""
     await publish(system.home, _card(url, "greet"))
     hub = await system.start_hub()
-    async with open_client(f"{hub.url}/agents/greeter", "legacy", token=system.token) as client:
+    async with connect(f"{hub.url}/agents/greeter/mcp", "legacy", authorization=system.token) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["greet"]
         await publish(system.home, _card(url, "greet", "part"))
         await hub.mesh.directory.refresh()
@@ -95,11 +95,11 @@ async def test_what_the_hub_exposes_of_a_foreign_agent_clients_see_and_call(
         await publish(system.home, _card(url, "greet"))
         hub = await system.start_hub()
         for _ in range(2):  # read from the registry, and from the store of a hub that ran before
-            async with open_client(hub.url) as client:
+            async with connect(f"{hub.url}/mcp") as client:
                 assert ("greeter__greet" in await _names(client)) == seen
                 if seen:
                     called = await client.call_tool("greeter__greet", {"name": "Bo"})
                     assert called.structured_content == {"said": "hello Bo"}
-            async with open_client(f"{hub.url}/agents/greeter") as client:
+            async with connect(f"{hub.url}/agents/greeter/mcp") as client:
                 assert (await _names(client) == ["greet"]) == seen
             hub = await system.start_hub()

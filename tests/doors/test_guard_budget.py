@@ -10,7 +10,7 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import BudgetSpentError, RemoteFaultError
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.doors.test_chains import WITH_AND_WITHOUT_HUB
 from tests.system import System, Wire, open_system
 

@@ -1,4 +1,4 @@
-"""The guard over all pairs of doors (GOLDEN 4-7): a chain is one chain, whichever doors it takes."""
+"""The guard over all pairs of endpoints (GOLDEN 4-7): a chain is one chain, whichever endpoints it takes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from tests.doors.guard_doors import DOORS, GuardDoor, Link
+from tests.doors.guard_doors import ENDPOINTS, GuardEndpoint, Link
 from tests.requirements import requirement
 from tests.system import System, Wire
 
 MAX_DEPTH = 5
 PAIRS = pytest.mark.parametrize(
     ("first", "second"),
-    list(product(DOORS, DOORS)),
-    ids=[f"{first.name}, {second.name}" for first, second in product(DOORS, DOORS)],
+    list(product(ENDPOINTS, ENDPOINTS)),
+    ids=[f"{first.name}, {second.name}" for first, second in product(ENDPOINTS, ENDPOINTS)],
 )
-EACH = pytest.mark.parametrize("door", DOORS, ids=[door.name for door in DOORS])
+EACH = pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.name for endpoint in ENDPOINTS])
 
 
 class Ring:
-    """Agents that call each other through doors in turn; ``depths`` are those at which they ran."""
+    """Agents that call each other through endpoints in turn; ``depths`` are those at which they ran."""
 
-    def __init__(self, system: System, wire: Wire, doors: tuple[GuardDoor, ...]) -> None:
+    def __init__(self, system: System, wire: Wire, endpoints: tuple[GuardEndpoint, ...]) -> None:
         self.depths: list[int] = []
         self._system = system
         self._wire = wire
-        self._doors = cycle(doors)
+        self._endpoints = cycle(endpoints)
         self._urls: dict[str, str] = {}
 
     async def start(self, names: str, *, closed: bool) -> str:
@@ -49,12 +49,12 @@ class Ring:
             self.depths.append(ctx.trace.depth)
             if not following:
                 return "the end"
-            return await next(self._doors).call(self._link(ctx, following))
+            return await next(self._endpoints).call(self._link(ctx, following))
 
         @agent.skill(f"fan_{name}")
         async def fan(ctx: Context, times: int) -> Any:
-            door = next(self._doors)
-            return await asyncio.gather(*(door.call(self._link(ctx, following)) for _ in range(times)))
+            endpoint = next(self._endpoints)
+            return await asyncio.gather(*(endpoint.call(self._link(ctx, following)) for _ in range(times)))
 
         return agent
 
@@ -62,9 +62,9 @@ class Ring:
         return Link(ctx, f"agent-{to}", f"ask_{to}", self._urls, self._system, self._hub, self._wire)
 
 
-def expected_depths(first: GuardDoor, second: GuardDoor) -> list[int]:
-    depths, doors = [0], cycle((first, second))
-    while (depth := depths[-1] + next(doors).hops) <= MAX_DEPTH:
+def expected_depths(first: GuardEndpoint, second: GuardEndpoint) -> list[int]:
+    depths, endpoints = [0], cycle((first, second))
+    while (depth := depths[-1] + next(endpoints).hops) <= MAX_DEPTH:
         depths.append(depth)
     return depths
 
@@ -73,7 +73,7 @@ def expected_depths(first: GuardDoor, second: GuardDoor) -> list[int]:
 @requirement("S-15")
 @PAIRS
 async def test_a_loop_is_refused_at_hop_six_and_everybody_learns_the_path(
-    system: System, wire: Wire, first: GuardDoor, second: GuardDoor
+    system: System, wire: Wire, first: GuardEndpoint, second: GuardEndpoint
 ) -> None:
     ring = Ring(system, wire, (first, second))
     url = await ring.start("abc", closed=True)
@@ -95,29 +95,31 @@ async def test_a_loop_is_refused_at_hop_six_and_everybody_learns_the_path(
 
 @requirement("S-14")
 @EACH
-async def test_agents_in_a_line_pass(system: System, wire: Wire, door: GuardDoor) -> None:
+async def test_agents_in_a_line_pass(system: System, wire: Wire, endpoint: GuardEndpoint) -> None:
     """Five, where each call is one hop."""
-    names = "abcde" if door.hops == 1 else "abc"
-    ring = Ring(system, wire, (door,))
+    names = "abcde" if endpoint.hops == 1 else "abc"
+    ring = Ring(system, wire, (endpoint,))
     url = await ring.start(names, closed=False)
     assert (await wire.call(url, "ask_a")).result == "the end"
-    assert ring.depths == [n * door.hops for n in range(len(names))]
+    assert ring.depths == [n * endpoint.hops for n in range(len(names))]
 
 
 @requirement("S-14")
 @EACH
-async def test_a_fan_out_of_twenty_passes(system: System, wire: Wire, door: GuardDoor) -> None:
+async def test_a_fan_out_of_twenty_passes(system: System, wire: Wire, endpoint: GuardEndpoint) -> None:
     """Siblings do not push each other over the limit."""
-    ring = Ring(system, wire, (door,))
+    ring = Ring(system, wire, (endpoint,))
     url = await ring.start("ab", closed=False)
     assert (await wire.call(url, "fan_a", {"times": 20})).result == ["the end"] * 20
-    assert ring.depths == [door.hops] * 20
+    assert ring.depths == [endpoint.hops] * 20
 
 
 @requirement("S-13")
 @EACH
-async def test_every_request_of_a_chain_carries_its_id(system: System, wire: Wire, door: GuardDoor) -> None:
-    ring = Ring(system, wire, (door,))
+async def test_every_request_of_a_chain_carries_its_id(
+    system: System, wire: Wire, endpoint: GuardEndpoint
+) -> None:
+    ring = Ring(system, wire, (endpoint,))
     url = await ring.start("abc", closed=False)
     # the hub has the cards by now: what follows is the chain alone
     await wire.call(url, "ask_a")

@@ -1,4 +1,4 @@
-"""The guard where a chain begins over stdio: what the client claims in ``_meta`` counts, as at any door."""
+"""The guard where a chain begins over stdio: the claims of the client in ``_meta`` count as anywhere."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.doors.guard_doors import DOORS, ExecuteDoor, GuardDoor
-from tests.doors.mcp_clients import sessionless
+from tests.doors.guard_doors import ENDPOINTS, ExecuteGuard, GuardEndpoint
 from tests.doors.test_guard_matrix import MAX_DEPTH, Ring
-from tests.mcp.clients import Pipe, connect_stdio
+from tests.mcp.clients import Pipe, connect_stdio, sessionless
 from tests.mcp.test_calling import initialize
 from tests.requirements import requirement
 from tests.system import System, Wire
@@ -67,22 +66,22 @@ def text_in(reply: Any) -> str:
 
 @requirement("S-14")
 @requirement("S-15")
-@pytest.mark.parametrize("door", DOORS, ids=[door.name for door in DOORS])
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=[endpoint.name for endpoint in ENDPOINTS])
 async def test_a_loop_that_is_entered_over_stdio_is_refused_at_hop_six(
-    system: System, wire: Wire, entry: Path, door: GuardDoor
+    system: System, wire: Wire, entry: Path, endpoint: GuardEndpoint
 ) -> None:
-    """Entry → A → B → C → A …, through every door; the client reads the path."""
-    ring = Ring(system, wire, (door,))
+    """Entry → A → B → C → A …, through every endpoint; the client reads the path."""
+    ring = Ring(system, wire, (endpoint,))
     await ring.start("abc", closed=True)
     async with connect_stdio(entry) as pipe:
         await shake_hands(pipe, "handshake")
         reply = await call(pipe, "handshake", "enter", id="loop", depth=0)
-    assert ring.depths == list(range(1, MAX_DEPTH + 1, door.hops))
+    assert ring.depths == list(range(1, MAX_DEPTH + 1, endpoint.hops))
     assert reply["error"]["code"] == -33007, reply
     data = reply["error"]["data"]
     assert (data["trace_id"], data["depth"], data["max_depth"]) == ("loop", 6, 5)
     assert data["path"] in reply["error"]["message"]
-    if door.name == "execute":
+    if endpoint.name == "execute":
         ran = ["entry-agent:enter", *(f"agent-{name}:ask_{name}" for name in "abcab")]
         # the hub refuses what it would have passed on
         assert data["path"] == " → ".join([*ran, "retinue:ask_c"])
@@ -95,7 +94,7 @@ async def test_a_loop_that_is_entered_over_stdio_is_refused_at_hop_six(
 async def test_the_chain_counts_on_from_what_the_client_claims(
     system: System, wire: Wire, entry: Path, era: str
 ) -> None:
-    ring = Ring(system, wire, (ExecuteDoor(),))
+    ring = Ring(system, wire, (ExecuteGuard(),))
     await ring.start("abc", closed=True)
     async with connect_stdio(entry) as pipe:
         await shake_hands(pipe, era)
@@ -115,7 +114,7 @@ async def test_depth_six_is_refused_and_the_next_message_starts_anew(
     system: System, wire: Wire, entry: Path, era: str
 ) -> None:
     """A trace belongs to its message, not to the connection."""
-    ring = Ring(system, wire, (ExecuteDoor(),))
+    ring = Ring(system, wire, (ExecuteGuard(),))
     await ring.start("a", closed=False)
     async with connect_stdio(entry) as pipe:
         await shake_hands(pipe, era)
@@ -137,7 +136,7 @@ async def test_depth_six_is_refused_and_the_next_message_starts_anew(
 async def test_five_agents_in_a_line_pass_with_the_first_on_stdio(
     system: System, wire: Wire, entry: Path
 ) -> None:
-    ring = Ring(system, wire, (ExecuteDoor(),))
+    ring = Ring(system, wire, (ExecuteGuard(),))
     await ring.start("abcd", closed=False)
     async with connect_stdio(entry) as pipe:
         await shake_hands(pipe, "handshake")

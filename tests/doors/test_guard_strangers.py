@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.state import State
-from retinue.protocols.pallet_card import encode_card, render_card
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.storage.state import State
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import System, Wire, open_system, publish
@@ -209,8 +209,8 @@ async def strict(retinue_home: Path, request: Any) -> AsyncIterator[System]:
 async def test_a_strict_mesh_refuses_what_it_was_told_to_and_works_within(
     strict: System, wire: Wire, refused: set[str]
 ) -> None:
-    """−32600, at every door; the command line and the agents sign what they send."""
-    from retinue.apps.client import open_client
+    """−32600, at every endpoint; the command line and the agents sign what they send."""
+    from retinue.runtime.commands.client import open_client
 
     agent, leaf = Agent("a"), Agent("b")
 

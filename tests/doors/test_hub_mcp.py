@@ -13,8 +13,10 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from retinue.authoring.agent import Agent
-from retinue.drivers.state import State
-from tests.doors.mcp_clients import open_client, text_of
+from retinue.authoring.context import Context
+from retinue.core.call import Part
+from retinue.storage.state import State
+from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.system import WAIT_S, Hub, System, open_system
 
@@ -51,26 +53,26 @@ async def test_a_hub_lists_its_own_tools_and_those_of_every_agent(system: System
     await system.start_agent(_agent("one", "fs:read_file", "say", mesh=("inner",)))
     await system.start_agent(_agent("two", "say"))
     hub = await system.start_hub()
-    async with open_client(hub.url, mode) as client:
+    async with connect(f"{hub.url}/mcp", mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == [*FIXED, "one__fs_read_file", "one__say", "two__say"]
         tool = tools["one__fs_read_file"]
         assert tool.title == "one: fs:read_file"
         assert tool.meta == {"retinue/skill": "fs:read_file", "retinue/agent": "one"}
         for name in ("one__fs_read_file", "one__fs:read_file", "one.fs:read_file"):
-            assert text_of(await client.call_tool(name, {"text": "x"})) == "one:fs:read_file x"
+            assert texts(await client.call_tool(name, {"text": "x"}))[0] == "one:fs:read_file x"
         with pytest.raises(MCPError, match="Unknown tool: one__inner"):
             await client.call_tool("one__inner")
-    async with open_client(hub.url, mode, token=system.token) as client:
+    async with connect(f"{hub.url}/mcp", mode, authorization=system.token) as client:
         assert "one__inner" in await _names(client)
         assert "show_agent" in await _names(client)
-        assert text_of(await client.call_tool("one__inner")) == "one:inner"
+        assert texts(await client.call_tool("one__inner"))[0] == "one:inner"
 
 
 async def test_the_same_tools_stand_under_the_agents_path_of_the_hub(system: System) -> None:
     """The hub is an agent as well: ``/agents/retinue/mcp``."""
     hub = await system.start_hub()
-    async with open_client(f"{hub.url}/agents/retinue") as client:
+    async with connect(f"{hub.url}/agents/retinue/mcp") as client:
         assert await _names(client) == FIXED
 
 
@@ -78,15 +80,15 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
     """``call_skill`` reaches no further than the list; ``find_skills`` shows no more."""
     await system.start_agent(_agent("one", "say", mesh=("inner",)))
     hub = await system.start_hub()
-    async with open_client(hub.url) as client:
+    async with connect(f"{hub.url}/mcp") as client:
         called = await client.call_tool("call_skill", {"skill": "say", "arguments": {"text": "hi"}})
-        assert text_of(called) == "one:say hi"
+        assert texts(called)[0] == "one:say hi"
         for name in ("inner", "inexistent"):
             with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
                 await client.call_tool("call_skill", {"skill": name})
         found = await client.call_tool("find_skills", {"query": "says"})
-        assert [row["skill"] for row in orjson.loads(text_of(found))["skills"]] == ["say"]
-        (row,) = orjson.loads(text_of(await client.call_tool("list_agents")))["agents"]
+        assert [row["skill"] for row in orjson.loads(texts(found)[0])["skills"]] == ["say"]
+        (row,) = orjson.loads(texts(await client.call_tool("list_agents"))[0])["agents"]
         assert (row["name"], row["skills"]) == ("one", ["say"])
 
 
@@ -94,7 +96,7 @@ async def test_the_fixed_tools_cost_a_client_little(system: System) -> None:
     """At most 12 kB together, for whoever asks."""
     hub = await system.start_hub()
     for token in (None, system.token):
-        async with open_client(hub.url, token=token) as client:
+        async with connect(f"{hub.url}/mcp", authorization=token) as client:
             tools = (await client.list_tools()).tools
             size = len(
                 orjson.dumps(
@@ -110,19 +112,19 @@ async def test_past_forty_only_the_fixed_tools_are_listed_and_the_others_stay_ca
     """``find_skills`` says how many more there are; a session's list keeps its form."""
     await system.start_agent(_agent("big", *(f"skill_{number}" for number in range(40))))
     hub = await system.start_hub()
-    async with open_client(hub.url, "legacy") as before:
+    async with connect(f"{hub.url}/mcp", "legacy") as before:
         assert len(await _names(before)) == len(FIXED) + 40
         await system.start_agent(_agent("more", "say"))
         await hub.mesh.directory.refresh()
         assert len(await _names(before)) == len(FIXED) + 41
-        async with open_client(hub.url, "legacy") as after:
+        async with connect(f"{hub.url}/mcp", "legacy") as after:
             tools = (await after.list_tools()).tools
             assert [tool.name for tool in tools] == FIXED
             (finder,) = [tool for tool in tools if tool.name == "find_skills"]
             assert "41 more tools of 2 agents are not in this list" in (finder.description or "")
             for name in ("big__skill_7", "more.say"):
                 assert not (await after.call_tool(name)).is_error
-    async with open_client(hub.url) as modern:
+    async with connect(f"{hub.url}/mcp") as modern:
         assert await _names(modern) == FIXED
 
 
@@ -132,7 +134,7 @@ async def test_the_setting_decides_what_is_listed(retinue_home: Path, listing: s
     async with open_system(State(retinue_home), hub={"listing": listing}) as system:
         await system.start_agent(_agent("big", *(f"skill_{number}" for number in range(41))))
         hub = await system.start_hub()
-        async with open_client(hub.url) as client:
+        async with connect(f"{hub.url}/mcp") as client:
             assert len(await _names(client)) == len(FIXED) + count
             assert not (await client.call_tool("big__skill_0")).is_error
 
@@ -145,7 +147,7 @@ async def _changes(hub: Hub, system: System, mode: str, change: Any) -> list[str
         if isinstance(message, types.ToolListChangedNotification):
             heard.put_nowait("tools")
 
-    async with asyncio.timeout(WAIT_S), open_client(hub.url, mode, message_handler=hear) as client:
+    async with asyncio.timeout(WAIT_S), connect(f"{hub.url}/mcp", mode, message_handler=hear) as client:
         await _names(client)
         if mode == "legacy":
             await change()
@@ -177,7 +179,7 @@ async def test_every_agent_is_a_resource_and_every_workflow_a_prompt(system: Sys
     await system.start_agent(_agent("quiet", mesh=("inner",)))
     hub = await system.start_hub()
     await hub.mesh.prompts.refresh()
-    async with open_client(hub.url) as client:
+    async with connect(f"{hub.url}/mcp") as client:
         uris = [str(one.uri) for one in (await client.list_resources()).resources]
         assert "agent:one" in uris
         assert "agent:quiet" not in uris
@@ -194,3 +196,44 @@ async def test_every_agent_is_a_resource_and_every_workflow_a_prompt(system: Sys
         said = (await client.get_prompt("plan-build-test", {"input": "textwrap"})).messages[0].content
         assert "orchestrate_workflow" in said.text  # type: ignore[union-attr]
         assert "textwrap" in said.text  # type: ignore[union-attr]
+
+
+def _worker() -> Agent:
+    agent = Agent("worker", version="1.0.0", logging=True)
+
+    @agent.skill(expose=True)
+    async def numbers() -> list[int]:
+        return [1, 2]
+
+    @agent.skill(expose=True)
+    async def fail(ctx: Context) -> str:
+        raise ValueError("it broke")
+
+    @agent.skill(expose=True)
+    async def draw() -> Part:
+        return Part("image", "aGk=", "image/png")
+
+    @agent.skill(expose=True)
+    async def long() -> str:
+        return "x" * 300_000
+
+    return agent
+
+
+async def test_results_and_failures_are_the_same_by_both_ways(system: System) -> None:
+    """Over ``/execute`` and over the agent's ``/mcp``; parts travel only where they can."""
+    await system.start_agent(_worker())
+    hub = await system.start_hub()
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        return None
+
+    async with connect(f"{hub.url}/mcp") as client:
+        for tool in ("numbers", "fail", "long"):
+            attended = await client.call_tool(f"worker__{tool}", progress_callback=note)
+            plain = await client.call_tool(f"worker__{tool}")
+            assert attended.structured_content == plain.structured_content
+            assert attended.is_error == plain.is_error
+            assert texts(attended)[0] == texts(plain)[0]
+        (image,) = (await client.call_tool("worker__draw", progress_callback=note)).content
+        assert (image.type, image.data) == ("image", "aGk=")  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.core.errors import StateDamagedError
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.doors.bench import Bench
 from tests.doors.office import Office
 from tests.requirements import requirement
@@ -89,7 +89,7 @@ async def test_list_agents_gives_a_page_and_where_to_go_on(office: Office) -> No
     assert names == ["alpha", "bench-agent", "omega"]
     assert "next" not in reply
     refused = await office.ask("list_agents", {"after": "nowhere"})
-    assert "no place in the list" in refused.error["message"]
+    assert "not a place in the list" in refused.error["message"]
 
 
 async def test_list_agents_ranks_them_by_words(office: Office) -> None:
@@ -159,7 +159,7 @@ async def test_without_a_text_index_the_search_goes_on_and_says_so(
     office: Office, monkeypatch: pytest.MonkeyPatch, read_whole: int
 ) -> None:
     """Of many agents only those are read whose name, or skills, have a word of the query."""
-    monkeypatch.setattr("retinue.agents.hub_search._READ_WHOLE", read_whole)
+    monkeypatch.setattr("retinue.hub.search._MAX_UNINDEXED", read_whole)
     await office.system.start_agent(Agent("other"))
 
     def fail(*_: object, **__: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.drivers.registry import publish_workflow
+from retinue.oci.registry import publish_workflow
 from tests.doors.office import Office
 from tests.requirements import requirement
 from tests.system import NOON, WAIT_S

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.apps.publishable import read_target
 from retinue.authoring.agent import Agent
 from retinue.core.errors import SchemaRefusedError
 from retinue.core.record import Skill
+from retinue.runtime.publishables import read_target
 from tests.requirements import requirement
 from tests.system import System, Wire, publish
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retinue.drivers.tokens import TokenFile
+from retinue.web.issued_tokens import TokenFile
 from tests.doors.office import Office
 from tests.requirements import requirement
 from tests.system import WAIT_S

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.interop.relay import Relay
 from tests.interop.upstream import Everything, run_everything
 from tests.system import System, Wire, open_system, open_wire

@@ -30,9 +30,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-TOOLS = ("echo", "report", "ask", "think", "hang", "chatter", "die", "fail", "flood", "touch", "count")
+TOOLS = ("echo", "hang", "chatter", "die", "fail", "flood", "touch", "count")
 WATCHED = "test://watched"
-QUESTION: dict[str, Any] = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
 class Seen:
@@ -95,41 +94,9 @@ def build(seen: Seen, bus: InMemorySubscriptionBus) -> Server[Any]:
     async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Any:
         arguments = params.arguments or {}
         session = ctx.session
-        modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-        related = ctx.request_id
         match params.name:
             case "echo":
                 return _text(str(arguments.get("text", "")))
-            case "report":
-                for step in range(3):
-                    await session.report_progress(step, 3, f"step {step}")
-                await session.send_log_message("info", "half way", related_request_id=related)
-                return _text("reported")
-            case "ask":
-                if modern and not params.input_responses:
-                    return types.InputRequiredResult(
-                        input_requests={
-                            "colour": types.ElicitRequest(
-                                params=types.ElicitRequestFormParams(
-                                    message="Which colour?", requested_schema=QUESTION
-                                )
-                            )
-                        },
-                        request_state="asked",
-                    )
-                if modern:
-                    assert params.request_state == "asked"
-                    answer: Any = (params.input_responses or {})["colour"]
-                else:
-                    answer = await session.elicit_form("Which colour?", QUESTION, related_request_id=related)
-                return _text(f"{answer.action} {answer.content}")
-            case "think":
-                thought = await session.create_message(
-                    [types.SamplingMessage(role="user", content=types.TextContent(type="text", text="1+1"))],
-                    max_tokens=10,
-                    related_request_id=related,
-                )
-                return _text(thought.content.text)
             case "hang":
                 try:
                     await session.report_progress(0, 1, "hanging")

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import httpx2
 import orjson
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from tests.interop.upstream import NAME, Everything
+from tests.mcp.clients import ACCEPT, connect, sessionless
 from tests.system import Hub, Reply, System, Wire
-
-MODERN = "2026-07-28"
-ACCEPT = "application/json, text/event-stream"
-CLIENT_META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +28,11 @@ class Relay:
     def url(self) -> str:
         return f"{self.hub.url}/agents/{NAME}/mcp"
 
-    @asynccontextmanager
-    async def client(self, mode: str, *, token: str | None = None, **options: Any) -> AsyncIterator[Client]:
+    def client(
+        self, mode: str, *, token: str | None = None, **options: Any
+    ) -> AbstractAsyncContextManager[Client]:
         """The official client, through the hub."""
-        async with AsyncExitStack() as stack:
-            transport: Any = self.url
-            if token is not None:
-                http = httpx2.AsyncClient(headers={"authorization": token}, timeout=30)
-                await stack.enter_async_context(http)
-                transport = streamable_http_client(self.url, http_client=http)
-            yield await stack.enter_async_context(Client(transport, mode=mode, **options))
+        return connect(self.url, mode, authorization=token, **options)
 
     async def post(self, message: Any, **headers: str) -> Reply:
         """One message of the handshake era, as bytes or JSON."""
@@ -80,11 +65,10 @@ def request(method: str, params: Any = None, id: Any = 1) -> dict[str, Any]:  # 
 
 
 def modern(method: str, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """One request of 2026-07-28 that wants progress, and the headers that belong to it."""
-    headers = {"mcp_protocol_version": MODERN, "mcp_method": method}
-    if "name" in params:
-        headers["mcp_name"] = params["name"]
-    return request(method, {**params, "_meta": {**CLIENT_META, "progressToken": "p"}}), headers
+    """One request of 2026-07-28 that wants progress, and the headers that belong to it but ``accept``."""
+    message, headers = sessionless(method, params, progressToken="p")
+    del headers["accept"]
+    return message, headers
 
 
 def tool_call(name: str, **arguments: Any) -> dict[str, Any]:

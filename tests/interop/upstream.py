@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import orjson
 
+from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
-from retinue.protocols.pallet_card import encode_card, render_card
 from tests.interop.everything import TOOLS
 from tests.system import WAIT_S, System, publish
 

@@ -1,1 +1,1 @@
-"""The MCP door of an agent, over real sockets and with the official client."""
+"""The MCP endpoint of an agent, over real sockets and with the official client."""

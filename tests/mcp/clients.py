@@ -1,4 +1,4 @@
-"""The official Python client at the door of an agent under test."""
+"""The official Python client, and requests by hand, for MCP endpoints under test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from mcp_types import CallToolResult, TextContent
 
 from tests.system import WAIT_S, Served
 
+VERSION = "2026-07-28"
+ACCEPT = "application/json, text/event-stream"
 MODES = ("auto", "legacy")
 """``auto`` ends up in the sessionless era, ``legacy`` in the handshake's."""
 
 
 @asynccontextmanager
 async def connect(
-    served: Served | str, mode: str, *, authorization: str | None = None, **options: Any
+    served: Served | str, mode: str = "auto", *, authorization: str | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """A client of ``/mcp``; ``options`` are the official client's, such as its callbacks."""
     url = served if isinstance(served, str) else f"{served.url}/mcp"
@@ -38,6 +40,27 @@ async def connect(
 def texts(result: CallToolResult) -> list[str]:
     """The text blocks of a result."""
     return [block.text for block in result.content if isinstance(block, TextContent)]
+
+
+def sessionless(method: str, params: dict[str, Any], **meta: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """One request of 2026-07-28 as bytes on a wire: the message, and the headers that belong to it."""
+    given = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        **meta,
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": given}}
+    headers = {"accept": ACCEPT, "mcp_protocol_version": VERSION, "mcp_method": method}
+    if (name := params.get("name") or params.get("uri")) is not None:
+        headers["mcp_name"] = name
+    return message, headers
+
+
+def read_result(body: bytes) -> Any:
+    """The reply in an answer, whether it came alone or as the last event of a stream."""
+    lines = [line.removeprefix(b"data:") for line in body.splitlines() if line.startswith(b"data:")]
+    return orjson.loads(lines[-1] if lines else body)
 
 
 class Pipe:

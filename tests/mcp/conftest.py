@@ -1,4 +1,4 @@
-"""What the tests of the MCP door start from."""
+"""What the tests of the MCP endpoint start from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.system import System, Wire, open_system, open_wire
 
 

@@ -19,9 +19,9 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from retinue.apps.exposure import watch_lists
-from retinue.apps.targets import load_target
 from retinue.authoring.agent import Agent
+from retinue.runtime.reloading import watch_lists
+from retinue.runtime.targets import load_target
 from tests.mcp.clients import connect
 from tests.seeds.seed_004 import write_coder
 from tests.system import WAIT_S, Served, System
@@ -189,7 +189,7 @@ async def test_lists_of_an_agent_json_take_effect_while_clients_are_connected(
         with pytest.raises(MCPError, match="Unknown tool: git:status"):
             await client.call_tool("git:status")
         assert [one.name for one in (await client.list_resources()).resources] == ["profile"]
-    assert said == ["agent.json: lists read anew"]
+    assert said == ["agent.json: lists reloaded"]
 
 
 async def test_a_broken_agent_json_changes_nothing_and_slips_of_the_pen_are_told(
@@ -209,7 +209,7 @@ async def test_a_broken_agent_json_changes_nothing_and_slips_of_the_pen_are_told
             "did you mean fs:read_file, fs:write_file?"
         )
         file.write_text("{ broken")
-        assert "the lists stay as they were" in await heard()
+        assert "keeping the previous lists" in await heard()
         facts = {"name": "openstarry-coder", "entry": "plugins.py:agent", "mcp": {"expose_tols": []}}
         file.write_bytes(orjson.dumps(facts))
         assert "unknown key" in await heard()

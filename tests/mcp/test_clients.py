@@ -40,20 +40,6 @@ class Waiting:
             return text
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_cancelled_request_cancels_its_skill(system: System, mode: str) -> None:
-    waiting = Waiting()
-    served = await system.start_agent(waiting.agent)
-    async with connect(served, mode) as client:
-        call = asyncio.create_task(client.call_tool("wait"))
-        async with asyncio.timeout(WAIT_S):
-            await waiting.running.wait()
-            call.cancel()
-            await waiting.cancelled.wait()
-        await asyncio.gather(call, return_exceptions=True)
-        assert texts(await client.call_tool("echo", {"text": "still here"})) == ["still here"]
-
-
 @pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
 async def test_a_client_that_disconnects_in_the_middle_cancels_its_skill(
     system: System, wire: Wire, era: str

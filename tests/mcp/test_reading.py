@@ -21,11 +21,12 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.core.record import Trait
-from retinue.mesh.audit import MemoryAudit, record_calls
+from retinue.mesh.events import record_calls
 from retinue.mesh.reading import Message
 from retinue.settings import McpTable, Settings
 from tests.mcp.clients import MODES, connect, texts
 from tests.requirements import requirement
+from tests.support.memory_audit import MemoryAudit
 from tests.system import System
 
 
@@ -225,7 +226,7 @@ async def test_an_agent_without_prompts_has_no_such_methods(system: System) -> N
 
 async def test_each_read_is_a_row_of_the_audit(system: System) -> None:
     audit = MemoryAudit()
-    served = await system.start_agent(library_agent(), observers=(record_calls(audit),))
+    served = await system.start_agent(library_agent(), observers=(record_calls(audit.append),))
     async with connect(served, "auto") as client:
         await client.read_resource("books://welcome")
         with pytest.raises(MCPError):

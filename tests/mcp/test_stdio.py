@@ -127,4 +127,4 @@ async def test_what_needs_a_port_does_not_go_with_stdio(noisy: Path, flags: tupl
     )
     out, err = await process.communicate()
     assert (process.returncode, out) == (2, b"")
-    assert b"--stdio goes with neither --port nor --reload" in err
+    assert b"--stdio cannot be combined with --port or --reload" in err

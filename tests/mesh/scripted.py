@@ -8,15 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.core.call import ANONYMOUS, Answer, Call, Principal, TraceContext
-from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
-from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, Skill, Visibility
-from retinue.mesh.access import AgentView
+from retinue.core.errors import AgentUnreachableError, UnknownSkillError
+from retinue.core.record import (
+    AgentRecord,
+    Candidate,
+    Endpoint,
+    Health,
+    Hints,
+    Listing,
+    Skill,
+    Visibility,
+    is_visible,
+)
+from retinue.mesh.admission import Admission
 from retinue.mesh.channel import Channel
+from retinue.mesh.directory.routing import is_named
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.entry import Candidate
-from retinue.mesh.guards import Passage
-from retinue.mesh.routing import is_called
-from retinue.mesh.visibility import is_visible
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import AgentView
 
 PLAN_INPUT: Mapping[str, Any] = {
     "type": "object",
@@ -95,7 +104,7 @@ def make_call(
         skill=skill,
         arguments={"requirements": "a parser"} if arguments is None else arguments,
         principal=principal,
-        door=fields.pop("door", "execute"),
+        endpoint=fields.pop("endpoint", "execute"),
         trace=trace or TraceContext(id=""),
         **fields,
     )
@@ -122,9 +131,9 @@ class ScriptedLookup:
         found = tuple(
             listing
             for listing in self.listings
-            if (agent is None or is_called(listing, agent))
+            if (agent is None or is_named(listing, agent))
             and (skill := listing.record.find_skill(skill_id)) is not None
-            and is_visible(skill, scopes)
+            and is_visible(skill.visibility, scopes)
             and (view is None or view(listing.record.name))
         )
         if not found:
@@ -138,14 +147,8 @@ class ScriptedLookup:
         self.told.append(f"reread {listing.name}")
         return self.newer.get(listing.name, await self.open(listing))
 
-    def mark_reachable(self, listing: Candidate) -> None:
-        self.told.append(f"reachable {listing.name}")
-
-    def mark_degraded(self, listing: Candidate, reason: str) -> None:
-        self.told.append(f"degraded {listing.name}")
-
-    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
-        self.told.append(f"unreachable {listing.name}")
+    def record_health(self, listing: Candidate, health: Health, reason: str) -> None:
+        self.told.append(f"{health} {listing.name}")
 
 
 Act = Callable[[Call], Awaitable[Any]]
@@ -160,7 +163,7 @@ class ScriptedInvoker:
     invoked: list[str] = field(default_factory=list)
 
     async def invoke(
-        self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         name = listing.record.name
         self.invoked.append(name)
@@ -177,7 +180,16 @@ def make_dispatcher(
 ) -> tuple[Dispatcher, ScriptedLookup, ScriptedInvoker]:
     lookup = ScriptedLookup(list(listings) or [make_listing()])
     invoker = ScriptedInvoker(acts or {})
-    return Dispatcher("hub", lookup, lambda _: invoker, **fields), lookup, invoker
+    parts = {part: fields.pop(part) for part in ("guard", "limits", "events") if part in fields}
+    dispatcher = Dispatcher(
+        "hub",
+        lookup,
+        lambda _: invoker,
+        admission=Admission(**parts),
+        health_sink=lookup.record_health,
+        **fields,
+    )
+    return dispatcher, lookup, invoker
 
 
 def unreachable(name: str, *, sent: bool = False) -> AgentUnreachableError:

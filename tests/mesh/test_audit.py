@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.call import TraceContext
-from retinue.mesh.audit import AuditLog, MemoryAudit, record_calls
-from retinue.mesh.events import EventBus
+from retinue.mesh.events import EventBus, record_calls
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
+from tests.support.memory_audit import MemoryAudit
 
 
 @pytest.fixture
-def audit() -> AuditLog:
+def audit() -> MemoryAudit:
     return MemoryAudit(keep=3)
 
 
-def test_the_newest_rows_come_first(audit: AuditLog) -> None:
+def test_the_newest_rows_come_first(audit: MemoryAudit) -> None:
     for number in range(3):
         audit.append({"n": number})
     assert [row["n"] for row in audit.recent(2)] == [2, 1]
@@ -31,7 +31,7 @@ def test_only_so_many_rows_are_kept() -> None:
     assert [row["n"] for row in audit.recent(9)] == [4, 3]
 
 
-def test_a_row_stays_as_it_was_appended(audit: AuditLog) -> None:
+def test_a_row_stays_as_it_was_appended(audit: MemoryAudit) -> None:
     row = {"n": 1}
     audit.append(row)
     row["n"] = 2
@@ -39,9 +39,9 @@ def test_a_row_stays_as_it_was_appended(audit: AuditLog) -> None:
 
 
 @requirement("P-26")
-async def test_every_call_leaves_its_rows_and_no_secret(audit: AuditLog) -> None:
+async def test_every_call_leaves_its_rows_and_no_secret(audit: MemoryAudit) -> None:
     events = EventBus()
-    events.subscribe(record_calls(audit))
+    events.subscribe(record_calls(audit.append))
     dispatcher, _, _ = make_dispatcher(acts={"plan-agent": {"plan": "hunter2"}}, events=events)
     await dispatcher.dispatch(make_call(arguments={"requirements": "hunter2"}))
     await dispatcher.dispatch(make_call("nope", trace=TraceContext("t")))

@@ -20,10 +20,10 @@ from retinue.core.errors import (
     OutputInvalidError,
     UnknownSkillError,
 )
+from retinue.mesh.admission import Limits, LimitSettings
 from retinue.mesh.dispatch import TimeoutSettings
 from retinue.mesh.events import EventBus
-from retinue.mesh.guards import GuardSettings, TraceGuard
-from retinue.mesh.limits import Limits, LimitSettings
+from retinue.mesh.guard.trace_guard import GuardSettings, TraceGuard
 from tests.mesh.scripted import (
     make_call,
     make_dispatcher,
@@ -94,7 +94,7 @@ async def test_each_stage_runs_in_its_order() -> None:
         "resolve create_plan",
         "EXEC:TOOL_CALL",
         "invoke",
-        "reachable plan-agent",
+        "healthy plan-agent",
         "release",
         "CALL:ENDED",
     ]
@@ -222,7 +222,7 @@ async def test_one_caller_too_many_is_refused_and_a_place_is_free_again_afterwar
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert dispatcher.limits.in_flight == 0
+    assert dispatcher.admission.limits.in_flight == 0
     assert (await dispatcher.dispatch(make_call())).status == "done"
 
 
@@ -235,7 +235,7 @@ async def test_every_refusal_gives_its_place_back() -> None:
         make_call(version_range="no range"),
     ):
         assert (await dispatcher.dispatch(call)).status != "needs_input"
-    assert dispatcher.limits.in_flight == 0
+    assert dispatcher.admission.limits.in_flight == 0
 
 
 async def test_a_skill_that_runs_code_wants_more_than_an_anonymous_caller() -> None:
@@ -266,7 +266,7 @@ async def test_a_skill_that_hangs_is_cut_off_by_the_layer_that_gave_the_least_ti
     dispatcher, _, _ = make_dispatcher(
         make_listing(skill=make_skill(timeout_s=skill_s)),
         acts={"plan-agent": hang},
-        timeouts=TimeoutSettings(door_s=0.02),
+        timeouts=TimeoutSettings(endpoint_s=0.02),
     )
     deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
     outcome = await dispatcher.dispatch(make_call(deadline=deadline))
@@ -277,7 +277,7 @@ async def test_a_skill_that_hangs_is_cut_off_by_the_layer_that_gave_the_least_ti
     assert len(outcome.attempts) == 1
 
 
-async def test_the_time_that_a_chain_has_left_is_a_deadline_at_the_next_door() -> None:
+async def test_the_time_that_a_chain_has_left_is_a_deadline_at_the_next_endpoint() -> None:
     dispatcher, _, _ = make_dispatcher(acts={"plan-agent": hang})
     outcome = await dispatcher.dispatch(make_call(trace=TraceContext("t", depth=1, seconds_left=0.02)))
     assert error_of(outcome, "failed").layer == "caller"

@@ -10,9 +10,9 @@ import pytest
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import CircuitOpenError, RemoteFaultError, UnknownSkillError
-from retinue.mesh.access import Access, AccessRule
-from retinue.mesh.pulse import Pulses
-from retinue.mesh.routing import make_strategy
+from retinue.mesh.directory.routing import make_strategy
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.permissions import Access, AccessRule
 from tests.mesh.scripted import (
     FakeClock,
     make_call,
@@ -46,7 +46,7 @@ async def test_the_next_candidate_takes_a_call_that_was_not_sent() -> None:
     assert [(a.agent, a.error is None) for a in outcome.attempts] == [("a", False), ("b", True)]
     assert invoker.invoked == ["a", "b"]
     assert "unreachable a" in lookup.told
-    assert "reachable b" in lookup.told
+    assert "healthy b" in lookup.told
 
 
 async def test_a_call_that_may_have_run_is_not_given_to_another() -> None:
@@ -162,7 +162,7 @@ async def test_a_skill_that_is_gone_from_the_new_card_is_unknown() -> None:
 async def test_an_agent_that_was_unreachable_three_times_is_spared_and_tried_again_later() -> None:
     clock = FakeClock()
     dispatcher, _, invoker = make_dispatcher(
-        make_listing("a"), acts={"a": unreachable("a")}, pulses=Pulses(clock=clock)
+        make_listing("a"), acts={"a": unreachable("a")}, agent_stats=AgentStatsTable(clock=clock)
     )
     for _ in range(3):
         await dispatcher.dispatch(make_call())
@@ -180,7 +180,7 @@ async def test_a_call_goes_to_the_next_candidate_while_the_first_is_spared() -> 
         make_listing("a"),
         make_listing("b"),
         acts={"a": unreachable("a")},
-        pulses=Pulses(clock=FakeClock()),
+        agent_stats=AgentStatsTable(clock=FakeClock()),
     )
     for _ in range(5):
         assert (await dispatcher.dispatch(make_call())).agent == "b"
@@ -191,7 +191,7 @@ async def test_a_call_goes_to_the_next_candidate_while_the_first_is_spared() -> 
 async def test_a_try_without_a_verdict_leaves_the_circuit_as_it_was(act: str) -> None:
     clock = FakeClock()
     dispatcher, _, invoker = make_dispatcher(
-        make_listing("a"), acts={"a": unreachable("a")}, pulses=Pulses(clock=clock)
+        make_listing("a"), acts={"a": unreachable("a")}, agent_stats=AgentStatsTable(clock=clock)
     )
     for _ in range(3):
         await dispatcher.dispatch(make_call())
@@ -242,7 +242,7 @@ async def test_every_card_is_read_again_when_nobody_could_be_reached() -> None:
 
 @requirement("P-18")
 async def test_calls_at_once_are_spread_over_the_agents_of_a_skill() -> None:
-    pulses = Pulses()
+    agent_stats = AgentStatsTable()
     agents = [make_listing(name) for name in "abc"]
     release = asyncio.Event()
 
@@ -253,64 +253,64 @@ async def test_calls_at_once_are_spread_over_the_agents_of_a_skill() -> None:
     dispatcher, _, invoker = make_dispatcher(
         *agents,
         acts=dict.fromkeys("abc", wait),
-        pulses=pulses,
-        strategy=make_strategy("best", pulses),
+        agent_stats=agent_stats,
+        strategy=make_strategy("best", agent_stats),
     )
     calls = [asyncio.create_task(dispatcher.dispatch(make_call())) for _ in range(30)]
     while len(invoker.invoked) < len(calls):
         await asyncio.sleep(0)
-    assert [pulses.of(one).in_flight for one in agents] == [10, 10, 10]
+    assert [agent_stats.of(one).in_flight for one in agents] == [10, 10, 10]
     release.set()
     assert {(await one).status for one in calls} == {"done"}
-    assert [pulses.of(one).in_flight for one in agents] == [0, 0, 0]
+    assert [agent_stats.of(one).in_flight for one in agents] == [0, 0, 0]
 
 
 async def test_an_agent_whose_calls_fail_is_left_for_a_healthy_one() -> None:
-    pulses = Pulses()
+    agent_stats = AgentStatsTable()
     dispatcher, lookup, _ = make_dispatcher(
-        make_listing("a"), acts={"a": RuntimeError("boom")}, pulses=pulses
+        make_listing("a"), acts={"a": RuntimeError("boom")}, agent_stats=agent_stats
     )
     for _ in range(4):
         assert (await dispatcher.dispatch(make_call())).status == "failed"
     assert lookup.told[-1] == "degraded a"
-    assert pulses.of(make_listing("a")).stats().failures == 4
+    assert agent_stats.of(make_listing("a")).snapshot().failures == 4
 
 
 async def test_a_refusal_of_the_callers_own_making_says_nothing_against_the_agent() -> None:
-    pulses = Pulses()
+    agent_stats = AgentStatsTable()
     fault = RemoteFaultError("a", -32603, "Invalid parameters: x", {"type": "validation_error"})
-    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": fault}, pulses=pulses)
+    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": fault}, agent_stats=agent_stats)
     for _ in range(10):
         await dispatcher.dispatch(make_call())
-    assert pulses.of(make_listing("a")).health == "healthy"
+    assert agent_stats.of(make_listing("a")).health == "healthy"
 
 
 @pytest.mark.parametrize("remote_type", ["unknown_skill", "skill_not_offered"])
 async def test_whoever_has_not_what_a_card_offers_is_not_taken_for_its_agent(remote_type: str) -> None:
     """Another agent may have taken the port of one that was killed."""
-    pulses = Pulses()
+    agent_stats = AgentStatsTable()
     fault = RemoteFaultError("a", -32601, "Unknown skill: create_plan", {"type": remote_type})
     dispatcher, lookup, invoker = make_dispatcher(
-        make_listing("a"), make_listing("b"), acts={"a": fault}, pulses=pulses
+        make_listing("a"), make_listing("b"), acts={"a": fault}, agent_stats=agent_stats
     )
     assert (await dispatcher.dispatch(make_call())).agent == "b"
     assert invoker.invoked == ["a", "b"]
-    assert pulses.of(make_listing("a")).health == "unknown"
-    assert not [told for told in lookup.told if told.startswith("reachable a")]
+    assert agent_stats.of(make_listing("a")).health == "unknown"
+    assert not [told for told in lookup.told if told.startswith("healthy a")]
 
 
 async def test_a_caller_that_gives_up_at_its_deadline_has_waited_too_long_for_the_agent() -> None:
     clock = FakeClock()
-    pulses = Pulses(clock=clock)
-    pulse = pulses.of(make_listing("a"))
+    agent_stats = AgentStatsTable(clock=clock)
+    stats = agent_stats.of(make_listing("a"))
     for _ in range(20):
-        pulse.begun()
-        pulse.answered("create_plan", 0.001)
-    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": hang}, pulses=pulses)
+        stats.call_started()
+        stats.answered("create_plan", 0.001)
+    dispatcher, _, _ = make_dispatcher(make_listing("a"), acts={"a": hang}, agent_stats=agent_stats)
     for left_s, failures in ((60, 0), (0.02, 1)):
         deadline = asyncio.get_running_loop().time() + left_s
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await dispatcher.dispatch(make_call(deadline=deadline))
-        assert pulse.stats().failures == failures
-    assert pulse.in_flight == 0
+        assert stats.snapshot().failures == failures
+    assert stats.in_flight == 0

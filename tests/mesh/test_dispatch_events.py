@@ -23,7 +23,7 @@ EXPOSED_ONLY = Principal("client", "token", frozenset({"exposed"}))
 
 def observed(dispatcher: Dispatcher) -> list[Event]:
     seen: list[Event] = []
-    dispatcher.events.subscribe(seen.append)
+    dispatcher.admission.events.subscribe(seen.append)
     return seen
 
 
@@ -62,7 +62,7 @@ async def test_a_call_is_announced_once_before_it_runs_and_told_once_when_it_end
     dispatcher, _, _ = make_dispatcher(
         make_listing("a"), make_listing("b"), acts={"a": unreachable("a"), "b": act}
     )
-    dispatcher.events.subscribe(lambda event: order.append(event.type))
+    dispatcher.admission.events.subscribe(lambda event: order.append(event.type))
     await dispatcher.dispatch(make_call())
     assert order == ["EXEC:TOOL_CALL", "runs", "CALL:ENDED"]
 
@@ -117,7 +117,7 @@ async def test_nothing_of_a_call_is_lost_when_it_gets_its_trace() -> None:
     call = make_call(
         principal=LOCAL,
         trace=given,
-        door="a2a",
+        endpoint="a2a",
         agent="plan-agent",
         version_range=">=1",
         idempotency_key="k",

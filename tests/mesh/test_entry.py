@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.core.record import AgentRecord, Endpoint, Listing, Skill, is_visible
 from retinue.mesh.entry import entry_of
-from retinue.mesh.visibility import is_visible
 
 SCOPES = [frozenset(scopes) for scopes in ((), ("mesh",), ("exposed",), ("mesh", "exposed"), ("private",))]
 SKILLS = st.lists(
@@ -26,12 +25,12 @@ SKILLS = st.lists(
 def test_each_scope_sees_the_skills_and_roles_that_it_sees_of_the_record(skills: list[Skill]) -> None:
     entry = entry_of(Listing(AgentRecord("a", skills=tuple(skills)), "home", "agents/a"))
     for scopes in SCOPES:
-        assert entry.list_skills(scopes) == [one.id for one in skills if is_visible(one, scopes)]
+        assert entry.list_skills(scopes) == [one.id for one in skills if is_visible(one.visibility, scopes)]
         for skill in skills:
-            assert entry.offers(skill.id, scopes) == is_visible(skill, scopes)
+            assert entry.offers(skill.id, scopes) == is_visible(skill.visibility, scopes)
         for role in ("plan", "review"):
             assert entry.has_role(role, scopes) == any(
-                (one.id == role or role in one.roles) and is_visible(one, scopes) for one in skills
+                (one.id == role or role in one.roles) and is_visible(one.visibility, scopes) for one in skills
             )
 
 

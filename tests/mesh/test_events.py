@@ -134,7 +134,7 @@ def test_each_ended_call_is_one_line_of_the_log_and_no_other_event_is() -> None:
 async def test_where_a_skill_raised_its_author_finds_the_traceback_in_that_line() -> None:
     raised = KeyError("requirements")
     dispatcher, _, _ = make_dispatcher(acts={"plan-agent": [raised, RemoteFaultError("a", -1, "no")]})
-    dispatcher.events.subscribe(log_line)
+    dispatcher.admission.events.subscribe(log_line)
     with capture_logs() as logs:
         await dispatcher.dispatch(make_call())
         await dispatcher.dispatch(make_call())

@@ -15,10 +15,10 @@ from retinue.core.errors import (
     RetinueError,
     UnknownResourceError,
 )
+from retinue.mesh.admission import Admission, Limits, LimitSettings
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.events import CallEndedEvent, Event
-from retinue.mesh.guards import Passage, TraceGuard
-from retinue.mesh.limits import Limits, LimitSettings
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
 from retinue.mesh.reading import Read, Reader, ReadRequest
 
 CLIENT = Principal("client", "anonymous")
@@ -32,7 +32,7 @@ class Source:
         self.then = then
         self.seen: list[Call] = []
 
-    async def read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
+    async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
         self.seen.append(call)
         if isinstance(self.then, BaseException):
             raise self.then
@@ -46,7 +46,7 @@ def make_request(**facts: Any) -> ReadRequest:
         "kind": "resource",
         "name": "a://b",
         "principal": CLIENT,
-        "door": "mcp",
+        "endpoint": "mcp",
         "trace": TraceContext(""),
     }
     return ReadRequest(id="r", **{**given, **facts})
@@ -59,7 +59,7 @@ def recorded(reader: Reader) -> list[CallEndedEvent]:
         assert isinstance(event, CallEndedEvent)
         rows.append(event)
 
-    reader.events.subscribe(note)
+    reader.admission.events.subscribe(note)
     return rows
 
 
@@ -71,7 +71,7 @@ async def test_a_read_gives_what_its_source_has_and_is_recorded() -> None:
     (row,) = rows
     assert (row.call.skill, row.outcome.status, row.outcome.agent) == ("resource a://b", "done", "agent")
     assert row.call.trace.id
-    assert reader.limits.in_flight == 0
+    assert reader.admission.limits.in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,11 @@ async def test_a_failure_is_data(error: BaseException, status: str, kind: type[R
 async def test_the_guard_and_the_limits_stand_before_a_read_too() -> None:
     source = Source()
     guard = TraceGuard()
-    deep = await Reader("agent", source, guard).read(make_request(trace=TraceContext("t", depth=6)))
+    deep = await Reader("agent", source, Admission(guard)).read(
+        make_request(trace=TraceContext("t", depth=6))
+    )
     assert isinstance(deep.error, CallTooDeepError)
-    full = Reader("agent", source, limits=Limits(LimitSettings(max_in_flight=0)))
+    full = Reader("agent", source, Admission(limits=Limits(LimitSettings(max_in_flight=0))))
     assert (await full.read(make_request())).error is not None
     assert source.seen == []
 
@@ -135,4 +137,4 @@ async def test_a_cancelled_read_is_recorded() -> None:
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert [row.outcome.error.type for row in rows if row.outcome.error] == ["cancelled"]
-    assert reader.limits.in_flight == 0
+    assert reader.admission.limits.in_flight == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.call import ANONYMOUS, LOCAL, Principal
-from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
-from retinue.mesh.visibility import ExposureLists, expose_resources, is_visible
+from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility, is_visible
+from retinue.mesh.permissions import ExposureLists, expose_resources
 from tests.requirements import requirement
 
 CLIENT = Principal("client", "anonymous")
@@ -34,13 +34,12 @@ def visibilities(record: AgentRecord) -> dict[str, Visibility]:
     ],
 )
 def test_each_visibility_has_its_audience(visibility: Visibility, seen_by: set[str]) -> None:
-    skill = Skill("s", visibility=visibility)
-    assert {who.id for who in (LOCAL, ANONYMOUS, CLIENT) if is_visible(skill, who.scopes)} == seen_by
+    assert {who.id for who in (LOCAL, ANONYMOUS, CLIENT) if is_visible(visibility, who.scopes)} == seen_by
 
 
 def test_what_is_exposed_is_open_to_a_caller_of_the_mesh_alone() -> None:
-    assert is_visible(Skill("s", visibility="exposed"), frozenset({"mesh"}))
-    assert not is_visible(Skill("s", visibility="exposed"), frozenset({"runs_code"}))
+    assert is_visible("exposed", frozenset({"mesh"}))
+    assert not is_visible("exposed", frozenset({"runs_code"}))
 
 
 @requirement("S-07")

@@ -14,8 +14,9 @@ import urllib3
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from retinue.drivers.mesh_bearer import MeshBearer, mesh_key
-from retinue.drivers.state import State
+from retinue.storage.mesh_key import mesh_key
+from retinue.storage.state import State
+from retinue.web.mesh_tokens import MeshBearer
 from tests.processes.running import execute, program, wait_until, write_agent
 from tests.requirements import requirement
 
@@ -160,7 +161,7 @@ def test_a_second_hub_of_the_mesh_calls_the_agents_of_the_first_also_when_that_i
 
 
 @requirement("S-17")
-def test_a_token_of_the_mesh_that_was_lured_elsewhere_opens_no_other_door(
+def test_a_token_of_the_mesh_that_was_lured_elsewhere_opens_no_other_endpoint(
     tmp_path: Path, retinue_home: Path
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")

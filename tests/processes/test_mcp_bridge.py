@@ -17,7 +17,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from retinue.drivers.state import State
+from retinue.storage.state import State
 from tests.processes.running import is_running, program, wait_until, write_agent
 from tests.requirements import requirement
 

@@ -173,7 +173,7 @@ def test_lists_that_change_are_published_and_slips_of_the_pen_are_told(tmp_path:
             served.wait_for("warning: mcp.expose_tools: 'whu' matches nothing")
             assert execute(url, "who")["error"]["code"] == -32601
             expose("who")
-            served.wait_for("lists read anew")
+            served.wait_for("lists reloaded")
             wait_until(lambda: execute(url, "who").get("result") == "one", "the hub has the new card")
             assert served.end() == 0
         assert get(f"{url}/v2/_catalog")[1] == {"repositories": []}

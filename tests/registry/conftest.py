@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.drivers.http import HttpClient
-from tests.registry.places import KINDS, Place, own_door, registry_with_password, registry_with_tokens
+from retinue.web.http_client import HttpClient
+from tests.registry.places import KINDS, Place, own_endpoint, registry_with_password, registry_with_tokens
 from tests.services import docker_registry, docker_registry_url
 
 __all__ = ["docker_registry_url"]
@@ -46,8 +46,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "layout":
         yield Place("layout", str(root), str(root))
     elif request.param == "door":
-        async with own_door(root) as door:
-            yield door
+        async with own_endpoint(root) as endpoint:
+            yield endpoint
     elif request.param == "plain":
         url = request.getfixturevalue("empty_docker_registry")
         yield Place("plain", url, url)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 
-from retinue.drivers.layout import LayoutRegistry
-from retinue.surfaces import oci
-from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, Tokens
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.server import pull as oci
+from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.registry.token_server import ISSUER, PASSWORD, SERVICE, USER, TokenServer, token_server
 from tests.services import docker_registry
 from tests.serving import serve_app
@@ -42,16 +42,18 @@ def with_login(url: str, user: str, password: str) -> str:
     return f"{scheme}://{user}:{password}@{rest}"
 
 
-def door_app(root: Path) -> Doorkeeper:
-    """The hub's own door over the layouts below ``root``, behind the doorkeeper."""
+def registry_app(root: Path) -> SecurityMiddleware:
+    """The hub's own endpoint over the layouts below ``root``, behind the security middleware."""
     layout = LayoutRegistry(root)
-    return Doorkeeper(Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN}))
+    return SecurityMiddleware(
+        Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN})
+    )
 
 
 @asynccontextmanager
-async def own_door(root: Path) -> AsyncIterator[Place]:
+async def own_endpoint(root: Path) -> AsyncIterator[Place]:
     """The same on a port."""
-    async with serve_app(door_app(root)) as url:
+    async with serve_app(registry_app(root)) as url:
         yield Place("door", url, with_login(url, "retinue", TOKEN))
 
 

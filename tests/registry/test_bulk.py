@@ -1,4 +1,4 @@
-"""A hub's door gives many manifests in one request; its reader trusts none of it unchecked."""
+"""A hub's endpoint gives many manifests in one request; its reader trusts none of it unchecked."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import pytest
 from starlette.applications import Starlette
 
 from retinue.core.errors import DigestMismatchError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import publish_card
-from retinue.drivers.sources import RegistrySource
-from retinue.protocols.oci.bulk import (
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.bulk import (
     BULK_TYPE,
-    MAX_ANSWER_BYTES,
+    MAX_RESPONSE_BYTES,
     MAX_WANTED,
     MAX_WANTED_BYTES,
     render_manifests,
     render_wanted,
 )
-from retinue.protocols.oci.reference import Reference, digest_of
-from retinue.surfaces import oci
-from retinue.surfaces.security import LOCAL_TOKEN, Doorkeeper, DoorSettings, Tokens
+from retinue.oci.codec.reference import Reference, digest_of
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import publish_card
+from retinue.oci.server import pull as oci
+from retinue.oci.source import RegistrySource
+from retinue.web.http_client import HttpClient
+from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from tests.registry.places import TOKEN
 from tests.registry.storm import Storm, Weather, answer, cut_off, never, trickle
 from tests.requirements import requirement
@@ -75,7 +75,7 @@ def code(reply: Reply) -> tuple[int, str]:
 
 
 @requirement("P-04")
-async def test_the_door_gives_the_exact_manifests_in_the_order_asked(
+async def test_the_endpoint_gives_the_exact_manifests_in_the_order_asked(
     layout: LayoutRegistry, url: str
 ) -> None:
     digests = await publish_all(layout)
@@ -86,7 +86,7 @@ async def test_the_door_gives_the_exact_manifests_in_the_order_asked(
     assert list(reply.json["manifests"]) == list(wanted)
 
 
-async def test_what_the_door_cannot_give_is_null_and_the_others_come(
+async def test_what_the_endpoint_cannot_give_is_null_and_the_others_come(
     layout: LayoutRegistry, url: str, tmp_path: Path
 ) -> None:
     digests = await publish_all(layout)
@@ -129,8 +129,8 @@ async def test_where_reading_wants_a_token_so_does_reading_many(
     layout: LayoutRegistry, client: HttpClient
 ) -> None:
     await publish_all(layout)
-    guarded = Doorkeeper(
-        Starlette(routes=oci.routes(layout)), DoorSettings(anonymous=False), Tokens({TOKEN: LOCAL_TOKEN})
+    guarded = SecurityMiddleware(
+        Starlette(routes=oci.routes(layout)), SecuritySettings(anonymous=False), Tokens({TOKEN: LOCAL_TOKEN})
     )
     async with serve_app(guarded) as url:
         assert (await ask(url, {"manifests": {}})).status == 401
@@ -170,7 +170,7 @@ async def test_a_later_reading_asks_only_for_what_is_new(
     await source.read_all()
     storm.asked.clear()
     newer = await publish(layout, "b", filling="newer")
-    reading = await source.revalidate()
+    reading = await source.read_all(thorough=False)
     assert {one.key: one.digest for one in reading.listings}["agents/b"] == newer
     assert storm.asked == {"GET /v2/_catalog": 1, BULK: 1}
 
@@ -183,7 +183,7 @@ ANSWERS: dict[str, Weather] = {
     "another kind": answer(200, b"{}", {"content-type": "application/json"}),
     "no JSON": answer(200, b"<html>", {"content-type": BULK_TYPE}),
     "nothing of it": answer(200, render_manifests({"agents/x": b"{}"}), {"content-type": BULK_TYPE}),
-    "more than it may be": answer(200, b" " * (MAX_ANSWER_BYTES + 1), {"content-type": BULK_TYPE}),
+    "more than it may be": answer(200, b" " * (MAX_RESPONSE_BYTES + 1), {"content-type": BULK_TYPE}),
     "cut off": cut_off(b'{"manifests": {}}'),
     "silent": never,
     "trickling": trickle,
@@ -239,7 +239,7 @@ async def test_a_server_that_gives_one_at_a_time_is_asked_once_for_each(
 async def test_cards_whose_content_is_not_inline_are_read_as_ever(
     layout: LayoutRegistry, storm: Storm, url: str, client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.protocols.oci.artifacts.MAX_INLINE_BYTES", 0)
+    monkeypatch.setattr("retinue.oci.codec.artifacts.MAX_INLINE_BYTES", 0)
     await publish_all(layout)
     reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()
     assert (len(reading.listings), reading.problems) == (3, ())

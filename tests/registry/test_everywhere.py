@@ -13,10 +13,13 @@ import oras.client  # type: ignore[import-untyped]
 import orjson
 import pytest
 
-from retinue.apps.client import open_client
 from retinue.core.errors import ReferenceNotFoundError, RegistryLoginError, RepositoryTakenError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import (
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.oci.codec.artifacts import MAX_INLINE_BYTES, NewArtifact
+from retinue.oci.codec.flows import CHUNK_BYTES
+from retinue.oci.codec.reference import Reference, digest_of
+from retinue.oci.registry import (
     CopyableRegistry,
     forget,
     list_published,
@@ -24,14 +27,11 @@ from retinue.drivers.registry import (
     publish_card,
     publish_workflow,
 )
-from retinue.drivers.sources import RegistrySource
-from retinue.drivers.state import State
-from retinue.mesh.directory import Directory
-from retinue.mesh.listings import MemoryListings
-from retinue.protocols.oci.artifacts import MAX_INLINE_BYTES, NewArtifact
-from retinue.protocols.oci.pushing import CHUNK_BYTES
-from retinue.protocols.oci.reference import Reference, digest_of
+from retinue.oci.source import RegistrySource
+from retinue.runtime.commands.client import open_client
 from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.registry.places import TOKEN, Place
 from tests.registry.token_server import PASSWORD, USER
 from tests.requirements import requirement

@@ -10,14 +10,14 @@ import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.drivers.http import HttpClient
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import forget, publish_card
-from retinue.drivers.sources import RegistrySource
-from retinue.protocols.oci.catalog import CATALOG_TYPE, parse_heads
-from retinue.protocols.oci.reference import Reference
-from tests.registry.places import door_app
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.catalog import CATALOG_TYPE, parse_heads
+from retinue.oci.codec.reference import Reference
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import forget, publish_card
+from retinue.oci.source import RegistrySource
+from retinue.web.http_client import HttpClient
+from tests.registry.places import registry_app
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import open_wire
@@ -45,7 +45,7 @@ def layout(tmp_path: Path) -> LayoutRegistry:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Counted:
-    return Counted(door_app(tmp_path))
+    return Counted(registry_app(tmp_path))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_a_first_reading_is_two_requests_and_the_next_one(
     counted.paths.clear()
     await publish(layout, "a", tag="v2", version="2.0.0")
     await forget(layout, "b")
-    reading = await source.revalidate()
+    reading = await source.read_all(thorough=False)
     assert [(one.key, one.tag) for one in reading.listings] == [("agents/a", "v2")]
     assert reading.unchanged.keys() == {"agents/c"}
     assert counted.paths == ["/v2/_catalog", "/v2/_manifests"]

@@ -10,15 +10,14 @@ import oras.client  # type: ignore[import-untyped]
 import orjson
 import pytest
 
-from retinue.apps.catalog import open_catalog
-from retinue.apps.client import open_client
-from retinue.apps.mirroring import mirror_registries
-from retinue.apps.publishable import Card
 from retinue.core.errors import RegistryLoginError, RemoteFaultError, UnknownAgentError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import open_registry
-from retinue.drivers.state import State
-from retinue.protocols.oci.reference import Reference
+from retinue.oci.codec.reference import Reference
+from retinue.oci.registry import open_registry
+from retinue.runtime.commands.client import open_client
+from retinue.runtime.commands.publishing import mirror_registries, open_catalog
+from retinue.runtime.publishables import Card
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.registry.places import with_login
 from tests.requirements import requirement
 from tests.seeds.seed_001 import PLAN, plan_agent
@@ -53,7 +52,7 @@ async def test_a_card_pushed_to_the_hub_by_oras_is_one_of_its_agents(
         await mesh.get("refresh_agents")
         assert [row["name"] for row in (await mesh.get("list_agents"))["agents"]] == ["pushed-agent"]
         assert (await mesh.get("show_agent", {"name": "pushed-agent"}))["card"] == orjson.loads(CARD)
-        # And forgotten through the same door.
+        # And forgotten through the same endpoint.
         async with HttpClient() as http:
             location = with_login(hub.url, "x", system.state.local_token())
             await open_registry(location, http).delete("agents/pushed", "v1")

@@ -11,12 +11,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.apps.mirroring import mirror
 from retinue.core.errors import RegistryLoginError, RegistryRefusedError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import (
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.catalog import INDEX, parse_index_artifact
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.mirror import mirror
+from retinue.oci.registry import (
     Registry,
     forget,
     list_published,
@@ -25,10 +25,10 @@ from retinue.drivers.registry import (
     publish_workflow,
     withdraw,
 )
-from retinue.drivers.shelves import RegistryShelf
-from retinue.drivers.sources import RegistrySource
-from retinue.protocols.oci.catalog_index import INDEX, parse_index_artifact
-from tests.registry.places import TOKEN, Place, door_app, registry_with_tokens, with_login
+from retinue.oci.source import RegistrySource
+from retinue.runtime.shelves import RegistryShelf
+from retinue.web.http_client import HttpClient
+from tests.registry.places import TOKEN, Place, registry_app, registry_with_tokens, with_login
 from tests.registry.storm import Storm, Weather, answer
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -47,7 +47,7 @@ async def publish(registry: Registry, name: str) -> None:
 @pytest.fixture
 def storm(tmp_path: Path) -> Storm:
     """A registry over HTTP whose catalog can be taken away."""
-    return Storm(door_app(tmp_path / "layouts"))
+    return Storm(registry_app(tmp_path / "layouts"))
 
 
 @asynccontextmanager

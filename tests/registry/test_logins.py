@@ -14,18 +14,18 @@ import pytest
 import structlog
 from starlette.applications import Starlette
 
-from retinue.apps.parts import named_registries
 from retinue.core.errors import InvalidSettingError, RegistryLoginError, RegistryUnreachableError
-from retinue.drivers.docker_credentials import DockerCredentials
-from retinue.drivers.http import HttpClient, trust_authorities
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import list_published, open_registry, publish_card
-from retinue.protocols.oci.artifacts import NewArtifact
-from retinue.protocols.oci.auth import Credentials
-from retinue.protocols.oci.reference import Reference
+from retinue.oci.client.credentials import DockerCredentials
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.artifacts import NewArtifact
+from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.reference import Reference
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import list_published, open_registry, publish_card
+from retinue.oci.server import pull as oci
+from retinue.runtime.factories import named_registries
 from retinue.settings import RegistryTable, Settings
-from retinue.surfaces import oci
+from retinue.web.http_client import HttpClient, trust_authorities
 from tests.registry.certificates import Authority, make_authority
 from tests.registry.places import Place
 from tests.registry.storm import Storm, answer
@@ -176,7 +176,7 @@ async def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
     assert await DockerCredentials({}, tmp_path).find("h:1") is None
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_bytes(b"{")
-    with pytest.raises(InvalidSettingError, match=r"config.json: no JSON"):
+    with pytest.raises(InvalidSettingError, match=r"config.json: it is not JSON"):
         await DockerCredentials({}, tmp_path).find("h:1")
 
 

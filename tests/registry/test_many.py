@@ -9,13 +9,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.drivers.http import HttpClient
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import CopyableRegistry, open_registry, publish_card
-from retinue.drivers.sources import RegistrySource
-from retinue.mesh.directory import Directory
-from retinue.mesh.listings import MemoryListings
-from tests.registry.places import Place, own_door
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import CopyableRegistry, open_registry, publish_card
+from retinue.oci.source import RegistrySource
+from retinue.web.http_client import HttpClient
+from tests.registry.places import Place, own_endpoint
 from tests.requirements import requirement
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -58,13 +58,13 @@ async def _check_all(registry: CopyableRegistry) -> None:
 
 @requirement("P-02")
 @requirement("P-30")
-async def test_twelve_hundred_agents_behind_the_hubs_own_door_are_all_found(
+async def test_twelve_hundred_agents_behind_the_hubs_own_endpoint_are_all_found(
     tmp_path: Path, client: HttpClient
 ) -> None:
     layout = LayoutRegistry(tmp_path)
     await _publish_all(layout)
-    async with own_door(tmp_path) as door:
-        await _check_all(open_registry(door.url, client))
+    async with own_endpoint(tmp_path) as endpoint:
+        await _check_all(open_registry(endpoint.url, client))
 
 
 @requirement("P-30")

@@ -9,20 +9,20 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.apps.mirroring import mirror
 from retinue.core.errors import (
     MalformedArtifactError,
     ReferenceNotFoundError,
     RegistryUnreachableError,
     RepositoryTakenError,
 )
-from retinue.drivers.http import HttpClient
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import CopyableRegistry, open_registry, publish_card, publish_workflow
-from retinue.protocols.oci.artifacts import Package
-from retinue.protocols.oci.manifest import Manifest, describe, parse_manifest
-from retinue.protocols.oci.reference import Reference, digest_of
-from tests.registry.places import own_door
+from retinue.oci.codec.artifacts import Package
+from retinue.oci.codec.manifest import Manifest, describe, parse_manifest
+from retinue.oci.codec.reference import Reference, digest_of
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.mirror import mirror
+from retinue.oci.registry import CopyableRegistry, open_registry, publish_card, publish_workflow
+from retinue.web.http_client import HttpClient
+from tests.registry.places import own_endpoint
 from tests.requirements import requirement
 from tests.services import docker_registry
 
@@ -54,7 +54,7 @@ async def _open(
     if kind == "layout":
         yield LayoutRegistry(folder / side)
     elif kind == "door":
-        async with own_door(folder / side) as place:
+        async with own_endpoint(folder / side) as place:
             yield open_registry(place.location, client)
     else:
         yield open_registry(urls[side], client)
@@ -107,7 +107,7 @@ async def test_everything_is_copied_once_with_its_digest(
     }
     await source.push_package("elsewhere/other", "v1", _foreign(b"y"))
     said: list[str] = []
-    report = await mirror(source, target, say=said.append)
+    report = await mirror(source, target, echo=said.append)
     assert report.failed == {}
     copied = {str(one): one.digest for one in report.copied}
     assert sorted(said) == sorted(copied)
@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_copied_stops_nothing_else(tmp_path: Path) -> N
     report = await mirror(source, target)
     assert [str(one) for one in report.copied] == ["agents/test:v1"]
     assert isinstance(report.failed["agents/plan:v1"], RepositoryTakenError)
-    assert "does not hash" in report.failed["agents/build:v1"].message
+    assert "does not match its digest" in report.failed["agents/build:v1"].message
     assert not isinstance(report.failed["agents/build:v1"], MalformedArtifactError)
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.apps.hub import hook_tokens
-from retinue.apps.mesh import Mesh
 from retinue.core.errors import InvalidSettingError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import CopyableRegistry, forget, open_registry
-from retinue.drivers.state import State
-from retinue.protocols.oci.events import EVENTS_TYPE
+from retinue.oci.codec.notifications import EVENTS_TYPE
+from retinue.oci.registry import CopyableRegistry, forget, open_registry
+from retinue.runtime.hub_process import hook_tokens
+from retinue.runtime.mesh import Mesh
 from retinue.settings import HookTable, Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.requirements import requirement
 from tests.services import docker_registry
 from tests.system import Hub, System, open_system, open_wire, publish
@@ -108,7 +108,7 @@ async def test_a_push_a_new_tag_and_a_deletion_are_seen_without_a_refresh(tmp_pa
 
 
 @requirement("P-30")
-async def test_the_token_of_the_settings_opens_this_door_and_no_other(
+async def test_the_token_of_the_settings_opens_this_endpoint_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)

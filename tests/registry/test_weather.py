@@ -26,18 +26,18 @@ from retinue.core.errors import (
     RepositoryTakenError,
     RetinueError,
 )
-from retinue.drivers.http import HttpClient, HttpResponse, UrlRefusedError
-from retinue.drivers.http_registry import HttpRegistry
-from retinue.drivers.layout import LayoutRegistry
-from retinue.drivers.registry import Published, forget, publish_card
-from retinue.drivers.sources import RegistrySource
-from retinue.mesh.directory import Directory
-from retinue.mesh.listings import MemoryListings
-from retinue.protocols.oci.artifacts import CARD_ARTIFACT_TYPE, Guard, NewArtifact, Package
-from retinue.protocols.oci.manifest import EMPTY_CONFIG, EMPTY_JSON, Manifest, describe, render_manifest
-from retinue.protocols.oci.reference import Reference, digest_of
-from retinue.surfaces import oci
-from tests.registry.places import own_door, with_login
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.artifacts import CARD_ARTIFACT_TYPE, Guard, NewArtifact, Package
+from retinue.oci.codec.manifest import EMPTY_CONFIG, EMPTY_JSON, Manifest, describe, render_manifest
+from retinue.oci.codec.reference import Reference, digest_of
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import Published, forget, publish_card
+from retinue.oci.server import pull as oci
+from retinue.oci.source import RegistrySource
+from retinue.web.http_client import HttpClient, HttpResponse, UrlRefusedError
+from tests.registry.places import own_endpoint, with_login
 from tests.registry.storm import Storm, Weather, answer, cut_off, never, trickle
 from tests.requirements import requirement
 from tests.services import docker_registry
@@ -82,7 +82,7 @@ def storm(layout: LayoutRegistry) -> Storm:
 
 
 def _as_others(app: ASGIApp) -> ASGIApp:
-    """A door that gives nobody our own form of the catalog, so that tags are asked for."""
+    """An endpoint that gives nobody our own form of the catalog, so that tags are asked for."""
 
     async def plain(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/v2/_catalog":
@@ -107,10 +107,10 @@ WEATHERS: dict[str, tuple[dict[str, Weather | list[Weather]], type[RetinueError]
         "is unreachable",
     ),
     "missing content": ({BLOBS: answer(404)}, ContentMissingError, "is missing"),
-    "more than it said": ({BLOBS: answer(200, b"x" * 9999)}, MalformedArtifactError, "over the limit"),
+    "more than it said": ({BLOBS: answer(200, b"x" * 9999)}, MalformedArtifactError, "exceeds the limit"),
     "404 tag": ({MANIFEST: answer(404)}, ReferenceNotFoundError, "agents/bad:v1 is not in"),
     "manifest of 5 MB": ({MANIFEST: answer(200, b" " * 5_000_000)}, MalformedArtifactError, "limit"),
-    "manifest no JSON": ({MANIFEST: answer(200, b"<html>")}, MalformedArtifactError, "no JSON"),
+    "manifest no JSON": ({MANIFEST: answer(200, b"<html>")}, MalformedArtifactError, "not JSON"),
     "tags no JSON": ({TAGS: answer(200, b"<html>")}, RegistryRefusedError, "no JSON list of tags"),
     "silent": ({MANIFEST: never}, RegistryUnreachableError, r"within 0.5 s \(registry request\)"),
     "trickling": ({BLOBS: trickle}, RegistryUnreachableError, r"within 0.5 s \(registry request\)"),
@@ -121,12 +121,12 @@ WEATHERS: dict[str, tuple[dict[str, Weather | list[Weather]], type[RetinueError]
     "manifest elsewhere": (
         {MANIFEST: answer(307, headers={"location": "http://other:1/"})},
         RegistryRefusedError,
-        "it sends us on to http://other:1, and that is followed for content only",
+        "it redirects to http://other:1; redirects are followed for content only",
     ),
     "content on a host that is down": (
         {BLOBS: answer(307, headers={"location": "http://127.0.0.1:1/x"})},
         RegistryUnreachableError,
-        "by way of http://127.0.0.1:1",
+        "redirecting to http://127.0.0.1:1",
     ),
 }
 
@@ -164,7 +164,7 @@ async def test_weather_over_one_agent_is_named_and_the_others_stay(
         (b"{not json", None, "the card is not JSON"),
         (b"[]", None, "the card is a list"),
         (b'{"skills": []}', None, "name"),
-        (card("bad"), 30_000_000, "30,000,000 bytes is over the limit"),
+        (card("bad"), 30_000_000, "30,000,000 bytes exceeds the limit"),
     ],
     ids=["no JSON", "no object", "no name", "30 MB"],
 )
@@ -428,12 +428,14 @@ async def test_many_publishers_of_one_tag_leave_one_card_and_know_who_was_before
     assert {one.digest for one in published} - set(replaced) == {standing}
 
 
-async def test_many_publishers_push_through_the_hubs_door_at_once(tmp_path: Path, client: HttpClient) -> None:
+async def test_many_publishers_push_through_the_hubs_endpoint_at_once(
+    tmp_path: Path, client: HttpClient
+) -> None:
     """All share the empty config, whose upload one of them finds in the layout already."""
-    async with own_door(tmp_path) as door:
+    async with own_endpoint(tmp_path) as endpoint:
 
         async def push(number: int) -> str:
-            registry = HttpRegistry(door.location, client)
+            registry = HttpRegistry(endpoint.location, client)
             content = card("plan-agent") + b" " * number
             published = await publish_card(
                 registry, "plan-agent", content, version="1", skills=[], created=NOON, tag=f"v{number}"
@@ -441,7 +443,7 @@ async def test_many_publishers_push_through_the_hubs_door_at_once(tmp_path: Path
             return published.digest
 
         digests = await asyncio.gather(*(push(number) for number in range(12)))
-        reader = HttpRegistry(door.url, client)
+        reader = HttpRegistry(endpoint.url, client)
         for number, digest in enumerate(digests):
             artifact = await reader.pull(Reference("agents/plan", f"v{number}"))
             assert (artifact.digest, artifact.content) == (digest, card("plan-agent") + b" " * number)

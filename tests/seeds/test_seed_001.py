@@ -15,13 +15,13 @@ import pytest
 from a2a.client.card_resolver import parse_agent_card
 
 import retinue
-from retinue.apps.catalog import open_catalog
-from retinue.apps.client import open_client
-from retinue.apps.publishable import Card, read_target
 from retinue.core.errors import UnknownSkillError
-from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import open_registry
-from retinue.drivers.state import State
+from retinue.oci.registry import open_registry
+from retinue.runtime.commands.client import open_client
+from retinue.runtime.commands.publishing import open_catalog
+from retinue.runtime.publishables import Card, read_target
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.recording import Recording, relay_to
 from tests.requirements import requirement
 from tests.seeds.seed_001 import (
@@ -47,7 +47,7 @@ URLS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """A registry that holds the seed's three cards, and what was asked of it."""
 
     url: str
@@ -69,22 +69,22 @@ def own_docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 @pytest.fixture(params=["hub", "docker-registry"])
-async def door(
+async def endpoint(
     request: pytest.FixtureRequest, system: System, own_docker_registry: str
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[Endpoint]:
     """The three agents published in the hub's own registry, and in another program's."""
     if request.param == "hub":
         for card in list_cards():
             await publish(system.home, card)
         hub = await system.start_hub()
-        yield Door(hub.url, system.recording)
+        yield Endpoint(hub.url, system.recording)
         return
     async with HttpClient() as http, relay_to(own_docker_registry) as relay:
         for card in list_cards():
             await publish(open_registry(own_docker_registry, http), card)
         recording = Recording()
         async with serve_app(recording.before("registry", relay)) as url:
-            yield Door(url, recording)
+            yield Endpoint(url, recording)
 
 
 def test_the_golden_files_are_the_blocks_of_the_seed() -> None:
@@ -96,21 +96,21 @@ def test_the_golden_files_are_the_blocks_of_the_seed() -> None:
 
 @requirement("P-02")
 @requirement("P-03")
-async def test_the_catalog_lists_the_three_agents_page_by_page(door: Door, wire: Wire) -> None:
+async def test_the_catalog_lists_the_three_agents_page_by_page(endpoint: Endpoint, wire: Wire) -> None:
     """GOLDEN 1-1."""
-    reply = await wire.get(f"{door.url}/v2/_catalog")
+    reply = await wire.get(f"{endpoint.url}/v2/_catalog")
     assert reply.status == 200
     assert list(reply.json) == ["repositories"]
     assert set(reply.json["repositories"]) == REPOSITORIES
     pages: list[list[str]] = []
     path: str | None = "/v2/_catalog?n=2"
     while path is not None:
-        page = await wire.get(door.url + path)
+        page = await wire.get(endpoint.url + path)
         pages.append(page.json["repositories"])
         link = page.headers.get("link")
         path = None if link is None else link[link.index("<") + 1 : link.index(">")]
     assert pages == [["agents/build", "agents/plan"], ["agents/test"]]
-    after = await wire.get(f"{door.url}/v2/_catalog?n=5&last=agents/build")
+    after = await wire.get(f"{endpoint.url}/v2/_catalog?n=5&last=agents/build")
     assert after.json == {"repositories": ["agents/plan", "agents/test"]}
 
 
@@ -118,20 +118,20 @@ async def test_the_catalog_lists_the_three_agents_page_by_page(door: Door, wire:
 @requirement("P-05")
 @requirement("P-17")
 async def test_oras_pulls_each_card_as_the_file_that_was_published(
-    door: Door, wire: Wire, tmp_path: Path
+    endpoint: Endpoint, wire: Wire, tmp_path: Path
 ) -> None:
     """GOLDEN 1-2."""
     puller = oras.client.OrasClient(insecure=True)
     for short, card in zip(("plan", "build"), list_cards(), strict=False):
         folder = tmp_path / short
         files = await asyncio.to_thread(
-            puller.pull, target=f"{door.host}/agents/{short}:v1", outdir=str(folder)
+            puller.pull, target=f"{endpoint.host}/agents/{short}:v1", outdir=str(folder)
         )
         file = folder / f"{short}_agent_card.json"
         assert files == [str(file)]
         assert file.read_bytes() == card
         accept = "application/vnd.oci.image.manifest.v1+json"
-        manifest = await wire.get(f"{door.url}/v2/agents/{short}/manifests/v1", accept=accept)
+        manifest = await wire.get(f"{endpoint.url}/v2/agents/{short}/manifests/v1", accept=accept)
         (layer,) = manifest.json["layers"]
         assert layer["digest"] == "sha256:" + hashlib.sha256(card).hexdigest()
         assert layer["annotations"]["org.opencontainers.image.title"] == file.name
@@ -139,36 +139,36 @@ async def test_oras_pulls_each_card_as_the_file_that_was_published(
 
 @requirement("P-01")
 @requirement("P-06")
-async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(door: Door) -> None:
+async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoint: Endpoint) -> None:
     """GOLDEN 1-3: a str, exactly as authored."""
     for skill, url in URLS.items():
-        found = await asyncio.to_thread(retinue.discover_agent, skill, registries=[door.url])
+        found = await asyncio.to_thread(retinue.discover_agent, skill, registries=[endpoint.url])
         assert found == url
         assert type(found) is str
 
 
 @requirement("P-01")
-async def test_a_second_look_up_reads_no_catalog_until_one_misses(door: Door) -> None:
+async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endpoint) -> None:
     """GOLDEN 1-3: the registry's log."""
-    async with retinue.open_directory([door.url]) as directory:
-        door.recording.clear()
+    async with retinue.open_directory([endpoint.url]) as directory:
+        endpoint.recording.clear()
         assert await directory.discover_agent("create_plan") == URLS["create_plan"]
-        assert len(door.paths("/v2/_catalog")) == 1
-        door.recording.clear()
+        assert len(endpoint.paths("/v2/_catalog")) == 1
+        endpoint.recording.clear()
         assert await directory.discover_agent("generate_code") == URLS["generate_code"]
-        assert door.paths() == []
+        assert endpoint.paths() == []
         with pytest.raises(UnknownSkillError) as caught:
             await directory.discover_agent("create_plans")
-        assert len(door.paths("/v2/_catalog")) == 1
+        assert len(endpoint.paths("/v2/_catalog")) == 1
         assert caught.value.near == ("create_plan",)
         assert str(caught.value) == "Unknown skill: create_plans"
 
 
-async def test_discover_agent_names_the_registry_that_could_not_be_asked(door: Door) -> None:
+async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoint: Endpoint) -> None:
     """GOLDEN 1-3, SPEC 7."""
     dead = "http://127.0.0.1:9"
     with pytest.raises(UnknownSkillError) as caught:
-        await asyncio.to_thread(retinue.discover_agent, "nobody_has_it", registries=[door.url, dead])
+        await asyncio.to_thread(retinue.discover_agent, "nobody_has_it", registries=[endpoint.url, dead])
     assert caught.value.unasked == (dead,)
 
 

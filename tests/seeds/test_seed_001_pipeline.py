@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from retinue.drivers.http import HttpClient
-from retinue.drivers.registry import Registry, open_registry
-from retinue.drivers.state import State
+from retinue.oci.registry import Registry, open_registry
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
 from tests.recording import Arrow, Recording, relay_to
 from tests.requirements import requirement
 from tests.seeds.seed_001 import (

@@ -12,8 +12,7 @@ import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from retinue.mesh.audit import MemoryAudit, record_calls
-from retinue.mesh.events import Event, ToolCallEvent
+from retinue.mesh.events import Event, ToolCallEvent, record_calls
 from tests.mcp.clients import MODES, connect, connect_stdio
 from tests.requirements import requirement
 from tests.seeds.seed_004 import (
@@ -26,6 +25,7 @@ from tests.seeds.seed_004 import (
     read_seeds,
     write_coder,
 )
+from tests.support.memory_audit import MemoryAudit
 from tests.system import System, Wire
 
 ACCEPT = "application/json, text/event-stream"
@@ -119,7 +119,7 @@ async def test_only_what_is_listed_is_exposed(system: System, tmp_path: Path, mo
 
 
 @requirement("S-08")
-async def test_what_is_not_listed_is_private_on_every_door(
+async def test_what_is_not_listed_is_private_on_every_endpoint(
     system: System, wire: Wire, tmp_path: Path
 ) -> None:
     """GOLDEN 4-2: the token of the state opens nothing that the lists hide."""
@@ -195,7 +195,7 @@ async def test_a_call_is_an_event_before_it_runs_and_a_row_of_the_audit(
 
     target.agent.forget_skill("fs:read_file")
     target.agent.skill("fs:read_file")(read_file)
-    served = await system.start_agent(target.agent, observers=(events.append, record_calls(audit)))
+    served = await system.start_agent(target.agent, observers=(events.append, record_calls(audit.append)))
     async with open_session(wire, f"{served.url}/mcp") as (session, _):
         await session.ask(read_block("request.json"))
     (event,) = [one for one in events if isinstance(one, ToolCallEvent)]

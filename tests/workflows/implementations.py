@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from retinue.workflows.runs import Body, Runs
-from retinue.workflows.twin.runs import MemoryRuns
+from retinue.testing.memory_runs import MemoryRuns
+from retinue.workflows.runs.ports import Body, Runs
 
 Open = Callable[[Body], AbstractAsyncContextManager[Runs]]
 
@@ -34,7 +34,7 @@ async def open_memory(body: Body) -> AsyncIterator[Runs]:
 
 @asynccontextmanager
 async def open_durable(body: Body) -> AsyncIterator[Runs]:
-    from retinue.drivers.durable.runs import DurableOptions, DurableRuns
+    from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         shutil.copy(await _make_database(), f"{folder}/runs.db")
@@ -53,7 +53,7 @@ _made: list[Path] = []
 
 async def _make_database() -> Path:
     """An empty database with its tables, made once: that takes longer than most tests."""
-    from retinue.drivers.durable.database import RunDatabase
+    from retinue.workflows.durable.database import RunDatabase
 
     if not _made:
         folder = tempfile.TemporaryDirectory(prefix="runs-")

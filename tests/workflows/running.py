@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.testing.memory_caller import MemoryCaller
+from retinue.testing.memory_runs import MemoryRuns
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import load_definition
-from retinue.workflows.interpreter.engine import Interpreter
+from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
-from retinue.workflows.run_records import RunEvent, RunRecord
-from retinue.workflows.twin.caller import MemoryCaller
-from retinue.workflows.twin.runs import MemoryRuns
+from retinue.workflows.runs.records import RunEvent, RunRecord
 
 
 @dataclass

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.workflows.bundling import Bundle, bundle
 from retinue.workflows.definitions.loading import load
-from retinue.workflows.shelf import Library, StoredText
+from retinue.workflows.library import Bundle, Library, StoredText, bundle
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.workflows.caching import Kept, MemoryCache, cache_key
-from retinue.workflows.run_records import RunRecord
-from retinue.workflows.tree import draw_tree
+from retinue.workflows.caller import Kept, MemoryCache, cache_key
+from retinue.workflows.runs.records import RunRecord
+from retinue.workflows.runs.tree import draw_tree
 from tests.workflows.running import Bench
 
 STEP = "name: w\nsteps: [{id: a, skill: tell, cache: CACHE, with: {n: '${{ input.n }}'}}]"

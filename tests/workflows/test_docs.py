@@ -10,8 +10,14 @@ import pytest
 from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Definition, Step
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.definitions.step_checks import MAX_NESTING, MAX_STEPS
-from retinue.workflows.expressions.expression import MAX_MACROS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES
-from retinue.workflows.expressions.limits import MAX_LIST_ITEMS
+from retinue.workflows.expressions.caps import (
+    MAX_MACRO_BYTES,
+    MAX_MACRO_ITEMS,
+    MAX_MACRO_LEVELS,
+    MAX_RESULT_BYTES,
+    MAX_SOURCE_BYTES,
+)
+from retinue.workflows.expressions.isolated import CPU_S, MEMORY_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -33,5 +39,7 @@ def test_every_key_is_on_the_page(model: type[Definition] | type[Step]) -> None:
 
 
 def test_the_limits_on_the_page_are_the_real_ones() -> None:
-    assert (MAX_STEPS, MAX_NESTING, MAX_MACROS, MAX_LIST_ITEMS) == (1_000, 8, 4, 1_000)
-    assert (MAX_SOURCE_BYTES, MAX_RESULT_BYTES, DEFAULT_STEP_TIMEOUT_S) == (1024, 8 * 1024 * 1024, 300)
+    assert (MAX_STEPS, MAX_NESTING, DEFAULT_STEP_TIMEOUT_S) == (1_000, 8, 300)
+    assert (MAX_SOURCE_BYTES, MAX_MACRO_LEVELS, MAX_MACRO_ITEMS) == (4 * 1024, 2, 1_000)
+    assert (MAX_MACRO_BYTES, MAX_RESULT_BYTES) == (1024**2, 8 * 1024**2)
+    assert (CPU_S, MEMORY_BYTES) == (1, 512 * 1024**2)

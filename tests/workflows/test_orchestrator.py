@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from retinue.core.call import MAX_KEY_LENGTH
+from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidParametersError, RunConflictError
+from retinue.workflows.runs.records import Origin
 from tests.workflows.running import Bench
 
 DEFINITION = {
@@ -27,7 +28,8 @@ async def test_an_input_that_breaks_the_schema_starts_nothing(bench: Bench) -> N
 async def test_the_same_id_gives_the_first_run_and_other_input_is_a_conflict(bench: Bench) -> None:
     bench.offer("a", {"once": True})
     first = await bench.run(DEFINITION, {"n": 1}, run_id="r")
-    assert await bench.run(DEFINITION, {"n": 1}, run_id="r", trace={"id": "another"}) == first
+    other = Origin(trace=TraceContext("another"))
+    assert await bench.run(DEFINITION, {"n": 1}, run_id="r", origin=other) == first
     assert len(bench.called) == 1
     with pytest.raises(RunConflictError):
         await bench.run(DEFINITION, {"n": 2}, run_id="r")
@@ -42,7 +44,7 @@ async def test_an_id_that_could_be_taken_for_a_branch_or_breaks_a_line_is_refuse
     assert await bench.runs.list_all() == ()
 
 
-async def test_a_deep_step_has_a_key_that_every_door_takes_and_no_other_step_has(bench: Bench) -> None:
+async def test_a_deep_step_has_a_key_that_every_endpoint_takes_and_no_other_step_has(bench: Bench) -> None:
     keys: list[str] = []
     call = bench.caller.call
 
@@ -77,6 +79,6 @@ async def test_steps_see_with_the_scopes_of_their_run(bench: Bench) -> None:
 
     bench.caller.choose = note  # type: ignore[method-assign]
     bench.offer("a", {})
-    await bench.run(DEFINITION, {"n": 1}, scopes=frozenset({"exposed"}))
+    await bench.run(DEFINITION, {"n": 1}, origin=Origin(frozenset({"exposed"})))
     await bench.run(DEFINITION, {"n": 1})
     assert seen == [frozenset({"exposed"}), frozenset({"exposed", "mesh"})]

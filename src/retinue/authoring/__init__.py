@@ -1,1 +1,1 @@
-"""Agents from typed functions: what the author of an agent touches."""
+"""What the author of an agent uses: Agent, @agent.skill, Context."""

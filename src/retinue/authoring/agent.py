@@ -1,4 +1,4 @@
-"""``Agent``: typed functions become an agent record and a way to run them."""
+"""``Agent``: typed functions as the skills of an agent."""
 
 from __future__ import annotations
 
@@ -9,45 +9,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from retinue.authoring.answers import as_answer, has_parts
 from retinue.authoring.context import Context, _current
-from retinue.authoring.encoding import encode_result
-from retinue.authoring.facts import list_facts
 from retinue.authoring.local import local_dispatcher
 from retinue.authoring.offering import Offering, describe, visibility_of
+from retinue.authoring.readables import list_facts
+from retinue.authoring.results import as_answer, encode_result, has_parts
 from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError, UnknownSkillError
-from retinue.core.record import (
-    AgentRecord,
-    Endpoint,
-    Example,
-    Hints,
-    Schema,
-    Skill,
-    Trait,
-)
+from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait
 from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.guards import fresh_trace
-from retinue.mesh.schema import check_skill
-from retinue.mesh.visibility import ExposureLists, expose_resources
+from retinue.mesh.guard.trace_guard import new_trace
+from retinue.mesh.permissions import ExposureLists, expose_resources
+from retinue.mesh.schema.checks import check_skill
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_NAME_CHARACTERS = 128
-"""A registry keeps the card in a repository of this name, which has at most 255."""
+"""A registry stores the card in a repository of this name, which has at most 255 characters."""
 
 _VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]{0,63}")
-"""Wider than semver: cards are read leniently, but a version without a number sorts nowhere."""
+"""Wider than semver, as cards are parsed leniently; a version without a number could not be sorted."""
 
 
 class Agent(Offering):
-    """An agent: a name, some skills, and whatever else its card should say.
+    """An agent: a name, skills, and further facts for its card.
 
-    ``skills`` declares skills that an overridden ``execute_skill`` runs; typed functions are added
-    with ``@agent.skill``. ``expose_resources`` are names or globs of resources that MCP clients may read,
-    such as ``profile``; ``logging`` = ``ctx.log`` lines reach MCP clients. Raises InvalidSettingError for
-    what no card can hold.
+    Add typed functions as skills with ``@agent.skill``; ``skills`` declares skills that an overridden
+    ``execute_skill`` runs. ``expose_resources`` are names or globs of resources that MCP clients may read,
+    such as ``profile``. With ``logging``, ``ctx.log`` lines are sent to MCP clients. Raises
+    InvalidSettingError for values that a card cannot contain.
     """
 
     def __init__(
@@ -100,14 +91,14 @@ class Agent(Offering):
 
     @property
     def skills(self) -> tuple[Skill, ...]:
-        """Every skill, private ones included, in the order of their declaration."""
+        """All skills, including private ones, in the order of their declaration."""
         return self.record().skills
 
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
         """The agent record, with ``url`` (the base of ``/execute``) as its endpoint.
 
-        ``with_facts`` lists the profile and the traits among the resources: doors offer them, while a
-        card that they would repeat does not.
+        ``with_facts`` adds the profile and the traits to the resources: endpoints offer them, but a card
+        does not list them, since they repeat it.
         """
         record = AgentRecord(
             name=self.name,
@@ -126,10 +117,10 @@ class Agent(Offering):
         return record if self._lists is None else self._lists.apply(record)
 
     def expose_by(self, lists: ExposureLists | None) -> None:
-        """Let the lists of an ``agent.json`` decide who sees what; None = as the code says."""
+        """Set visibility by the lists of an ``agent.json``; None = as set in the code."""
         self._lists = lists
         for kind in ("tools", "resources", "prompts"):
-            self._tell(kind)
+            self._notify(kind)
 
     def amend(
         self,
@@ -141,7 +132,7 @@ class Agent(Offering):
         scores: Mapping[str, float] | None = None,
         traits: Iterable[Trait] | None = None,
     ) -> None:
-        """Let what an ``agent.json`` says win over the Python object; None leaves a fact as it is."""
+        """Override facts of the Python object by those of an ``agent.json``; None keeps a fact."""
         if name is not None:
             self._name = _check_name(name)
         self.version = _check_version(version) or self.version
@@ -150,32 +141,38 @@ class Agent(Offering):
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None
                 self._facts[fact] = keep_as(value) if keep_as else value
-        self._tell("resources")
+        self._notify("resources")
 
     def replace_skills(self, skills: Iterable[Skill]) -> None:
-        """Exchange skills for amended ones of the same ids, such as with another visibility."""
+        """Replace skills by changed ones of the same ids, for example with another visibility.
+
+        Raises UnknownSkillError.
+        """
         for skill in skills:
             if skill.id not in self._skills:
                 raise UnknownSkillError(skill.id)
             self._skills[skill.id] = skill
-        self._tell("tools")
+        self._notify("tools")
 
     def declare(self, skill: Skill) -> None:
-        """Add a skill without a function; its schemas are checked now (SchemaRefusedError)."""
+        """Add a skill without a function.
+
+        Raises InvalidSettingError, and SchemaRefusedError for its schemas.
+        """
         if skill.id in self._skills:
             raise InvalidSettingError(
                 f"skill {skill.id}", f"{self.name} has it already", remedy="give one of them another id"
             )
         check_skill(skill)
         self._skills[skill.id] = skill
-        self._tell("tools")
+        self._notify("tools")
 
     def forget_skill(self, skill_id: str) -> None:
-        """Take a skill away again; raises UnknownSkillError."""
+        """Remove a skill; raises UnknownSkillError."""
         if self._skills.pop(skill_id, None) is None:
             raise UnknownSkillError(skill_id)
         self._functions.pop(skill_id, None)
-        self._tell("tools")
+        self._notify("tools")
 
     @overload
     def skill(self, id_: F, /) -> F: ...
@@ -205,7 +202,13 @@ class Agent(Offering):
     ) -> Callable[[F], F]: ...
 
     def skill(self, id_: Any = None, /, **options: Any) -> Any:
-        """Make a typed function a skill; the id is its name unless given, the docstring its description."""
+        """Make a typed function a skill.
+
+        The id defaults to the function's name, the description to its docstring. ``expose`` shows the skill
+        to MCP clients, ``private`` to this process only; by default agents of the mesh see it.
+        ``timeout_s`` limits each call in seconds. Raises InvalidSettingError, and SchemaRefusedError for an
+        unusable schema.
+        """
         if callable(id_):
             return self._add(id_, id_.__name__)
 
@@ -235,7 +238,9 @@ class Agent(Offering):
         signature = read_signature(function, skill_id)
         if timeout_s is not None and timeout_s <= 0:
             raise InvalidSettingError(
-                f"skill {skill_id}: timeout_s", f"{timeout_s} is no time", remedy="give seconds above 0"
+                f"skill {skill_id}: timeout_s",
+                f"{timeout_s} is not a positive number",
+                remedy="give seconds above 0",
             )
         self.declare(
             Skill(
@@ -257,9 +262,9 @@ class Agent(Offering):
         return function
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
-        """Run one skill on checked parameters; override it to run declared skills (P-14).
+        """Run one skill on validated parameters; override it to run declared skills.
 
-        ``current_context()`` gives the context of the running call.
+        ``current_context()`` returns the context of the running call.
         """
         found = self._functions.get(skill_id)
         if found is None:
@@ -270,12 +275,12 @@ class Agent(Offering):
             value = await function(**bound)
         else:
             value = await asyncio.to_thread(_run, function, bound)
-            if inspect.isawaitable(value):  # a decorator hid that the function is asynchronous
+            if inspect.isawaitable(value):  # a decorator hides that the function is asynchronous
                 value = await value
         return signature.encode(value)
 
     async def run(self, call: Call, context: Context, channel: Channel) -> Answer:
-        """Run one admitted call; the value is JSON (OutputInvalidError otherwise)."""
+        """Run one admitted call; raises OutputInvalidError for a result that is not JSON."""
         token = _current.set(context)
         try:
             pending = self.execute_skill(call.skill, call.arguments)
@@ -297,9 +302,10 @@ class Agent(Offering):
         channel: Channel | None = None,
         peers: Sequence[Agent] = (),
     ) -> Any:
-        """The value of one of its own skills, run in this process through the whole dispatch path.
+        """Call one of the agent's own skills in this process, through the whole dispatch path.
 
-        ``peers`` are agents that ``ctx.call`` may reach. Raises what the call failed with.
+        ``peers`` are the agents that ``ctx.call`` can call. Returns the value; raises the error of a failed
+        call.
         """
         outcome = await self.ask(skill_id, arguments, timeout_s=timeout_s, channel=channel, peers=peers)
         return outcome.get()
@@ -313,15 +319,15 @@ class Agent(Offering):
         channel: Channel | None = None,
         peers: Sequence[Agent] = (),
     ) -> Outcome:
-        """As ``call``, but the whole outcome: a failure is data."""
+        """As ``call``, but returns the whole outcome: a failure is data."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         call = Call(
             id=new_id(),
             skill=skill_id,
             arguments=dict(arguments or {}),
             principal=LOCAL,
-            door="in-process",
-            trace=fresh_trace(),
+            endpoint="in-process",
+            trace=new_trace(),
             agent=self.name,
             deadline=deadline,
         )
@@ -329,7 +335,7 @@ class Agent(Offering):
 
 
 def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run in a thread, whose future cannot carry every exception: on StopIteration it waits for ever."""
+    """Run a function in a thread, replacing exceptions that a future cannot carry, such as StopIteration."""
     try:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
@@ -339,7 +345,7 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _check_version(version: str | None) -> str | None:
     if version is not None and not _VERSION.fullmatch(version):
         raise InvalidSettingError(
-            "version", f"{version[:80]!r} is no version", remedy="begin with a number, such as 1.0.0"
+            "version", f"{version[:80]!r} is not a version", remedy="start with a number, such as 1.0.0"
         )
     return version
 
@@ -354,7 +360,7 @@ def _check_name(name: str) -> str:
     if not name or any(c.isspace() or c in "/@" for c in name):
         raise InvalidSettingError(
             "name",
-            f"{name!r} is no agent name",
+            f"{name!r} is not an agent name",
             remedy="use letters, digits, dots, dashes and underscores, such as plan-agent",
         )
     return name

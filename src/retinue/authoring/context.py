@@ -1,4 +1,4 @@
-"""What a running skill is given: the way back to its caller, and the way on to other agents."""
+"""The context of a running skill: its channel back to the caller, and calls to other agents."""
 
 from __future__ import annotations
 
@@ -12,69 +12,72 @@ from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import CallTimedOutError, GuardError, RetinueError, is_callers_time
 from retinue.mesh.channel import Channel, LogLevel, Root
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.guards import Departure, Passage
+from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 
-AGENT_DOOR = "agent"
-"""The door of calls that a skill makes itself; no caller from outside comes through it."""
+AGENT_ENDPOINT = "agent"
+"""The endpoint of calls that a skill makes; calls from outside never have it."""
+
+_AGENT_SCOPES = frozenset({"exposed", "mesh"})
+"""The scopes of an agent's own calls, whatever the scopes of its caller."""
 
 
 @dataclass(slots=True)
 class Context:
-    """One running call, seen from inside the skill; never part of the skill's schema."""
+    """The running call, as the skill sees it. A parameter of this type is not part of the skill's schema."""
 
     _call: Call
     _agent: str
     _agent_call_s: float
-    _passage: Passage
+    _admitted: AdmittedCall
     _channel: Channel
     _mesh: Calls
     _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
-    _given_up: bool = False
+    _cancelled: bool = False
     _failures: list[RetinueError] = field(default_factory=list)
 
     @property
     def trace(self) -> TraceContext:
-        """Where this call stands in its chain."""
-        return self._passage.trace
+        """The position of this call in its chain of calls."""
+        return self._admitted.trace
 
     @property
     def principal(self) -> Principal:
-        """Who calls."""
+        """The caller."""
         return self._call.principal
 
     @property
     def idempotency_key(self) -> str | None:
-        """The same for each repetition of one request; None when the caller gave none."""
+        """The idempotency key: equal for all repetitions of one request. None when the caller gave none."""
         return self._call.idempotency_key
 
     @property
     def deadline(self) -> float | None:
-        """When the caller stops waiting, in the event loop's time; None = the door's default."""
+        """When the caller stops waiting, as a time of the event loop; None = the endpoint's default."""
         return self._call.deadline
 
     @property
     def calls_left(self) -> int:
-        """How many further calls this one may still cause."""
-        return self._passage.budget.left
+        """How many further calls this call may cause."""
+        return self._admitted.budget.left
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has given up: worth a look in long loops of synchronous code.
+        """Whether the caller has cancelled the call.
 
-        Works in any thread: nothing else can stop a synchronous function.
+        Check it in long loops of synchronous code, which cannot be stopped otherwise. Works in any thread.
         """
-        return self._given_up or (self._task is not None and self._task.cancelling() > 0)
+        return self._cancelled or (self._task is not None and self._task.cancelling() > 0)
 
-    def give_up(self) -> None:
-        """Note that nobody waits any longer; the task itself forgets it once it has ended."""
-        self._given_up = True
+    def set_cancelled(self) -> None:
+        """Record that the call was cancelled; the task itself does not show it after it has ended."""
+        self._cancelled = True
 
     def comes_from_further_call(self, error: RetinueError) -> bool:
-        """Whether this is what a call made from here failed with, and not this skill's own error."""
+        """Whether a call made by this skill failed with this error, so that it is not the skill's own."""
         return any(error is one for one in self._failures)
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
-        """Tell the caller how far this is, 0 … 1 or None when unknown."""
+        """Report progress to the caller: 0 … 1, or None when unknown."""
         await self._channel.progress(fraction, message)
 
     async def log(
@@ -84,19 +87,19 @@ class Context:
         await self._channel.log(level, message, data)
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
-        """Ask the person behind the call; the answer fits ``schema``.
+        """Ask the person behind the call a question; the answer fits ``schema``.
 
-        Raises InputRequiredError where nobody can answer, and InputRefusedError (which is one) where
-        the person does not want to. ``key`` names the question, for clients that answer in advance.
+        ``key`` names the question, for clients that answer in a later request. Raises InputRequiredError
+        where the client cannot ask a person, and its subclass InputRefusedError where the person declines.
         """
         return await self._channel.elicit(message, schema, key=key)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
-        """What the caller's own model says to ``prompt``; raises InputRequiredError where there is none."""
+        """Ask the caller's own model; raises InputRequiredError where the client offers none."""
         return await self._channel.sample(prompt, max_tokens=max_tokens, key=key)
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
-        """The folders that the caller works in; raises InputRequiredError where it does not say."""
+        """The folders that the caller works in; raises InputRequiredError where it does not list them."""
         return await self._channel.roots(key=key)
 
     async def call(
@@ -108,9 +111,10 @@ class Context:
         version: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """The value of another agent's skill, found by its id; carries trace, deadline and budget.
+        """Call a skill of another agent, found by the skill's id, and return its value.
 
-        Raises what the call failed with (a RetinueError).
+        The call carries the trace, deadline and budget of this one. Raises the error of a failed call (a
+        RetinueError).
         """
         outcome = await self.ask(skill, arguments, agent=agent, version=version, timeout_s=timeout_s)
         return outcome.get()
@@ -124,7 +128,7 @@ class Context:
         version: str | None = None,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """As ``call``, but the whole outcome: a failure is data."""
+        """As ``call``, but returns the whole outcome: a failure is data."""
         loop_time = asyncio.get_running_loop().time()
         limit_s = self._agent_call_s if timeout_s is None else timeout_s
         setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.call"
@@ -135,27 +139,27 @@ class Context:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
         call_id = new_id()
         try:
-            departure = self._passage.outgoing(limit_s)
+            outgoing = self._admitted.further_call(limit_s)
         except GuardError as refused:
             return Outcome(call_id, skill, "refused", error=refused)
-        with departure:
+        with outgoing:
             call = Call(
                 id=call_id,
                 skill=skill,
                 arguments=dict(arguments or {}),
                 principal=Principal(self._agent, "agent", self._outgoing_scopes()),
-                door=AGENT_DOOR,
-                trace=departure.trace,
+                endpoint=AGENT_ENDPOINT,
+                trace=outgoing.trace,
                 agent=agent,
                 version_range=version,
                 deadline=loop_time + limit_s,
             )
             outcome = await self._mesh.dispatch(call, self._channel)
-            departure.told(outcome.calls_used)
+            outgoing.record_usage(outcome.calls_used)
         error = outcome.error
         if error is not None:
             if setting and is_callers_time(error):
-                # whoever was called knows only that its caller's time was over; here it has a name
+                # The called agent knows only that its caller's time ran out; here the limit has a name.
                 layer = f"ctx.call of {self._agent}"
                 error = CallTimedOutError(skill, limit_s, layer=layer, setting=setting)
                 outcome = replace(outcome, error=error)
@@ -163,7 +167,7 @@ class Context:
         return outcome
 
     def _outgoing_scopes(self) -> frozenset[str]:
-        # running code stays the right of whoever began the chain, however many agents lie between
+        # The scope to run code is that of the caller that began the chain, through all agents between.
         return _AGENT_SCOPES | (self.principal.scopes & {"runs_code"})
 
     async def relay(
@@ -174,35 +178,31 @@ class Context:
         agent: str | None = None,
         version: str | None = None,
     ) -> Outcome:
-        """Hand this very call on to another skill: the same caller, the same rights, no hop deeper."""
-        with self._passage.relay() as departure:
+        """Hand this call on to another skill, with the same caller, scopes and depth."""
+        with self._admitted.relay() as outgoing:
             call = replace(
                 self._call,
                 skill=skill,
                 arguments=dict(arguments),
                 agent=agent,
                 version_range=version,
-                trace=departure.trace,
+                trace=outgoing.trace,
             )
             outcome = await self._mesh.dispatch(call, self._channel)
-            departure.told(outcome.calls_used)
+            outgoing.record_usage(outcome.calls_used)
         return outcome
 
-    def entrust(self) -> Departure:
-        """Everything that this call may still cause, for work that goes on beside it (a run).
+    def entrust(self) -> OutgoingCall:
+        """The whole remaining budget of this call, for work that continues outside it (a run).
 
-        Used as a context, and told what was used, it gives back the rest; else nothing comes back.
+        Use it as a context manager: what is left of the budget is returned if ``record_usage`` was called.
         """
-        return self._passage.relay()
-
-
-_AGENT_SCOPES = frozenset({"exposed", "mesh"})
-"""What an agent sees of the mesh, whoever calls it."""
+        return self._admitted.relay()
 
 
 _current: ContextVar[Context] = ContextVar("retinue_context")
 
 
 def current_context() -> Context:
-    """The context of the skill that runs now, for an overridden ``execute_skill``; LookupError outside."""
+    """The context of the running skill, for an overridden ``execute_skill``; raises LookupError outside."""
     return _current.get()

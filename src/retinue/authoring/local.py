@@ -1,13 +1,14 @@
-"""Agents of this process as targets of the dispatch path."""
+"""Agents of this process as targets of the dispatch path, and as sources of reads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from retinue.authoring.context import AGENT_DOOR, Context
+from retinue.authoring.context import AGENT_ENDPOINT, Context
+from retinue.authoring.offering import Offering
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import (
     BusyError,
@@ -22,82 +23,65 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import AgentRecord, Listing, Skill
-from retinue.mesh.access import AgentView, is_seen
+from retinue.core.record import Candidate, Listing, Skill, is_visible
 from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.dispatch import Calls, Dispatcher, Lookup, TimeoutSettings
-from retinue.mesh.entry import Candidate
-from retinue.mesh.guards import Passage
-from retinue.mesh.outcomes import MemoryOutcomes, OutcomeCache
-from retinue.mesh.routing import select_candidates
-from retinue.mesh.visibility import is_visible
+from retinue.mesh.directory.routing import select_candidates
+from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.idempotency import OutcomeCache
+from retinue.mesh.permissions import AgentView, is_seen
+from retinue.mesh.reading import Read, Reader, ReadRequest
 
 LOCAL_SOURCE = "local"
 
-
-class LocalAgent(Protocol):
-    """What this room needs of an agent (``authoring.agent.Agent``)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def revision(self) -> int:
-        """Another number whenever the record is another one."""
-
-    def record(self, url: str | None = None) -> AgentRecord: ...
-
-    async def run(self, call: Call, context: Context, channel: Channel) -> Answer: ...
+PROPAGATED = (GuardError, BusyError, CallTimedOutError, CallCancelledError, InputRequiredError)
+"""Errors of a skill's own calls that its caller gets unchanged."""
 
 
 class LocalInvoker:
-    """Runs a skill of an agent of this process; ``ctx.call`` goes on through ``mesh``.
+    """Runs skills of agents of this process; their ``ctx.call`` goes through ``mesh``.
 
-    A call with an idempotency key that was run before gets its first outcome from ``outcomes``.
+    A repeated call with an idempotency key gets its first outcome from ``outcomes``.
     """
 
     def __init__(
         self,
-        agents: Mapping[str, LocalAgent],
+        agents: Mapping[str, Offering],
         mesh: Calls,
         timeouts: TimeoutSettings,
         outcomes: OutcomeCache | None = None,
     ) -> None:
         self._agents = agents
-        self._outcomes: OutcomeCache = outcomes or MemoryOutcomes()
+        self._outcomes = outcomes or OutcomeCache()
         self._mesh = mesh
         self._timeouts = timeouts
 
     async def invoke(
-        self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         agent = self._agents[listing.record.name]
-        passage.arrive(agent.name)
-        context = Context(call, agent.name, self._timeouts.agent_call_s, passage, channel, self._mesh)
+        admitted.set_agent(agent.name)
+        context = Context(call, agent.name, self._timeouts.agent_call_s, admitted, channel, self._mesh)
         try:
             if call.idempotency_key is None:
                 return await agent.run(call, context, channel)
             return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
-        except PASSED_ON:
+        except PROPAGATED:
             raise
         except RetinueError as error:
             if context.comes_from_further_call(error):
-                # or our caller would read "unknown skill" of a skill that it did not ask for
+                # Otherwise the caller would get, say, "unknown skill" for a skill that it did not call.
                 raise ExecutionFailedError.from_exception(error) from error
             raise
         except asyncio.CancelledError:
-            context.give_up()
+            context.set_cancelled()
             raise
 
 
-PASSED_ON = (GuardError, BusyError, CallTimedOutError, CallCancelledError, InputRequiredError)
-"""What a skill's own further call met and a caller should know as what it is."""
-
-
 class LocalLookup:
-    """Finds skills among the agents of this process; a hidden one is missing (SPEC 5, doubt 9)."""
+    """Finds skills among the agents of this process; a hidden skill is not found (SPEC 5, doubt 9)."""
 
-    def __init__(self, agents: Mapping[str, LocalAgent], url: str | None = None) -> None:
+    def __init__(self, agents: Mapping[str, Offering], url: str | None = None) -> None:
         self._agents = agents
         self._url = url
         self._read_agents()
@@ -108,14 +92,14 @@ class LocalLookup:
             name: Listing(record=agent.record(self._url), source=LOCAL_SOURCE, key=name, reachable=True)
             for name, agent in self._agents.items()
         }
-        # one pass now instead of a search at each call
+        # One pass now instead of a search at each call.
         self._by_skill: dict[str, list[tuple[Listing, Skill]]] = {}
         for listing in self._listings.values():
             for skill in listing.record.skills:
                 self._by_skill.setdefault(skill.id, []).append((listing, skill))
 
     def _current_revision(self) -> int:
-        # they only grow, so the sum is another one whenever any of them is
+        # Revisions only grow, so the sum changes whenever one of them does.
         revision = 0
         for agent in self._agents.values():
             revision += agent.revision
@@ -133,7 +117,7 @@ class LocalLookup:
         version_range: str | None = None,
         view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
-        """The listings that offer the skill to such a caller, in such a version."""
+        """The listings that offer the skill to such a caller, in a version of the range."""
         if self._revision != self._current_revision():
             self._read_agents()
         found = tuple(
@@ -141,7 +125,7 @@ class LocalLookup:
                 listing
                 for listing, skill in self._by_skill.get(skill_id, ())
                 if (agent is None or listing.record.name == agent)
-                and is_visible(skill, scopes)
+                and is_visible(skill.visibility, scopes)
                 and is_seen(view, listing.record.name)
             ]
         )
@@ -172,26 +156,26 @@ class LocalLookup:
     async def reread(self, listing: Candidate) -> Listing | None:
         return self._listings.get(listing.name)
 
-    def mark_reachable(self, listing: Candidate) -> None:
-        """Nothing to note: an agent of this process is where we are."""
-
-    def mark_degraded(self, listing: Candidate, reason: str) -> None:
-        """Nothing to note: there is no other one to prefer."""
-
-    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
-        """Nothing to note: an agent of this process is where we are."""
-
 
 class LocalFirst:
-    """A look-up that asks the agents of this process, then everybody else (a hub's view)."""
+    """A look-up that asks the agents of this process first, then ``others``; used by a hub.
 
-    def __init__(self, others: Lookup) -> None:
+    ``remote`` invokes what ``others`` finds.
+    """
+
+    def __init__(self, others: Lookup, remote: Invoker) -> None:
         self._local = LocalLookup({})
         self._others = others
+        self._local_invoker = self._remote = remote
 
-    def add(self, local: LocalLookup) -> None:
-        """Name the agents of this process, which are often made of what this look-up is part of."""
+    def add(self, local: LocalLookup, invoker: Invoker) -> None:
+        """Set the agents of this process, which are often created after this look-up."""
         self._local = local
+        self._local_invoker = invoker
+
+    def invoker_of(self, listing: Listing) -> Invoker:
+        """The invoker of a listing's skills."""
+        return self._local_invoker if listing.source == LOCAL_SOURCE else self._remote
 
     async def resolve_skill(
         self,
@@ -216,21 +200,12 @@ class LocalFirst:
     async def reread(self, listing: Candidate) -> Listing | None:
         return await self._of(listing).reread(listing)
 
-    def mark_reachable(self, listing: Candidate) -> None:
-        self._of(listing).mark_reachable(listing)
-
-    def mark_degraded(self, listing: Candidate, reason: str) -> None:
-        self._of(listing).mark_degraded(listing, reason)
-
-    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
-        self._of(listing).mark_unreachable(listing, error)
-
     def _of(self, listing: Candidate) -> Lookup:
-        return self._local if listing.source == LOCAL_SOURCE else self._others
+        return self._local if listing.id.source == LOCAL_SOURCE else self._others
 
 
 class NoMesh:
-    """The mesh of a process that has joined none: nobody offers anything."""
+    """The mesh of a process without one: no agent offers any skill."""
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         error = SkillNotOfferedError(call.skill)
@@ -238,9 +213,9 @@ class NoMesh:
 
 
 class OwnSkillsFirst:
-    """The mesh as an agent sees it: its own skills, private ones too, then everybody else's.
+    """The mesh as an agent sees it: its own skills, including private ones, then those of other agents.
 
-    A call that an agent merely relays keeps the rights of its caller, who sees no private skill.
+    A call that an agent only relays keeps the scopes of its caller, which do not include private skills.
     """
 
     def __init__(self, lookup: LocalLookup, own: Dispatcher, others: Calls) -> None:
@@ -250,7 +225,7 @@ class OwnSkillsFirst:
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         inside = call
-        if call.door == AGENT_DOOR:
+        if call.endpoint == AGENT_ENDPOINT:
             principal = replace(call.principal, scopes=call.principal.scopes | {"private"})
             inside = replace(call, principal=principal)
         if self._lookup.find(call.skill, inside.principal.scopes, call.agent, call.version_range):
@@ -258,10 +233,10 @@ class OwnSkillsFirst:
         return await self._others.dispatch(call, channel or NullChannel())
 
 
-def local_dispatcher(*agents: LocalAgent, mesh: Calls | None = None, **settings: Any) -> Dispatcher:
-    """A dispatcher over agents of this process; the first gives it its name.
+def local_dispatcher(*agents: Offering, mesh: Calls | None = None, **settings: Any) -> Dispatcher:
+    """A dispatcher of agents of this process; the first one is its default agent.
 
-    ``mesh`` takes what none of them offers; ``settings`` are further fields of Dispatcher.
+    ``mesh`` takes calls of skills that none of them offers; ``settings`` are further fields of Dispatcher.
     """
     named = {agent.name: agent for agent in agents}
     lookup = LocalLookup(named, settings.pop("url", None))
@@ -270,3 +245,35 @@ def local_dispatcher(*agents: LocalAgent, mesh: Calls | None = None, **settings:
     own_first = OwnSkillsFirst(lookup, dispatcher, mesh or NoMesh())
     invoker = LocalInvoker(named, own_first, timeouts)
     return dispatcher
+
+
+class LocalReads:
+    """Reads resources and prompts of one agent; their ``ctx.call`` goes through ``mesh``."""
+
+    def __init__(self, agent: Offering, mesh: Calls, timeouts: TimeoutSettings) -> None:
+        self._agent = agent
+        self._mesh = mesh
+        self._timeouts = timeouts
+
+    async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
+        context = Context(call, self._agent.name, self._timeouts.agent_call_s, admitted, channel, self._mesh)
+        try:
+            return await self._agent.read(request, context)
+        except PROPAGATED:
+            raise
+        except RetinueError as error:
+            if context.comes_from_further_call(error):
+                raise ExecutionFailedError.from_exception(error) from error
+            raise
+
+
+def local_reader(agent: Offering, dispatcher: Dispatcher, mesh: Calls | None = None) -> Reader:
+    """The reader of ``agent``, with the admission and access lists of its ``dispatcher``."""
+    own_first = OwnSkillsFirst(LocalLookup({agent.name: agent}), dispatcher, mesh or NoMesh())
+    return Reader(
+        agent=agent.name,
+        source=LocalReads(agent, own_first, dispatcher.timeouts),
+        admission=dispatcher.admission,
+        access=dispatcher.access,
+        timeout_s=dispatcher.timeouts.endpoint_s,
+    )

@@ -1,4 +1,4 @@
-"""The side of an agent that is read rather than called: resources, prompts, and completion."""
+"""The part of an agent that is read rather than called: resources, prompts and completions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,39 @@ from typing import Any, TypeVar, overload
 
 from retinue.authoring.context import Context
 from retinue.authoring.readables import Readables
+from retinue.core.call import Answer, Call
 from retinue.core.errors import InvalidSettingError, UnknownResourceError
 from retinue.core.record import AgentRecord, Resource, Visibility
-from retinue.mesh.changes import Change, ChangeKind, Changes
-from retinue.mesh.reading import Read, ReadRequest
+from retinue.mesh.channel import Channel
+from retinue.mesh.reading import Change, ChangeKind, Changes, Read, ReadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Offering(ABC):
-    """What ``Agent`` adds its skills to; ``changes`` tells whoever keeps lists of it."""
+    """The base of ``Agent``: its resources, prompts and completions, and what running it in a process takes.
+
+    ``changes`` notifies observers of lists that changed.
+    """
 
     def __init__(self) -> None:
         self.changes = Changes()
         self.revision = 0
-        """Another number whenever the record is another one."""
+        """Changes whenever the record changes."""
         self._readables = Readables()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The agent's name."""
+
+    @abstractmethod
+    async def run(self, call: Call, context: Context, channel: Channel) -> Answer:
+        """Run one admitted call of a skill."""
 
     @abstractmethod
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
-        """The agent record; `Agent` has it."""
+        """The agent record; see `Agent.record`."""
 
     def resource(
         self,
@@ -42,10 +55,10 @@ class Offering(ABC):
         private: bool = False,
         live: bool = False,
     ) -> Callable[[F], F]:
-        """Make a function what is read under ``uri``; variables ``{name}`` of it are its parameters.
+        """Make a function the reader of a resource; variables ``{name}`` of ``uri`` are its parameters.
 
-        It returns text, bytes, parts, or a value that is then JSON. ``live`` = readers may subscribe, and
-        are told by ``resource_changed``. Raises InvalidSettingError.
+        The function returns text, bytes, parts, or a JSON value. With ``live``, readers can subscribe and are
+        notified by ``resource_changed``. Raises InvalidSettingError.
         """
 
         def decorate(function: F) -> F:
@@ -61,21 +74,21 @@ class Offering(ABC):
                     live=live,
                 ),
             )
-            self._tell("resources")
+            self._notify("resources")
             return function
 
         return decorate
 
     def resource_changed(self, uri: str) -> None:
-        """Tell those who subscribed that this resource reads otherwise now; may be called in any thread."""
+        """Notify subscribers that the content of this resource changed; may be called in any thread."""
         found = self._readables.find_resource(uri)
         if found is None:
             raise UnknownResourceError(uri)
         if not found.live:
             raise InvalidSettingError(
-                f"resource {uri}", "nobody can subscribe to it", remedy="declare it with live=True"
+                f"resource {uri}", "it has no subscriptions", remedy="declare it with live=True"
             )
-        self.changes.tell(Change("resource", uri))
+        self.changes.notify(Change("resource", uri))
 
     @overload
     def prompt(self, name: F, /) -> F: ...
@@ -95,7 +108,7 @@ class Offering(ABC):
     def prompt(self, name: Any = None, /, **options: Any) -> Any:
         """Make a function a prompt; its parameters are the prompt's arguments.
 
-        It returns a text, a part, a message, or a list of these. Raises InvalidSettingError.
+        The function returns a text, a part, a message, or a list of these. Raises InvalidSettingError.
         """
         if callable(name):
             return self._add_prompt(name, name.__name__)
@@ -122,17 +135,19 @@ class Offering(ABC):
             title=title,
             description=describe(function, description),
         )
-        self._tell("prompts")
+        self._notify("prompts")
         return function
 
     def forget_prompt(self, name: str) -> None:
-        """Take a prompt away again; raises UnknownPromptError."""
+        """Remove a prompt; raises UnknownPromptError."""
         self._readables.forget_prompt(name)
-        self._tell("prompts")
+        self._notify("prompts")
 
     def completes(self, owner: str, argument: str) -> Callable[[F], F]:
-        """Make a function the one that gives values for an argument of a prompt (its name) or template
-        (its uri): it takes ``value``, what was typed, and what it needs of the other arguments."""
+        """Make a function the completer for an argument of a prompt (by name) or template (by URI).
+
+        The function takes ``value``, the text typed so far, and any of the other arguments.
+        """
 
         def decorate(function: F) -> F:
             self._readables.add_completer(function, owner, argument)
@@ -141,19 +156,19 @@ class Offering(ABC):
         return decorate
 
     async def read(self, request: ReadRequest, context: Context) -> Read:
-        """Read what this principal may see; raises UnknownResourceError or UnknownPromptError."""
+        """Read what the principal may see; raises UnknownResourceError or UnknownPromptError."""
         return await self._readables.read(request, self.record(with_facts=True), context)
 
-    def _tell(self, kind: ChangeKind) -> None:
+    def _notify(self, kind: ChangeKind) -> None:
         self.revision += 1
-        self.changes.tell(Change(kind))
+        self.changes.notify(Change(kind))
 
 
 def visibility_of(expose: bool, private: bool) -> Visibility:
-    """What the two flags of a decorator come to."""
+    """The visibility that the two flags of a decorator mean."""
     return "private" if private else "exposed" if expose else "mesh"
 
 
 def describe(function: Callable[..., Any], given: str | None) -> str:
-    """The given description, else the function's docstring."""
+    """The given description, otherwise the function's docstring."""
     return inspect.getdoc(function) or "" if given is None else given

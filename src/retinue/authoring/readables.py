@@ -1,4 +1,7 @@
-"""What an agent lets itself be asked to read: resources, prompts, and values for their arguments."""
+"""What an agent offers for reading: resources, prompts, and completions of their arguments.
+
+Its profile and its plain traits are resources as well (DESIGN 2, renderings).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
-from retinue.authoring.answers import as_parts, has_parts
 from retinue.authoring.context import Context
-from retinue.authoring.encoding import encode_result
-from retinue.authoring.facts import read_fact
+from retinue.authoring.results import as_parts, encode_result, has_parts
 from retinue.authoring.signatures import Signature, read_signature
+from retinue.cards.pallet_card import render_card
 from retinue.core.call import Part
 from retinue.core.errors import (
     InvalidSettingError,
@@ -23,15 +26,59 @@ from retinue.core.errors import (
     UnknownPromptError,
     UnknownResourceError,
 )
-from retinue.core.record import AgentRecord, Prompt, PromptArgument, Resource
+from retinue.core.record import AgentRecord, Prompt, PromptArgument, Resource, is_visible
+from retinue.core.uri_template import UriTemplate, UriTemplateError, is_template, parse_template
 from retinue.mesh.reading import Completion, Message, PromptText, Read, ReadRequest
-from retinue.mesh.visibility import is_visible
-from retinue.protocols.mcp.uris import UriTemplate, UriTemplateError, is_template, parse_template
+
+PROFILE = "profile"
+"""Name of the resource with the agent's whole card; its URI is ``agent:<name>``."""
+
+
+MAX_CHOICES = 1000
+"""Maximum number of completions from an enumeration."""
 
 Function = Callable[..., Any]
 
-MAX_CHOICES = 1000
-"""Values of an enumeration that are offered as completions."""
+_JSON = "application/json"
+
+
+def list_facts(record: AgentRecord) -> tuple[Resource, ...]:
+    """The standard resources of an agent; visible to the mesh unless its lists expose them."""
+    profile = Resource(
+        profile_uri(record), PROFILE, _JSON, "mesh", description=f"What {record.name} is and can do"
+    )
+    traits = (
+        Resource(
+            _trait_uri(record, one.name), f"trait:{one.name}", _JSON, "mesh", description=one.description
+        )
+        for one in record.traits
+        if one.skill_id is None
+    )
+    return (profile, *traits)
+
+
+def read_fact(record: AgentRecord, uri: str, scopes: frozenset[str]) -> tuple[Part, ...] | None:
+    """The content of a standard resource for a reader with these scopes; None for any other URI."""
+    if uri == profile_uri(record):
+        return (_as_json(uri, render_card(record, scopes=scopes)),)
+    for trait in record.traits:
+        if trait.skill_id is None and uri == _trait_uri(record, trait.name):
+            said = {"name": trait.name, "description": trait.description, "type": trait.type}
+            return (_as_json(uri, {**said, "value": trait.value}),)
+    return None
+
+
+def profile_uri(record: AgentRecord) -> str:
+    """The URI of an agent's profile."""
+    return f"agent:{quote(record.name)}"
+
+
+def _trait_uri(record: AgentRecord, trait: str) -> str:
+    return f"{profile_uri(record)}/traits/{quote(trait, safe='')}"
+
+
+def _as_json(uri: str, value: object) -> Part:
+    return Part.resource(uri, orjson.dumps(value).decode(), _JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +89,7 @@ class _Readable:
 
 
 class Readables:
-    """The resources and prompts of one agent, with the functions behind them."""
+    """The resources, prompts and completers of one agent, with their functions."""
 
     def __init__(self) -> None:
         self._resources: dict[str, tuple[Resource, _Readable]] = {}
@@ -58,25 +105,25 @@ class Readables:
         return tuple(prompt for prompt, _ in self._prompts.values())
 
     def add_resource(self, function: Function, resource: Resource) -> None:
-        """Add a resource or template; raises InvalidSettingError for what cannot be read."""
+        """Add a resource or template; raises InvalidSettingError."""
         where = f"resource {resource.uri}"
-        _refuse_twice(where, resource.uri in self._resources)
+        _check_new(where, resource.uri in self._resources)
         signature = read_signature(function, where, reads_result=False)
         template = None
         if is_template(resource.uri):
             try:
                 template = parse_template(resource.uri)
             except UriTemplateError as error:
-                raise InvalidSettingError(where, str(error), remedy="mend the template") from error
+                raise InvalidSettingError(where, str(error), remedy="fix the template") from error
         elif ":" not in resource.uri:
-            raise InvalidSettingError(where, "it is no uri", remedy="write a scheme, such as notes://today")
+            raise InvalidSettingError(where, "not a URI", remedy="start with a scheme, such as notes://today")
         _check_parameters(where, signature, template.names if template else ())
         self._resources[resource.uri] = (resource, _Readable(function, signature, template))
 
     def add_prompt(self, function: Function, name: str, **facts: Any) -> None:
         """Add a prompt; its arguments are the function's parameters."""
         where = f"prompt {name}"
-        _refuse_twice(where, name in self._prompts)
+        _check_new(where, name in self._prompts)
         signature = read_signature(function, where, reads_result=False)
         required = signature.input_schema.get("required", ())
         properties: Mapping[str, Any] = signature.input_schema.get("properties", {})
@@ -87,13 +134,13 @@ class Readables:
         self._prompts[name] = (Prompt(name, arguments, **facts), _Readable(function, signature))
 
     def forget_prompt(self, name: str) -> None:
-        """Take a prompt away, with what completes its arguments; raises UnknownPromptError."""
+        """Remove a prompt and its completers; raises UnknownPromptError."""
         if self._prompts.pop(name, None) is None:
             raise UnknownPromptError(name)
         self._completers = {key: one for key, one in self._completers.items() if key[0] != name}
 
     def add_completer(self, function: Function, owner: str, argument: str) -> None:
-        """Add what gives values for one argument of a prompt (its name) or template (its uri)."""
+        """Add a completer for one argument of a prompt (by name) or template (by URI)."""
         where = f"completion of {argument} of {owner}"
         _, readable = self._prompts.get(owner) or self._resources.get(owner) or (None, None)
         known = readable.signature.input_schema.get("properties", {}) if readable else {}
@@ -101,19 +148,19 @@ class Readables:
             raise InvalidSettingError(
                 where, "there is no such argument", remedy="define the prompt or template above it"
             )
-        _refuse_twice(where, (owner, argument) in self._completers)
+        _check_new(where, (owner, argument) in self._completers)
         signature = read_signature(function, where, reads_result=False)
         self._completers[owner, argument] = _Readable(function, signature)
 
     def find_resource(self, uri: str) -> Resource | None:
-        """The resource of this uri, or the first template that it fits."""
+        """The resource with this URI, or the first template that matches it."""
         found = self._find_resource(uri)
         return None if found is None else found[0]
 
     async def read(self, request: ReadRequest, record: AgentRecord, context: Context) -> Read:
-        """Read what ``record`` shows to this principal; what is hidden is refused as what is missing.
+        """Read what ``record`` shows to the principal; what is hidden does not exist for it.
 
-        Raises UnknownResourceError, UnknownPromptError, InvalidParametersError.
+        Raises UnknownResourceError, UnknownPromptError or InvalidParametersError.
         """
         scopes = request.principal.scopes
         if request.kind == "resource":
@@ -126,7 +173,7 @@ class Readables:
         self, uri: str, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> tuple[Part, ...]:
         found = self._find_resource(uri)
-        shown = {one.uri for one in record.resources if is_visible(one, scopes)}
+        shown = {one.uri for one in record.resources if is_visible(one.visibility, scopes)}
         if found is None:
             fact = read_fact(record, uri, scopes) if uri in shown else None
             if fact is None:
@@ -150,7 +197,7 @@ class Readables:
     async def _complete(
         self, request: ReadRequest, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> Completion:
-        """Values for one argument: from its completer, else from the enumeration that it declares."""
+        """Values for one argument: from its completer, otherwise from its declared enumeration."""
         _, readable = self._prompts.get(request.name) or self._resources.get(request.name) or (None, None)
         if readable is None or request.name not in _list_shown(record, scopes):
             is_uri = "/" in request.name or ":" in request.name
@@ -175,9 +222,9 @@ class Readables:
 
 
 def _list_shown(record: AgentRecord, scopes: frozenset[str]) -> set[str]:
-    """Names of prompts and uris of resources that are visible."""
-    prompts = {one.name for one in record.prompts if is_visible(one, scopes)}
-    return prompts | {one.uri for one in record.resources if is_visible(one, scopes)}
+    """The names of visible prompts and the URIs of visible resources."""
+    prompts = {one.name for one in record.prompts if is_visible(one.visibility, scopes)}
+    return prompts | {one.uri for one in record.resources if is_visible(one.visibility, scopes)}
 
 
 async def _run(readable: _Readable, arguments: Mapping[str, Any], context: Context) -> Any:
@@ -189,7 +236,7 @@ async def _run(readable: _Readable, arguments: Mapping[str, Any], context: Conte
 
 
 def _as_contents(uri: str, mime: str, value: Any) -> tuple[Part, ...]:
-    """Text and bytes as they are, parts as they are, anything else as JSON."""
+    """Text, bytes and parts unchanged, anything else as JSON."""
     if has_parts(value):
         return as_parts(value)
     if isinstance(value, str | bytes):
@@ -198,7 +245,7 @@ def _as_contents(uri: str, mime: str, value: Any) -> tuple[Part, ...]:
 
 
 def _as_messages(name: str, value: Any) -> tuple[Message, ...]:
-    """A text, a part, a message or a list of these; what is no message is the user's."""
+    """A text, a part, a message or a list of these; texts and parts become messages of the user."""
     several: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
     messages = []
     for one in several:
@@ -207,13 +254,13 @@ def _as_messages(name: str, value: Any) -> tuple[Message, ...]:
         elif isinstance(one, str | Part):
             messages.append(Message("user", one if isinstance(one, Part) else Part.text(one)))
         else:
-            problem = f"no message: {type(one).__name__}; return texts, parts or messages"
+            problem = f"not a message: {type(one).__name__}; return texts, parts or messages"
             raise OutputInvalidError(f"prompt {name}", [Problem("", problem)])
     return tuple(messages)
 
 
 def _list_choices(signature: Signature, argument: str) -> tuple[str, ...]:
-    """The values that a parameter of a Literal or Enum type may have."""
+    """The values of a parameter of a Literal or Enum type."""
     schema = signature.input_schema
     wanted: Any = schema.get("properties", {}).get(argument, {})
     if "$ref" in wanted:
@@ -223,7 +270,7 @@ def _list_choices(signature: Signature, argument: str) -> tuple[str, ...]:
 
 
 def _check_parameters(where: str, signature: Signature, names: tuple[str, ...]) -> None:
-    """A template's variables are the function's parameters, all of them and no other required one."""
+    """Check that the template's variables are parameters, and include all required ones."""
     known = signature.input_schema.get("properties", {})
     missing = [name for name in names if name not in known]
     spare = [name for name in signature.input_schema.get("required", ()) if name not in names]
@@ -232,6 +279,6 @@ def _check_parameters(where: str, signature: Signature, names: tuple[str, ...]) 
         raise InvalidSettingError(where, problem, remedy="name the parameters as the uri's variables")
 
 
-def _refuse_twice(where: str, known: bool) -> None:
+def _check_new(where: str, known: bool) -> None:
     if known:
         raise InvalidSettingError(where, "there is one already", remedy="give one of them another name")

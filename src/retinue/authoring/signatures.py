@@ -1,4 +1,4 @@
-"""A typed function read once: its JSON Schemas, and the way from JSON arguments to a JSON result."""
+"""Typed functions: their JSON Schemas, and calls with JSON arguments and results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from pydantic import (
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from retinue.authoring.answers import gives_parts, has_parts
 from retinue.authoring.context import Context
-from retinue.authoring.encoding import encode_result
+from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
 
 
 class _PlainSchema(GenerateJsonSchema):
-    """Leaves out the titles that pydantic makes of names: they say nothing and bloat every card."""
+    """Omits the titles that pydantic makes from names, which add nothing to a card but size."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -52,7 +51,7 @@ class _OpenArguments(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How one function is called with JSON; made by `read_signature`."""
+    """How to call one function with JSON; made by `read_signature`."""
 
     where: str
     arguments: type[BaseModel]
@@ -82,7 +81,7 @@ class Signature:
         return bound
 
     def encode(self, value: Any) -> Any:
-        """The result as a JSON value, or content parts as they are; raises OutputInvalidError."""
+        """The result as a JSON value; content parts are unchanged. Raises OutputInvalidError."""
         if has_parts(value):
             return value
         return encode_result(self.where, value, self.result)
@@ -93,9 +92,9 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 
 
 def read_signature(function: Callable[..., Any], where: str, *, reads_result: bool = True) -> Signature:
-    """Read a skill function; raises InvalidSettingError for parameters that JSON cannot carry.
+    """The signature of a function; raises InvalidSettingError for parameters that JSON cannot represent.
 
-    Without ``reads_result`` what it returns is left alone, being no JSON value of a declared type.
+    Without ``reads_result`` the return annotation is ignored, for functions whose result is not JSON.
     """
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -121,7 +120,7 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             )
         else:
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            # a field may not start with "_" nor shadow a model's attribute: the wire keeps the true name
+            # A field must not start with "_" or shadow an attribute of the model; the alias is the real name.
             field = f"p_{parameter.name}"
             names[field] = parameter.name
             parameters[field] = (annotation, _field(default, parameter.name))
@@ -138,7 +137,7 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
         )
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise InvalidSettingError(
-            f"skill {where}", str(error).splitlines()[0], remedy="use types that JSON can carry"
+            f"skill {where}", str(error).splitlines()[0], remedy="use types that JSON can represent"
         ) from error
     return Signature(
         where=where,
@@ -164,6 +163,6 @@ def _render(
     make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"], class_name: str
 ) -> dict[str, Any]:
     schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode), class_name)
-    # the order in which people write a schema; pydantic sorts its keys
+    # The order in which people write a schema; pydantic sorts its keys.
     first = [k for k in ("type", "properties", "required") if k in schema]
     return {k: schema[k] for k in (*first, *(k for k in schema if k not in first))}

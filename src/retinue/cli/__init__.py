@@ -1,1 +1,1 @@
-"""The command line: a static table of commands, each imported when it is asked for (``program``)."""
+"""The command line: `program` holds a static table of commands, each imported when it is used."""

@@ -1,4 +1,4 @@
-"""``retinue agents`` and ``retinue show``: who is in the mesh."""
+"""``retinue agents`` and ``retinue show``: list and show the agents of the mesh."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 def agents(text: str, as_json: bool) -> None:
     """List the agents.
 
-    Every agent of the registries, whether it answers, and since when and why it does not. TEXT are words
-    of what is wanted: then only agents that fit, the best first.
+    Shows each agent of the registries, whether it is available, and if not, since when and why. With TEXT,
+    a description in words, only matching agents, the best first.
     """
     reply = run_command(_list_agents(text))
     if as_json:
@@ -34,29 +34,29 @@ def agents(text: str, as_json: bool) -> None:
         print_table(
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
             [
-                (row["name"], row.get("version"), _say_status(row), row.get("skills"), row.get("url"))
+                (row["name"], row.get("version"), _render_status(row), row.get("skills"), row.get("url"))
                 for row in rows
             ],
         )
     else:
-        note(f"no agent fits {text!r}; see all: retinue agents" if text else _NO_AGENTS)
+        note(f"no agent matches {text!r}; list all: retinue agents" if text else _NO_AGENTS)
     for row in rows:
         if row.get("last_error"):
-            warn(f"{row['name']} {_say_status(row)}: {row['last_error']}")
+            warn(f"{row['name']} {_render_status(row)}: {row['last_error']}")
     warn_missing(reply)
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_agent)
-@click.option("--markdown", is_flag=True, help="Print a document in Markdown, made from the card.")
+@click.option("--markdown", is_flag=True, help="Print the card as a Markdown document.")
 @json_option
 def show(name: str, markdown: bool, as_json: bool) -> None:
     """Show one agent and its skills.
 
-    NAME is the agent's, or name@source where several registries know one of that name.
+    NAME is the agent's name, or name@source if several registries list that name.
     """
     if markdown and as_json:
-        raise click.UsageError("--markdown and --json exclude each other.")
+        raise click.UsageError("--markdown and --json cannot be combined.")
     reply = run_command(_ask("show_agent", {"name": name}))
     if as_json:
         print_json(reply)
@@ -68,7 +68,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
     heading = paint(clean(f"{card['name']} {card.get('version') or ''}"), bold=True)
     click.echo(heading + (f"  {clean(card['description'])}" if card.get("description") else ""))
     facts = {
-        "status": _say_status(listing),
+        "status": _render_status(listing),
         "url": card.get("url"),
         "published": listing.get("reference"),
         "source": listing.get("source"),
@@ -86,8 +86,8 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
             [
                 (
                     skill["id"],
-                    say_fields(skill.get("input_schema")),
-                    say_fields(skill.get("output_schema")),
+                    render_fields(skill.get("input_schema")),
+                    render_fields(skill.get("output_schema")),
                     skill.get("description"),
                 )
                 for skill in card["skills"]
@@ -96,14 +96,14 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
 
 
 def _render_document(name: str, card: Mapping[str, Any]) -> str:
-    from retinue.protocols.card_document import render_document
-    from retinue.protocols.pallet_card import encode_card, parse_card
+    from retinue.cards.markdown_card import render_document
+    from retinue.cards.pallet_card import encode_card, parse_card
 
     return render_document(parse_card(encode_card(card), reference=name))
 
 
-def say_fields(schema: Any) -> str:
-    """The fields of an object schema, optional ones with ``?``; else its type; "" for none."""
+def render_fields(schema: Any) -> str:
+    """The fields of an object schema, optional ones with ``?``; otherwise the type; "" if unknown."""
     if not isinstance(schema, Mapping):
         return ""
     fields = schema.get("properties")
@@ -115,7 +115,7 @@ def say_fields(schema: Any) -> str:
 
 
 async def _list_agents(text: str) -> dict[str, Any]:
-    """The reply of ``list_agents``, all of its pages in one."""
+    """Return the reply of ``list_agents`` with all pages joined."""
     rows: list[Any] = []
     wanted = {"query": text} if text.strip() else {}
     async with open_session().client() as client:
@@ -132,7 +132,7 @@ async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
         return await client.get(skill, arguments)
 
 
-def _say_status(row: Mapping[str, Any]) -> str:
+def _render_status(row: Mapping[str, Any]) -> str:
     status = str(row.get("status") or "unknown")
     if status in {"unavailable", "degraded"} and row.get("since"):
         return f"{status} since {row['since']}"

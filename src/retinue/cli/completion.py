@@ -1,7 +1,7 @@
-"""``retinue completion``, and the names that complete arguments: agents and skills of this state.
+"""``retinue completion``, and the completion of agent names and skill ids.
 
-Names come from the registry in the state folder alone: pressing Tab must neither wait for a network
-nor start anything.
+Names are read from the registry in the state folder only: pressing Tab must not wait for the network or start
+a process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def completion(shell: str) -> None:
 
 
 def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The names of agents that begin so."""
+    """The names of agents that start with ``incomplete``."""
     return _complete(incomplete, ((card["name"], card.get("description")) for card in _read_cards()))
 
 
 def complete_skill(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The ids of skills that begin so."""
+    """The ids of skills that start with ``incomplete``."""
     skills = (skill for card in _read_cards() for skill in card.get("skills") or ())
     return _complete(
         incomplete,
@@ -63,15 +63,15 @@ def _complete(incomplete: str, names: Iterator[tuple[Any, Any]]) -> list[Complet
 
 
 def _read_cards() -> Iterator[dict[str, Any]]:
-    """The cards in the state folder's registry; what cannot be read completes nothing."""
+    """The cards in the state folder's registry; unreadable ones are skipped."""
     import asyncio
 
     import orjson
 
     from retinue.cli.session import find_state
     from retinue.core.errors import RetinueError
-    from retinue.drivers.layout import LayoutRegistry
-    from retinue.protocols.oci.reference import Reference
+    from retinue.oci.codec.reference import Reference
+    from retinue.oci.layout.folder_registry import LayoutRegistry
 
     registry = LayoutRegistry(find_state().registry)
 

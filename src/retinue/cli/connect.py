@@ -1,4 +1,4 @@
-"""``retinue connect``: an MCP client of this person gets to know the hub of this state."""
+"""``retinue connect``: add the hub of this state to an MCP client's configuration."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session
 
 if TYPE_CHECKING:
-    from retinue.apps.connecting import Hub
+    from retinue.runtime.commands.connect import Hub
 
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
 
 @click.command()
 @click.argument("client", type=click.Choice(NAMES), required=False, metavar="CLIENT")
-@click.option("--list", "only_list", is_flag=True, help="Show the clients that are on this machine.")
-@click.option("--print", "only_print", is_flag=True, help="Print what would be written, and write nothing.")
-@click.option("--stdio", is_flag=True, help="Let the client start retinue mcp, which finds the hub.")
-@click.option("--remove", is_flag=True, help="Take the entry out again.")
-@click.option("--url", metavar="URL", help="The hub's url; else that of the hub of this state.")
+@click.option("--list", "only_list", is_flag=True, help="List the clients found on this machine.")
+@click.option("--print", "only_print", is_flag=True, help="Print the change without writing it.")
+@click.option("--stdio", is_flag=True, help="Let the client start retinue mcp, which connects to the hub.")
+@click.option("--remove", is_flag=True, help="Remove the entry.")
+@click.option("--url", metavar="URL", help="URL of the hub; default: the hub of this state.")
 @click.option(
-    "--name", metavar="NAME", default="retinue", show_default=True, help="What the client calls the hub."
+    "--name", metavar="NAME", default="retinue", show_default=True, help="Name of the entry in the client."
 )
 @json_option
 def connect(
@@ -39,23 +39,23 @@ def connect(
 ) -> None:
     """Connect an MCP client to the hub.
 
-    CLIENT is claude, claude-desktop, cursor, vscode, gemini, codex or zed. The hub is written into the
-    client's own configuration, once; everything else in it stays as it is, and a backup is kept beside.
+    CLIENT is claude, claude-desktop, cursor, vscode, gemini, codex or zed. The hub is added to the
+    client's configuration file. The rest of the file is left as it is, and a backup is kept next to it.
     """
     from retinue.core.errors import InvalidSettingError
 
     if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
         raise InvalidSettingError(
             "--name",
-            f"{name[:80]!r} is no name that every client takes",
+            f"{name[:80]!r} is not a name that every client accepts",
             remedy="use letters, digits, - and _",
         )
     if only_list:
         _list(name, as_json)
     elif client is None:
-        raise click.UsageError("CLIENT is missing; see them: retinue connect --list")
+        raise click.UsageError("CLIENT is missing; list clients: retinue connect --list")
     elif as_json:
-        raise click.UsageError("--json goes with --list")
+        raise click.UsageError("--json requires --list")
     elif remove:
         _remove(client, name)
     else:
@@ -63,7 +63,7 @@ def connect(
 
 
 def _list(name: str, as_json: bool) -> None:
-    from retinue.apps.connecting import list_clients
+    from retinue.runtime.commands.connect import list_clients
 
     rows = [(seen.client.name, seen.client.title, seen.status, str(seen.file)) for seen in list_clients(name)]
     if as_json:
@@ -74,8 +74,8 @@ def _list(name: str, as_json: bool) -> None:
 
 
 def _remove(client_name: str, name: str) -> None:
-    from retinue.apps.connecting import disconnect, find_config
-    from retinue.protocols.client_configs.clients import get_client
+    from retinue.mcp.client_configs.clients import get_client
+    from retinue.runtime.commands.connect import disconnect, find_config
 
     client = get_client(client_name)
     file = find_config(client)
@@ -83,13 +83,14 @@ def _remove(client_name: str, name: str) -> None:
     if not changed.changed:
         click.echo(f"{client.title} has no entry {name!r}; nothing was changed: {clean(file)}")
         return
-    click.echo(f"{client.title} no longer knows {name!r}: {clean(file)}")
+    click.echo(f"removed {name!r} from {client.title}: {clean(file)}")
     if changed.backup:
-        note(f"as it was: {changed.backup}")
+        note(f"backup: {changed.backup}")
 
 
 def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_print: bool) -> None:
-    from retinue.apps.connecting import (
+    from retinue.mcp.client_configs.clients import get_client
+    from retinue.runtime.commands.connect import (
         connect,
         find_config,
         find_hub,
@@ -98,45 +99,44 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
         keep_token,
         render_entry,
     )
-    from retinue.protocols.client_configs.clients import get_client
 
     client = get_client(client_name)
     stdio = stdio or client.url_key is None
     if stdio and url is not None:
-        raise click.UsageError("--url is for clients that connect by url; retinue mcp finds the hub itself")
+        raise click.UsageError("--url is for clients that connect by URL; retinue mcp finds the hub itself")
     session = open_session()
     hub = None if stdio else find_hub(session.settings, session.state, url)
     entry, file = render_entry(client, session.state, hub), find_config(client)
     if only_print:
         click.echo(client.write_entry("", name, entry, ""), nl=False)
-        note(f"this belongs into {file}")
+        note(f"add this to {file}")
         if has_token(entry):
-            warn("it holds the token of this state: whoever reads it can use the hub")
+            warn("the entry contains the token of this state, which gives access to the hub; keep it secret")
         return
     if hub is not None and not hub.own:
         entry = keep_token(client, file, name, entry, session.state)
     seen = is_seen(client, file)
     changed = connect(client, file, name, entry)
-    way = hub.url if hub else " ".join([entry["command"], *entry["args"]])
+    address = hub.url if hub else " ".join([entry["command"], *entry["args"]])
     if changed.changed:
-        click.echo(f"{client.title} knows {name!r} now ({clean(way)}): {clean(file)}")
+        click.echo(f"added {name!r} to {client.title} ({clean(address)}): {clean(file)}")
         if changed.backup:
-            note(f"as it was: {changed.backup}")
+            note(f"backup: {changed.backup}")
     else:
         click.echo(
-            f"{client.title} knows {name!r} already ({clean(way)}); nothing was changed: {clean(file)}"
+            f"{client.title} already has {name!r} ({clean(address)}); nothing was changed: {clean(file)}"
         )
     if not seen:
-        note(f"{client.title} was not found on this machine; it reads this when it is installed")
-    _say_next(client.next_step, hub, has_token=has_token(entry))
+        note(f"{client.title} was not found on this machine; it reads the entry once it is installed")
+    _echo_next(client.next_step, hub, has_token=has_token(entry))
 
 
-def _say_next(step: str, hub: Hub | None, *, has_token: bool) -> None:
-    """What is to be typed next, here and in the client."""
+def _echo_next(step: str, hub: Hub | None, *, has_token: bool) -> None:
+    """Print the next steps, here and in the client."""
     if hub is not None and not hub.own:
         if not has_token:
             warn(
-                "this hub is not of this state: no token was written; add the one that it wants to the entry"
+                "the hub is not the hub of this state; no token was written: add the hub's token to the entry"
             )
     elif hub is not None and not hub.running:
         click.echo("start the hub: retinue hub")

@@ -1,4 +1,4 @@
-"""``retinue doctor``: what works here, what does not, and how to mend it."""
+"""``retinue doctor``: check what works on this machine and print remedies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from retinue.cli.session import find_state, run_command
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Say what works here, what does not, and how to mend it.
+    """Check what works on this machine and print remedies.
 
-    Looks at this Python, the state folder and what lies in it, the hub, its ports and the registries.
-    The exit status is 1 when something fails.
+    Checks this Python, the state folder and its contents, the hub, its ports and the registries. The exit
+    status is 1 if a check fails.
     """
-    from retinue.apps.checkup import examine
-    from retinue.apps.logs import configure_logs
+    from retinue.cli.session import configure_logs
+    from retinue.runtime.commands.doctor import examine
     from retinue.settings import load_settings
 
     configure_logs("error")
@@ -31,5 +31,5 @@ def doctor(as_json: bool) -> int:
             ("STATUS", "CHECK", "FOUND", "REMEDY"),
             [(check.status, check.name, check.found, check.remedy) for check in checks],
         )
-        note(f"{len(failed)} of {len(checks)} checks failed" if failed else "nothing is broken")
+        note(f"{len(failed)} of {len(checks)} checks failed" if failed else "no check failed")
     return 1 if failed else 0

@@ -1,6 +1,6 @@
-"""How a failure looks at the command line: one line with its remedy, and an exit status.
+"""Failures of commands: one line with the message and its remedy, and an exit status.
 
-The status of Retinue's own errors stands in ``surfaces/faults.py``, the table of all doors.
+The exit status of Retinue's own errors is in ``web/error_table.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USAGE = 2
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is said of an error; an empty message says nothing (the person knows: Ctrl-C)."""
+    """An error as it is shown; with an empty message (after Ctrl-C) nothing is printed."""
 
     type: str
     message: str
@@ -34,12 +34,12 @@ class Failure:
     trace: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        said = {"type": self.type, "message": self.message, "remedy": self.remedy, "data": dict(self.data)}
-        return {"error": {key: value for key, value in said.items() if value}}
+        facts = {"type": self.type, "message": self.message, "remedy": self.remedy, "data": dict(self.data)}
+        return {"error": {key: value for key, value in facts.items() if value}}
 
 
 def describe(error: Exception) -> Failure:
-    """The failure that an exception is, whatever it is."""
+    """Convert any exception to a failure."""
     trace = "".join(traceback.format_exception(error)) if os.environ.get(DEBUG_VARIABLE) else ""
     if isinstance(error, RetinueError):
         return _describe_own(error, trace)
@@ -58,7 +58,7 @@ def describe(error: Exception) -> Failure:
 
 
 def show(failure: Failure, *, as_json: bool = False) -> None:
-    """Say it on standard error; with ``as_json`` as one JSON object on one line."""
+    """Print a failure on standard error; with ``as_json`` as one line of JSON."""
     if failure.trace:
         click.echo(failure.trace, err=True, nl=False)
     if not failure.message:
@@ -74,16 +74,16 @@ def show(failure: Failure, *, as_json: bool = False) -> None:
 
 
 def paint(text: str, **style: Any) -> str:
-    """The text in a style, which click leaves out where no terminal reads it; plain with ``NO_COLOR``."""
+    """Style a text; click removes the style without a terminal. With ``NO_COLOR`` the text stays plain."""
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def _describe_own(error: RetinueError, trace: str) -> Failure:
-    from retinue.surfaces.faults import exit_code, list_error_classes, row_of
+    from retinue.web.error_table import exit_code, list_error_classes, row_of
 
     if not isinstance(error, RemoteFaultError):
         return Failure(error.type, error.message, error.remedy, exit_code(error), error.data, trace)
-    # What a hub or an agent answered was an error like ours before it travelled: show it as that.
+    # a remote fault was one of our errors at the hub or agent; show it as that error
     facts = error.fault_data if isinstance(error.fault_data, dict) else {}
     kinds = [kind for kind in list_error_classes() if kind.type == error.remote_type]
     status = row_of(kinds[0]).exit_code if kinds else exit_code(error)
@@ -100,11 +100,11 @@ def _describe_own(error: RetinueError, trace: str) -> Failure:
 
 
 def _read_usage(error: click.ClickException) -> tuple[str, str]:
-    """Message and remedy of what click refuses."""
+    """Message and remedy of a usage error."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     remedy = f"see {ctx.command_path} --help" if ctx is not None else ""
     if ctx is None and isinstance(error, click.BadOptionUsage):
-        # click does not say of which command the option is
+        # click does not report the command of the option
         remedy = "see retinue COMMAND --help"
     if isinstance(error, click.NoSuchOption | click.NoSuchCommand):
         if isinstance(error, click.NoSuchOption):
@@ -122,5 +122,5 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
 
 
 def _one_line(text: str) -> str:
-    """The text without line ends and without characters that would steer a terminal."""
+    """The text in one line, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

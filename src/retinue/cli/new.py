@@ -1,4 +1,4 @@
-"""``retinue new``: the folder of a new agent, which is served and tested as it is."""
+"""``retinue new``: create the folder of a new agent."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import click
 NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
 MAX_NAME_CHARS = 64
 TEMPLATE_NAME = "my-agent"
-"""The name that the templates bear."""
+"""The placeholder for the name in the templates."""
 
 SUFFIX = ".txt"
-"""Keeps tools that look for Python code from taking a template for a part of Retinue."""
+"""Prevents tools that scan for Python code from treating a template as part of Retinue."""
 
 
 @click.command()
 @click.argument("name")
 def new(name: str) -> None:
-    """Make the folder of a new agent.
+    """Create the folder of a new agent.
 
-    NAME becomes the folder and the agent's name. In it: agent.py with one skill, agent.json,
+    NAME is the folder and the agent's name. The folder holds agent.py with one skill, agent.json,
     a test and a README.
     """
     from retinue.core.errors import InvalidSettingError, StateError
-    from retinue.drivers.files import storage_errors
+    from retinue.storage.files import storage_errors
 
     if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise InvalidSettingError(
             "NAME",
-            f"{name!r} is no agent name",
-            remedy="use small letters, digits and - . _ between them, such as word-agent",
+            f"{name!r} is not an agent name",
+            remedy="use lower-case letters and digits, separated by - . or _, such as word-agent",
         )
     folder = Path(name)
     try:
@@ -43,17 +43,17 @@ def new(name: str) -> None:
     except StateError as error:
         if isinstance(error.__cause__, FileExistsError):
             raise InvalidSettingError(
-                "NAME", f"{folder} exists", remedy="choose another name, or move it away"
+                "NAME", f"{folder} exists", remedy="choose another name, or move the folder away"
             ) from None
         raise
-    click.echo(f"{name}/ holds agent.py, agent.json, test_agent.py and README.md. Try:")
+    click.echo(f"Created {name}/ with agent.py, agent.json, test_agent.py and README.md. Try:")
     click.echo(f"  retinue serve {name}/agent.json")
     click.echo("""  retinue call greet '{"name": "Ada"}'      (in another terminal)""")
-    click.echo(f"  python -m pytest {name}")
+    click.echo(f"  python -m pytest {name}      (needs: pip install pytest)")
 
 
 def read_templates(name: str) -> dict[str, str]:
-    """File name → text of a new agent of this name."""
+    """Map each file name to its text for a new agent ``name``."""
     folder = resources.files("retinue.cli").joinpath("templates", "agent")
     return {
         file.name.removesuffix(SUFFIX): file.read_text("utf-8").replace(TEMPLATE_NAME, name)

@@ -16,8 +16,8 @@ MAX_INPUT_CHARACTERS = 4 * 1024 * 1024
 
 
 def json_option(command: F) -> F:
-    """``--json``: the result, and an error, for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+    """``--json``: print the result, or the error, as JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def registry_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
@@ -37,7 +37,7 @@ def join_option(command: F) -> F:
         "--join",
         "hub_url",
         metavar="HUB",
-        help="Be of the mesh of the hub at this url, on another machine, and find its agents.",
+        help="Join the mesh of the hub at this URL, on another machine, and find its agents.",
     )(command)
 
 
@@ -46,14 +46,14 @@ def database_option(command: F) -> F:
     return click.option(
         "--database",
         metavar="URL",
-        help="Keep runs in this Postgres, shared with other hubs and workers, not in the state folder.",
+        help="Store runs in this Postgres, shared with other hubs and workers, instead of the state folder.",
     )(command)
 
 
 def read_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON object in ``text``, or on standard input where that is ``-``.
+    """Parse the JSON object in ``text``; ``-`` reads standard input.
 
-    Raises InvalidSettingError that says where the JSON breaks, or what stands there instead.
+    Raises InvalidSettingError with the position of the syntax error, or the type of another value.
     """
     import orjson
 
@@ -64,7 +64,7 @@ def read_object(text: str, what: str) -> dict[str, Any]:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidSettingError(
-            what, f"no JSON ({error.msg}, line {error.lineno}, column {error.colno})", remedy=remedy
+            what, f"not valid JSON ({error.msg}, line {error.lineno}, column {error.colno})", remedy=remedy
         ) from None
     if not isinstance(value, dict):
         names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
@@ -82,6 +82,6 @@ def _read_input(what: str) -> str:
         raise InvalidSettingError(
             what,
             f"standard input is over {MAX_INPUT_CHARACTERS:,} characters",
-            remedy="send less, or the path of a file that the skill reads",
+            remedy="send less, or pass the path of a file that the skill reads",
         )
     return text

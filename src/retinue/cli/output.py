@@ -1,7 +1,6 @@
-"""What commands print: JSON and tables on standard output, notes on standard error.
+"""Output of commands: JSON and tables on standard output, notes and warnings on standard error.
 
-Names and descriptions come from other people's cards: nothing of them reaches the terminal that could
-steer it.
+Names and descriptions come from cards of other people, so control characters are removed from all texts.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ def print_json(value: Any, *, compact: bool = False) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, err: bool = False) -> None:
-    """Print rows below headings; as wide as they need where the output is no terminal.
+    """Print a table; rows are not wrapped if the output is not a terminal.
 
-    What stands below STATUS is coloured by what it says.
+    Cells of the column STATUS are coloured by their text.
     """
     from rich.console import Console
     from rich.table import Table
@@ -74,33 +73,33 @@ def _style_of(column: str, cell: str) -> str:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on standard error."""
+    """Print a note on standard error."""
     click.echo(clean(text), err=True)
 
 
 def warn(text: str) -> None:
-    """Say on standard error that something is not as it should be, though the command goes on."""
+    """Print a warning on standard error; the command continues."""
     click.echo(f"{paint('warning:', fg='yellow')} {clean(text)}", err=True)
 
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Say lines on standard error while something goes on; on a terminal a moving line stands below."""
+    """Yield a function that prints lines on standard error; a terminal also shows ``what`` with a spinner."""
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
 
     if not sys.stderr.isatty():
-        yield say
+        yield echo
         return
     from rich.console import Console
 
     with Console(file=sys.stderr, highlight=False, markup=False).status(what):
-        yield say
+        yield echo
 
 
 def warn_missing(reply: Mapping[str, Any]) -> None:
-    """Say what a list could not tell, because a source of it did not answer."""
+    """Warn about each source and card that is missing in a list."""
     for problem in reply.get("missing", ()):
         place = "/".join(clean(problem[key]) for key in ("source", "key") if problem.get(key))
         warn(f"{place}: {problem.get('error')}")

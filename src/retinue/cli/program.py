@@ -1,7 +1,8 @@
-"""The program ``retinue``: a static table of commands, each imported when it is asked for.
+"""The program ``retinue``: a table of commands, each imported when it is used.
 
-``retinue --help`` and the completion of a command's name read the table only, so that both are there
-at once. For the same reason a command's module imports what it works with inside the command.
+``retinue --help`` and the completion of command names read only the table and the names of entry points
+(`retinue.plugins`), so both are fast. For the same reason a command's module imports its dependencies inside
+the command.
 """
 
 from __future__ import annotations
@@ -17,68 +18,76 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from retinue.cli.failures import describe, show
-from retinue.core.errors import StateError
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.plugins import COMMANDS, Plugin, find_plugin, list_plugins
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look around": {
-        "demo": ("demo:demo", "Let three agents write tests for a Python module."),
-        "doctor": ("doctor:doctor", "Say what works here, what does not, and how to mend it."),
+        "demo": ("retinue[demo]", "Let three agents write tests for a Python module."),
+        "doctor": ("doctor:doctor", "Check what works on this machine and print remedies."),
     },
     "Agents": {
-        "new": ("new:new", "Make the folder of a new agent."),
+        "new": ("new:new", "Create the folder of a new agent."),
         "serve": ("serve:serve", "Serve an agent and publish it."),
-        "publish": ("publish:publish", "Publish an agent card or a workflow in a registry."),
-        "pull": ("publish:pull", "Fetch a card or a workflow out of a registry."),
-        "forget": ("publish:forget", "Take an agent or a workflow out of a registry."),
-        "mirror": ("mirror:mirror", "Copy agents and workflows into another registry."),
+        "publish": ("registry:publish", "Publish an agent card or a workflow to a registry."),
+        "pull": ("registry:pull", "Fetch an agent card or a workflow from a registry."),
+        "forget": ("registry:forget", "Remove an agent or a workflow from a registry."),
+        "mirror": ("registry:mirror", "Copy agents and workflows to another registry."),
     },
     "The mesh": {
-        "hub": ("hub:hub", "Run the hub of this mesh."),
-        "mcp": ("mcp:mcp", "Be an MCP server on standard input and output, for clients that start programs."),
+        "hub": ("serve:hub", "Run the hub of this mesh."),
+        "mcp": (
+            "serve:mcp",
+            "Serve MCP on standard input and output, for clients that start a program.",
+        ),
         "agents": ("agents:agents", "List the agents."),
         "show": ("agents:show", "Show one agent and its skills."),
-        "find": ("find:find", "Find skills by words or by id."),
-        "call": ("call:call", "Call a skill, whoever offers it."),
+        "find": ("skills:find", "Find skills by words or by id."),
+        "call": ("skills:call", "Call a skill on any agent that offers it."),
         "connect": ("connect:connect", "Connect an MCP client to the hub."),
     },
     "Workflows": {
-        "run": ("run:run", "Run a workflow and watch its steps."),
-        "worker": ("worker:worker", "Run workflows beside the hub."),
-        "workflows": ("workflows:workflows", "List the workflows."),
-        "runs": ("runs:runs", "List the runs, or show one as a tree of its steps."),
-        "resume": ("runs:resume", "Go on with a run where it stopped."),
-        "cancel": ("runs:cancel", "Stop a run, its branches and the calls in flight."),
-        "rerun": ("runs:rerun", "Run again from a step on, as a new run."),
-        "signal": ("runs:signal", "Answer a step that waits, such as for an approval."),
+        "run": ("run:run", "Run a workflow and show its steps."),
+        "worker": ("serve:worker", "Run workflows in an additional process."),
+        "workflows": ("run:workflows", "List the workflows."),
+        "runs": ("runs:runs", "List runs, or show one as a tree of its steps."),
+        "resume": ("runs:resume", "Resume a run."),
+        "cancel": ("runs:cancel", "Cancel a run, its branches and the calls in flight."),
+        "rerun": ("runs:rerun", "Run again from a step, as a new run."),
+        "signal": ("runs:signal", "Send a signal to a step that waits, such as an approval."),
     },
     "Access": {
-        "token": ("token:token", "Give out tokens, list them, take them back."),
+        "token": ("token:token", "Create, list and revoke tokens."),
     },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),
     },
 }
-"""Heading → command → where it is (below ``retinue.cli``), and its line of help."""
+"""Heading → command → its place (below ``retinue.cli``) and its line of help.
+
+A place without a colon is the requirement whose installation adds the command as a plugin.
+"""
 
 TABLE = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 PIPE_CLOSED = 141
-"""As a shell says it of a program that SIGPIPE ended."""
+"""The status that a shell reports for a program ended by SIGPIPE."""
 
 
 class Program(click.Group):
-    """The group of all commands, and the one place where their failures become a line and a status."""
+    """The group of all commands; prints any failure as one line and sets the exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(TABLE)
+        return [*TABLE, *_plugins()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in TABLE:
-            return None
-        module, _, attribute = TABLE[cmd_name][0].partition(":")
+        place, _ = TABLE.get(cmd_name, ("", ""))
+        module, _, attribute = place.partition(":")
+        if not attribute:
+            return _load_plugin(cmd_name, place, complete=ctx.resilient_parsing)
         command: click.Command = getattr(import_module(f"retinue.cli.{module}"), attribute)
         return command
 
@@ -88,21 +97,28 @@ class Program(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=TABLE, ctx=ctx) from None
+            known = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(len(name) for name in TABLE)
-        for heading, commands in SECTIONS.items():
+        lines = {
+            heading: [(name, line) for name, (_, line) in rows.items()] for heading, rows in SECTIONS.items()
+        }
+        for plugin in _plugins().values():
+            heading = plugin.qualifier.replace("-", " ").capitalize() or "Plugins"
+            lines.setdefault(heading, []).append((plugin.name, plugin.summary))
+        width = max(len(name) for rows in lines.values() for name, _ in rows)
+        for heading, rows in lines.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in rows])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         from click.shell_completion import CompletionItem
 
+        lines = {name: line for name, (_, line) in TABLE.items()}
+        lines |= {name: plugin.summary for name, plugin in _plugins().items()}
         names = [
-            CompletionItem(name, help=line)
-            for name, (_, line) in TABLE.items()
-            if name.startswith(incomplete)
+            CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -124,9 +140,9 @@ class Program(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run one command and leave with its exit status; nothing but SystemExit comes out."""
+        """Run one command and exit with its status; raises SystemExit only."""
         arguments = list(sys.argv[1:] if args is None else args)
-        # closed before the start: retinue … >&-
+        # None if the shell closed the stream: retinue … >&-
         sys.stdout = sys.stdout or _open_nowhere()
         sys.stderr = sys.stderr or _open_nowhere()
         try:
@@ -137,12 +153,28 @@ class Program(click.Group):
                 standalone_mode=False,
                 **extra,
             )
-        except Exception as error:  # noqa: BLE001 - the last place that can say it in a line
+        except Exception as error:  # noqa: BLE001 - every failure is printed as one line
             failure = describe(error)
             show(failure, as_json="--json" in arguments)
             _drop_output()
             sys.exit(failure.exit_code)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _plugins() -> dict[str, Plugin]:
+    """The commands of other distributions; a command of the table is never replaced."""
+    return {plugin.name: plugin for plugin in list_plugins(COMMANDS) if plugin.name not in TABLE}
+
+
+def _load_plugin(name: str, requirement: str, *, complete: bool) -> click.Command | None:
+    plugin = find_plugin(COMMANDS, name)
+    if plugin is not None:
+        command: click.Command = plugin.load(COMMANDS)
+        return command
+    if not requirement or complete:
+        return None
+    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/retinue-testwriter"
+    raise InvalidSettingError(name, "it is not installed", remedy=remedy)
 
 
 def _open_nowhere() -> TextIO:
@@ -153,11 +185,11 @@ def _check_place() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise StateError("the current folder was deleted", remedy="cd to one that is there") from None
+        raise StateError("the current folder was deleted", remedy="change to an existing folder") from None
 
 
 def _drop_output() -> None:
-    """Send what cannot be written nowhere: its reader is gone, and the interpreter would complain."""
+    """Redirect unwritable output to the null device; otherwise the interpreter reports the closed pipe."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -183,7 +215,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) 
     invoke_without_command=True,
     subcommand_metavar="COMMAND …",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="retinue COMMAND --help says more of one command.",
+    epilog="Run retinue COMMAND --help for the options of a command.",
 )
 @click.option(
     "--version",
@@ -195,7 +227,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) 
 )
 @click.pass_context
 def program(ctx: click.Context) -> None:
-    """An agent mesh: agents published by what they can do, found by skill, called with checks."""
+    """An agent mesh: publish agents, find them by skill, call them with validated arguments."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

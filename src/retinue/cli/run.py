@@ -1,4 +1,4 @@
-"""``retinue run``: start a workflow and follow it to its end."""
+"""``retinue run`` starts a workflow and follows it to its end; ``retinue workflows`` lists workflows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from retinue.cli.options import json_option, read_object
-from retinue.cli.output import print_json, working
+from retinue.cli.output import note, print_json, print_table, warn, working
 from retinue.cli.session import open_session, run_command
 
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
@@ -17,10 +17,10 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 @click.command()
 @click.argument("workflow", metavar="FILE|NAME[@TAG]")
 @click.argument("given", metavar="[INPUT]", default="{}")
-@click.option("--id", "run_id", metavar="ID", help="The run's id: the same id again gives the same run.")
-@click.option("--agent", "agents", metavar="STEP=NAME", multiple=True, help="Let this agent do a step.")
+@click.option("--id", "run_id", metavar="ID", help="Id of the run; the same id returns the same run.")
+@click.option("--agent", "agents", metavar="STEP=NAME", multiple=True, help="Use this agent for a step.")
 @click.option(
-    "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="A step's time limit, as in 5m."
+    "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
 @json_option
 def run(
@@ -31,11 +31,11 @@ def run(
     timeouts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run a workflow and watch its steps.
+    """Run a workflow and show its steps.
 
-    FILE is a definition in YAML or JSON, NAME a stored one (see: retinue workflows), auto chooses one
-    by the input's prompt. INPUT is a JSON object; - reads it from standard input. Each step is shown
-    on standard error as it ends; the output is printed as JSON. STEP is a step's id or position.
+    FILE is a definition in YAML or JSON, NAME a stored workflow (see: retinue workflows); auto chooses a
+    workflow by the input's prompt. INPUT is a JSON object; - reads it from standard input. Steps are shown
+    on standard error as they end; the output is printed as JSON. STEP is a step's id or position.
     """
     asked = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
@@ -51,13 +51,13 @@ def _read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         step, mark, value = text.partition("=")
         if not mark or not step or not value:
-            raise InvalidSettingError(option, f"{text!r} is no pair", remedy=f"write {option} STEP=VALUE")
+            raise InvalidSettingError(option, f"{text!r} is not a pair", remedy=f"write {option} STEP=VALUE")
         pairs[step] = value
     return pairs
 
 
 def _read_workflow(text: str) -> str | dict[str, Any]:
-    """A stored workflow's name as it is; a file as the checked definition in it."""
+    """The name of a stored workflow, or the checked definition in a file."""
     path = Path(text)
     if path.suffix not in FILE_ENDINGS and not path.is_file():
         return text
@@ -69,15 +69,52 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
     except FileNotFoundError:
         raise InvalidSettingError("FILE", f"no file {text}", remedy="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettingError("FILE", f"{text} cannot be read: {error}", remedy="check it") from error
+        raise InvalidSettingError(
+            "FILE", f"{text} cannot be read: {error}", remedy="check the file"
+        ) from error
     return load_definition(source, source=text).to_json()
 
 
 async def _run(
     workflow: str | dict[str, Any], given: dict[str, Any], run_id: str | None, overrides: dict[str, Any]
 ) -> Any:
-    from retinue.apps.following import Follower
+    from retinue.runtime.commands.client import RunFollower
 
     async with open_session().client() as client:
-        with working("running") as say:
-            return await Follower(client, say).run(workflow, given, run_id, overrides)
+        with working("running") as echo:
+            return await RunFollower(client, echo).run(workflow, given, run_id, overrides)
+
+
+@click.command()
+@json_option
+def workflows(as_json: bool) -> None:
+    """List the workflows.
+
+    Lists the built-in workflows, those in the folder of custom workflows (workflows/ in the state folder)
+    and those published in the registries.
+    """
+    reply = run_command(_list())
+    if as_json:
+        print_json(reply)
+        return
+    rows = reply["workflows"]
+    readable = [row for row in rows if "error" not in row]
+    if readable:
+        print_table(
+            ("NAME", "FROM", "STEPS", "SKILLS", "DESCRIPTION"),
+            [
+                (row["name"], row.get("origin"), row.get("steps"), row.get("skills"), row.get("description"))
+                for row in readable
+            ],
+        )
+    else:
+        note("no workflows yet; publish one: retinue publish flow.yaml")
+    for row in rows:
+        if "error" in row:
+            warn(f"{row['name']}: {row['error']}")
+
+
+async def _list() -> dict[str, Any]:
+    async with open_session().client() as client:
+        reply: dict[str, Any] = await client.get("list_workflows")
+        return reply

@@ -1,4 +1,4 @@
-"""``retinue runs``, ``resume``, ``cancel``, ``rerun``, ``signal``: what became of runs, and steering them."""
+"""``retinue runs``, ``resume``, ``cancel``, ``rerun``, ``signal``: list, follow and control runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retinue.cli.output import clean, note, print_json, print_table, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
-    from retinue.apps.following import Follower
+    from retinue.runtime.commands.client import RunFollower
 
 STATUSES = ("running", "done", "failed", "cancelled")
 _SHOWN_CHARACTERS = 200
@@ -21,7 +21,7 @@ _SHOWN_CHARACTERS = 200
 
 @click.command()
 @click.argument("run", metavar="[ID]", required=False)
-@click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option(
     "--limit",
@@ -29,18 +29,17 @@ _SHOWN_CHARACTERS = 200
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="At most so many.",
+    help="Maximum number of runs to list.",
 )
-@click.option("--follow", is_flag=True, help="Watch the steps of run ID until it ends.")
+@click.option("--follow", is_flag=True, help="Follow run ID until it ends.")
 @json_option
 def runs(
     run: str | None, status: str | None, workflow: str | None, limit: int, follow: bool, as_json: bool
 ) -> None:
-    """List the runs, or show one as a tree of its steps.
+    """List runs, or show one as a tree of its steps.
 
-    The tree has each step with its agent, time and attempts, what it was sent, and what it gave or why
-    it failed. --follow tells each step as it ends, then prints the output; the run goes on when you
-    stop watching.
+    The tree shows each step with its agent, duration and attempts, its arguments, and its output or error.
+    --follow shows each step as it ends, then prints the output; Ctrl-C does not stop the run.
     """
     if run is None:
         asked = {"status": status, "workflow": workflow, "limit": limit}
@@ -60,22 +59,22 @@ def runs(
 @click.argument("run", metavar="ID")
 @json_option
 def resume(run: str, as_json: bool) -> None:
-    """Go on with a run where it stopped.
+    """Resume a run.
 
-    One that was cancelled, or whose process died. What was done is not done again. The steps are
-    shown, and the output is printed, as by run.
+    Continues a run that was cancelled or whose process died. Completed steps do not run again. Prints the
+    steps and the output as "retinue run" does.
     """
     print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
 
 
 @click.command()
 @click.argument("run", metavar="ID")
-@click.option("--from", "from_step", metavar="STEP", required=True, help="The first step to run again.")
+@click.option("--from", "from_step", metavar="STEP", required=True, help="First step to run again.")
 @json_option
 def rerun(run: str, from_step: str, as_json: bool) -> None:
-    """Run again from a step on, as a new run.
+    """Run again from a step, as a new run.
 
-    What was recorded before STEP is kept. The steps are shown, and the output is printed, as by run.
+    The recorded results before STEP are kept. Prints the steps and the output as "retinue run" does.
     """
     print_json(run_command(_follow(lambda follower: follower.rerun(run, from_step))), compact=as_json)
 
@@ -84,11 +83,11 @@ def rerun(run: str, from_step: str, as_json: bool) -> None:
 @click.argument("run", metavar="ID")
 @json_option
 def cancel(run: str, as_json: bool) -> None:
-    """Stop a run, its branches and the calls in flight.
+    """Cancel a run, its branches and the calls in flight.
 
-    Says which effects had already happened; a run that has ended stays as it is.
+    Lists the effects that already happened. A run that has ended is left as it is.
     """
-    from retinue.apps.following import describe_effects
+    from retinue.runtime.commands.client import describe_effects
 
     reply = run_command(_ask("cancel_run", {"run": run}))
     if as_json:
@@ -103,21 +102,23 @@ def cancel(run: str, as_json: bool) -> None:
 @click.argument("run", metavar="ID")
 @click.argument("topic")
 @click.argument("value", metavar="[VALUE]", default="true")
-@click.option("--step", metavar="STEP", help="Which step, as in the tree, where several wait.")
+@click.option(
+    "--step", metavar="STEP", help="Step that receives the signal, as in the tree, if several wait."
+)
 @json_option
 def signal(run: str, topic: str, value: str, step: str | None, as_json: bool) -> None:
-    """Answer a step that waits, such as for an approval.
+    """Send a signal to a step that waits, such as an approval.
 
-    VALUE is JSON; what is no JSON counts as text.
+    VALUE is parsed as JSON, otherwise taken as a string.
     """
     asked = {"run": run, "topic": topic, "value": _read_value(value)}
     reply = run_command(_ask("signal_run", asked if step is None else asked | {"step": step}))
     if as_json:
         print_json(reply)
     elif reply["step"] is None:
-        note(f"kept until a step of {run} waits for {topic}")
+        note(f"stored until a step of {run} waits for {topic}")
     else:
-        note(f"given to step {reply['step']}")
+        note(f"sent to step {reply['step']}")
 
 
 def _read_value(text: str) -> Any:
@@ -135,12 +136,12 @@ async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return reply
 
 
-async def _follow(ask: Callable[[Follower], Any]) -> Any:
-    from retinue.apps.following import Follower
+async def _follow(ask: Callable[[RunFollower], Any]) -> Any:
+    from retinue.runtime.commands.client import RunFollower
 
     async with open_session().client() as client:
-        with working("running") as say:
-            return await ask(Follower(client, say))
+        with working("running") as echo:
+            return await ask(RunFollower(client, echo))
 
 
 def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
@@ -166,11 +167,11 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
-    """The run and its steps, one line each, what is nested further in."""
+    """Yield one line for the run and for each step, nested steps indented."""
     began, took = _read_times(shown)
     yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took} s'}"
     if "forked_from" in shown:
-        yield f"  again from {shown['forked_from']}"
+        yield f"  rerun of {shown['forked_from']}"
     for node in shown["steps"]:
         yield from _draw_step(node, 1)
     if "error" in shown:
@@ -183,19 +184,19 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
-    said = [f"{'  ' * depth}{node['step']}", node["status"]]
-    said += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
+    parts = [f"{'  ' * depth}{node['step']}", node["status"]]
+    parts += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
     if node.get("duration_ms") is not None:
-        said.append(f"{node['duration_ms'] / 1000:.1f} s")
+        parts.append(f"{node['duration_ms'] / 1000:.1f} s")
     attempts = node.get("attempts", ())
     if len(attempts) > 1:
-        said.append(f"{len(attempts)} attempts")
+        parts.append(f"{len(attempts)} attempts")
     if node.get("handled"):
-        said.append("failure taken by on_error")
-    yield "  ".join(said)
+        parts.append("handled by on_error")
+    yield "  ".join(parts)
     inner = "  " * (depth + 2)
     if node.get("input") is not None:
-        yield f"{inner}sent: {_shorten(node['input'])}"
+        yield f"{inner}input: {_shorten(node['input'])}"
     for attempt in attempts if len(attempts) > 1 else ():
         yield f"{inner}{_draw_attempt(attempt)}"
     if node["status"] == "waiting":
@@ -203,24 +204,24 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
     if "error" in node:
         yield f"{inner}failed: {clean(node['error'].get('message'))}"
     elif "output" in node:
-        yield f"{inner}gave: {_shorten(node['output'])}"
+        yield f"{inner}output: {_shorten(node['output'])}"
     for nested in node.get("steps", ()):
         yield from _draw_step(nested, depth + 1)
 
 
 def _draw_attempt(attempt: Mapping[str, Any]) -> str:
-    """One of several tries: who made it, and how it ended; nothing of that where its node died."""
+    """One line for an attempt: its agent and its end; no end if the node died."""
     if attempt.get("duration_ms") is None:
         end = "did not end"
     elif "error" in attempt:
         end = f"{attempt['duration_ms'] / 1000:.1f} s  {clean(attempt['error'].get('message'))}"
     else:
         end = f"{attempt['duration_ms'] / 1000:.1f} s"
-    return f"tried: {clean(attempt.get('agent'))}  {end}"
+    return f"attempt: {clean(attempt.get('agent'))}  {end}"
 
 
 def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
-    """When a run began, and the seconds that it took if it has ended."""
+    """Return the start of a run and, if it has ended, its duration in seconds."""
     began = datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S")
     return began, f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else ""
 

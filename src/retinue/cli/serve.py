@@ -1,31 +1,37 @@
-"""``retinue serve``: one agent in a process of its own."""
+"""``retinue serve``, ``hub``, ``worker`` and ``mcp``: the commands that start a long-running process."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import registry_option
+from retinue.cli.options import database_option, join_option, registry_option
 from retinue.cli.session import accept_join, open_session
 
 
 @click.command()
 @click.argument("target")
-@click.option("--host", metavar="H", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", metavar="H", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     metavar="N",
     type=click.IntRange(1, 65535),
-    help="The port to listen on; else the first free one from 8001 upward.",
+    help="Port to listen on; default: the first free one from 8001.",
 )
 @click.option("--no-publish", is_flag=True, help="Do not publish the agent's card.")
-@click.option("--tag", metavar="TAG", default="v1", show_default=True, help="The tag to publish under.")
-@registry_option("Publish there (http://host:port or a folder); else in the state folder.")
-@click.option("--join", "hub_url", metavar="HUB", help="The hub's url; else the one of this state, if any.")
-@click.option("--stdio", is_flag=True, help="Be an MCP server on standard input and output, and no other.")
-@click.option("--reload", "reloads", is_flag=True, help="Start again whenever a file of the agent changes.")
-@click.option("--insecure-bind", is_flag=True, help="Listen beyond this machine without asking for a token.")
+@click.option("--tag", metavar="TAG", default="v1", show_default=True, help="Tag to publish under.")
+@registry_option("Registry to publish to (http://host:port or a folder); default: the state folder.")
+@click.option(
+    "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
+)
+@click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
+@click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
+@click.option(
+    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
+)
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
     target: str,
@@ -42,28 +48,29 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name or an agent.json. The agent is published when it answers and
-    forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to what
-    "retinue token new --join" printed there, and give the hub's url to --join.
+    TARGET is file.py[:name], module:name or an agent.json. The agent is published when it is ready and
+    forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to the token
+    that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
-    from retinue.apps.agent import ServeOptions, serve_agent
-    from retinue.apps.catalog import check_location
-    from retinue.apps.reloading import serve_reloading
-    from retinue.apps.serving import run_loop
-    from retinue.apps.targets import Target, load_target
+    from retinue.runtime.agent_process import ServeOptions, serve_agent
+    from retinue.runtime.commands.publishing import check_location
+    from retinue.runtime.reloading import serve_reloading
+    from retinue.runtime.serving import run_loop
+    from retinue.runtime.targets import Target, load_target
 
     if stdio and (reloads or port is not None):
-        raise click.UsageError("--stdio goes with neither --port nor --reload")
+        raise click.UsageError("--stdio cannot be combined with --port or --reload")
     session = open_session(log_level="info")
     if hub_url is not None:
         accept_join(session.state, hub_url)
     if stdio:
-        from retinue.apps.stdio import claim_stdio, serve_on_stdio
+        from retinue.mcp.stdio.server_wire import claim_stdio
+        from retinue.runtime.stdio_agent import serve_on_stdio
 
         wire = claim_stdio()
         loaded = load_target(target)
-        say = partial(click.echo, err=True)
-        return run_loop(lambda: serve_on_stdio(loaded, wire, session.settings, session.state, hub_url, say))
+        echo = partial(click.echo, err=True)
+        return run_loop(lambda: serve_on_stdio(loaded, wire, session.settings, session.state, hub_url, echo))
     options = ServeOptions(
         host=host,
         port=port,
@@ -81,3 +88,90 @@ def serve(
     if reloads:
         return serve_reloading(target, serve_once, click.echo)
     return serve_once(load_target(target))
+
+
+@click.command()
+@click.option("--host", metavar="H", help="Address to listen on; 127.0.0.1 unless configured.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 9000 unless configured, 0 for any free port.",
+)
+@registry_option("Also find agents in this registry; repeatable.", multiple=True)
+@click.option("--bare", is_flag=True, help="Do not start the agents of installed packages.")
+@database_option
+@join_option
+@click.option(
+    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
+)
+@click.option("--port-may-move", is_flag=True, hidden=True)
+def hub(
+    host: str | None,
+    port: int | None,
+    registries: tuple[str, ...],
+    bare: bool,
+    database: str | None,
+    hub_url: str | None,
+    insecure_bind: bool,
+    port_may_move: bool,
+) -> int:
+    """Run the hub of this mesh.
+
+    The hub finds agents by skill, forwards calls, runs workflows and serves the state's registry at /v2/.
+    Settings come from retinue.toml; options override them. To add another hub to a mesh, set RETINUE_JOIN
+    once to the token that "retinue token new --join" prints at the first hub, and pass its URL with --join.
+    """
+    from retinue.runtime.commands.publishing import check_location
+    from retinue.runtime.hub_process import HubOptions, run_hub
+    from retinue.runtime.serving import run_loop
+
+    flags: dict[str, Any] = {}
+    if registries:
+        flags["registries"] = tuple(check_location(registry) for registry in registries)
+    if database:
+        flags["database"] = database
+    session = open_session(flags, log_level="info", joins=hub_url)
+    configured = session.settings.hub
+    options = HubOptions(
+        host=configured.host if host is None else host,
+        port=configured.port if port is None else port,
+        port_may_move=port_may_move,
+        bare=bare,
+        insecure_bind=insecure_bind,
+    )
+    return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
+
+
+@click.command()
+@database_option
+@join_option
+def worker(database: str | None, hub_url: str | None) -> int:
+    """Run workflows in an additional process.
+
+    A worker has no endpoints. It shares the database of runs with hubs and other workers: new runs go to
+    the least loaded node, and surviving nodes take over the runs of failed ones. On another machine than
+    the hub, set RETINUE_JOIN once to the token that "retinue token new --join" prints there, and pass the
+    hub's URL with --join.
+    """
+    from retinue.runtime.serving import run_loop
+    from retinue.runtime.worker_process import run_worker
+
+    session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
+    return run_loop(lambda: run_worker(session.settings, session.state, click.echo))
+
+
+@click.command()
+@click.option("--agent", metavar="NAME", help="Serve only this agent's tools, under their own names.")
+def mcp(agent: str | None) -> int:
+    """Serve MCP on standard input and output, for clients that start a program.
+
+    All messages go through the hub of this state. If none runs, one is started and keeps running. Standard
+    output carries only the protocol.
+    """
+    from retinue.runtime.serving import run_loop
+    from retinue.runtime.stdio_bridge import run_bridge
+
+    session = open_session(log_level="warning")
+    path = "/mcp" if agent is None else f"/agents/{quote(agent, safe='')}/mcp"
+    return run_loop(lambda: run_bridge(session.settings, session.state, path))

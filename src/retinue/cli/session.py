@@ -1,21 +1,34 @@
-"""What a command starts from: settings, the state folder, logs on standard error, a client of the mesh."""
+"""The session of a command: settings, state folder, logs and a client of the mesh.
+
+Logs go to standard error, as one line of JSON each; on a terminal they are formatted for reading (P-26).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retinue.cli.failures import DEBUG_VARIABLE
+from retinue.core.text import hide_tokens, hide_tokens_in_line
 
 if TYPE_CHECKING:
-    from retinue.apps.client import Client
-    from retinue.drivers.state import State
+    from retinue.runtime.commands.client import Client
     from retinue.settings import Settings
+    from retinue.storage.state import State
+
+# structlog imports rich for tracebacks that are not printed here: 6 MB and 50 ms in every process
+sys.modules.setdefault("rich", cast(Any, None))
+import structlog  # noqa: E402
+
+if sys.modules["rich"] is None:
+    del sys.modules["rich"]
 
 T = TypeVar("T")
 
@@ -29,9 +42,9 @@ class Session:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """The running hub, else the same skills in this process."""
-        from retinue.apps.client import open_client
+        """Open a client of the running hub; without a hub, of the same skills in this process."""
         from retinue.core.errors import AgentUnreachableError
+        from retinue.runtime.commands.client import open_client
 
         async with open_client(self.settings, self.state) as client:
             try:
@@ -44,19 +57,19 @@ class Session:
 
 
 def accept_join(state: State, hub_url: str) -> None:
-    """Make ``state`` one of the mesh of the hub at ``hub_url`` where RETINUE_JOIN says how.
+    """Join ``state`` to the mesh of the hub at ``hub_url`` if RETINUE_JOIN contains a join token.
 
     Raises InvalidSettingError.
     """
-    from retinue.drivers import joins
+    from retinue.storage import mesh_key as joins
 
     if text := os.environ.pop(joins.JOIN_VARIABLE, ""):
         joins.accept_join(state.keys, hub_url, joins.parse_join(text))
 
 
 def find_state() -> State:
-    """The state folder of this command; nothing is made."""
-    from retinue.drivers.state import State, find_state_folder
+    """Return the state folder of this command without creating it."""
+    from retinue.storage.state import State, find_state_folder
 
     return State(find_state_folder(os.environ, Path.cwd()))
 
@@ -64,19 +77,18 @@ def find_state() -> State:
 def open_session(
     flags: Mapping[str, Any] | None = None, *, log_level: str = "warning", joins: str | None = None
 ) -> Session:
-    """Read the settings with ``flags`` over them, make the state folder, and log to standard error.
+    """Read the settings with ``flags`` over them, create the state folder, and log to standard error.
 
-    ``joins`` is the hub of another machine: its mesh becomes this state's, and its registry the first of
-    the configured ones. Raises InvalidSettingError where RETINUE_JOIN neither says nor said how.
+    ``joins`` is the URL of another machine's hub: the state joins its mesh, and its registry becomes the
+    first of the configured ones. Raises InvalidSettingError if the state has never received a join token.
     """
-    from retinue.apps.logs import configure_logs
     from retinue.settings import load_settings
 
     configure_logs("debug" if os.environ.get(DEBUG_VARIABLE) else log_level)
     settings, state = load_settings(flags), find_state()
     state.prepare()
     if joins is not None:
-        from retinue.drivers.joins import check_joined
+        from retinue.storage.mesh_key import check_joined
 
         accept_join(state, joins)
         check_joined(state.keys, joins)
@@ -87,3 +99,44 @@ def open_session(
 def run_command(command: Coroutine[Any, Any, T]) -> T:
     """Run a command to its end; Ctrl-C cancels it and then raises KeyboardInterrupt."""
     return asyncio.run(command)
+
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure_logs(level: str = "info") -> None:
+    """Configure structlog for this process; logs go to standard error, results to standard output."""
+    stream = sys.stderr
+    readable, plain = structlog.dev.ConsoleRenderer, structlog.processors.JSONRenderer
+    renderer = readable() if stream.isatty() else plain()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+            hide_tokens_in_line,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, logging.INFO)),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+    _catch_others(stream)
+
+
+class _HidingFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_tokens(super().format(record))
+
+
+def _catch_others(stream: TextIO) -> None:
+    """Send the logs of libraries to the same place, with the same redaction."""
+    handler = logging.StreamHandler(stream)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_HidingFormatter("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    for old in root.handlers:
+        if isinstance(old.formatter, _HidingFormatter):
+            root.removeHandler(old)
+    root.addHandler(handler)

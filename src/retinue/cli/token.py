@@ -14,7 +14,7 @@ from retinue.cli.session import find_state
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.drivers.tokens import IssuedToken, TokenFile
+    from retinue.web.issued_tokens import IssuedToken, TokenFile
 
 MAX_LIFETIME_S = 3650 * 86400.0
 _LIFETIME = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[mhdw])")
@@ -24,23 +24,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @click.group()
 def token() -> None:
-    """Give out tokens, list them, take them back.
+    """Create, list and revoke tokens.
 
-    Running hubs and agents of this state know a new token, and no longer know a revoked one, within a
-    second.
+    Running hubs and agents of this state accept a new token, and reject a revoked one, within a second.
     """
 
 
 @token.command()
 @click.option(
-    "--scope", "scopes", metavar="S", multiple=True, help="exposed, mesh or runs_code; else exposed."
+    "--scope", "scopes", metavar="S", multiple=True, help="exposed, mesh or runs_code; default: exposed."
 )
-@click.option("--name", metavar="N", help="Who will send it, as lists and logs call it.")
-@click.option("--expires", metavar="TIME", help="How long it is good, such as 30d, 12h or 90m.")
-@click.option(
-    "--agent", "agents", metavar="GLOB", multiple=True, help="Show these agents only; may be repeated."
-)
-@click.option("--join", is_flag=True, help="For another machine, whose agents will be of this mesh.")
+@click.option("--name", metavar="N", help="Name of the holder, shown in lists and logs.")
+@click.option("--expires", metavar="TIME", help="Lifetime, such as 30d, 12h or 90m.")
+@click.option("--agent", "agents", metavar="GLOB", multiple=True, help="Only these agents; repeatable.")
+@click.option("--join", is_flag=True, help="Create a join token for another machine of this mesh.")
 @json_option
 def new(
     scopes: tuple[str, ...],
@@ -50,19 +47,19 @@ def new(
     join: bool,
     as_json: bool,
 ) -> None:
-    """Make a token and print it, once.
+    """Create a token and print it once.
 
-    Scopes: exposed = the skills exposed to clients; mesh = those of the mesh as well; runs_code = also
-    skills that run code. With --join it is all of them, and carries the key of the mesh: set it as
-    RETINUE_JOIN on the other machine, for "retinue serve TARGET --join HUB", "retinue worker --join HUB"
-    or "retinue hub --join HUB".
+    Scopes: exposed = skills exposed to clients; mesh = also skills of the mesh; runs_code = also skills
+    that run code. A --join token has all scopes and carries the key of the mesh: set RETINUE_JOIN to it on
+    the other machine, then run "retinue serve TARGET --join HUB", "retinue worker --join HUB" or "retinue
+    hub --join HUB" there.
     """
-    from retinue.drivers.joins import Join, render_join
-    from retinue.drivers.tokens import SCOPES
+    from retinue.storage.mesh_key import Join, render_join
+    from retinue.web.issued_tokens import SCOPES
 
     if join and (scopes or agents):
         raise click.UsageError(
-            "--join goes without --scope and --agent: whoever joins has the mesh's own key."
+            "--join cannot be combined with --scope or --agent: a join token has all scopes."
         )
     wanted = SCOPES if join else _check_scopes(scopes)
     _check_name(name)
@@ -81,7 +78,7 @@ def new(
 @token.command("list")
 @json_option
 def list_tokens(as_json: bool) -> None:
-    """List the tokens, without the tokens themselves."""
+    """List tokens, without their secrets."""
     file = _tokens()
     rows = [_row(issued, file) for issued in file.list_all()]
     if as_json:
@@ -91,21 +88,21 @@ def list_tokens(as_json: bool) -> None:
         keys = ("id", "caller", "scopes", "agents", "created", "last_used", "expires")
         print_table(columns, [[row[key] for key in keys] for row in rows])
     else:
-        note("no tokens; make one: retinue token new")
+        note("no tokens; create one: retinue token new")
 
 
 @token.command()
 @click.argument("token_id", metavar="ID")
 def revoke(token_id: str) -> None:
-    """Take a token back; ID is the one in the list."""
+    """Revoke a token by its ID in the list."""
     issued = _tokens().revoke(token_id)
     note(f"revoked: {issued.id}")
     if issued.kind == "join":
-        note("that machine still has the mesh's key; see docs/security.md for how to change it")
+        note("that machine still has the key of the mesh; to change the key, see docs/security.md")
 
 
 def _tokens(*, prepare: bool = False) -> TokenFile:
-    from retinue.drivers.tokens import TokenFile
+    from retinue.web.issued_tokens import TokenFile
 
     state = find_state()
     if prepare:
@@ -114,14 +111,14 @@ def _tokens(*, prepare: bool = False) -> TokenFile:
 
 
 def _check_scopes(scopes: tuple[str, ...]) -> tuple[str, ...]:
-    from retinue.drivers.tokens import SCOPES
-    from retinue.mesh.suggest import suggest
+    from retinue.core.text import suggest
+    from retinue.web.issued_tokens import SCOPES
 
     for scope in scopes:
         if scope not in SCOPES:
             near = suggest(scope, SCOPES)
-            remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(SCOPES)}"
-            raise InvalidSettingError("--scope", f"{scope[:40]!r} is no scope", remedy=remedy)
+            remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(SCOPES)}"
+            raise InvalidSettingError("--scope", f"{scope[:40]!r} is not a scope", remedy=remedy)
     return scopes or ("exposed",)
 
 
@@ -129,7 +126,7 @@ def _check_name(name: str | None) -> None:
     if name is not None and not _NAME.fullmatch(name):
         raise InvalidSettingError(
             "--name",
-            "no name of a token",
+            "not a valid name of a token",
             remedy="use up to 64 letters, digits, dots, dashes and underscores",
         )
 
@@ -141,7 +138,9 @@ def _read_lifetime(text: str | None) -> float | None:
     lifetime_s = float(found["count"]) * _UNITS_S[found["unit"]] if found else 0.0
     if not 0 < lifetime_s <= MAX_LIFETIME_S:
         raise InvalidSettingError(
-            "--expires", f"{text[:40]!r} is no time", remedy="write a number with m, h, d or w, such as 30d"
+            "--expires",
+            f"{text[:40]!r} is not a duration",
+            remedy="write a number with m, h, d or w, such as 30d",
         )
     return lifetime_s
 
@@ -154,14 +153,14 @@ def _row(issued: IssuedToken, file: TokenFile) -> dict[str, Any]:
         "caller": issued.principal.id,
         "scopes": list(issued.scopes),
         "agents": list(issued.agents),
-        "created": _say_time(issued.created_at),
-        "last_used": _say_time(file.last_used(issued.id)),
-        "expires": _say_time(issued.expires_at),
+        "created": _render_time(issued.created_at),
+        "last_used": _render_time(file.last_used(issued.id)),
+        "expires": _render_time(issued.expires_at),
     }
 
 
-def _say_time(seconds: float | None) -> str | None:
-    """To the minute, which is as exact as the last use is known."""
+def _render_time(seconds: float | None) -> str | None:
+    """A time in UTC, to the minute, which is the resolution of the last use."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

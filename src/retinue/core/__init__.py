@@ -1,1 +1,1 @@
-"""Nouns only: frozen records, calls and errors; imports nothing of Retinue."""
+"""Nouns (call, record, errors) and pure value helpers; imports no other room."""

@@ -1,4 +1,4 @@
-"""The call and its outcome: what travels through the one dispatch path."""
+"""Calls and their outcomes, which pass through the dispatch path."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, and what that caller may see: scopes ``exposed``, ``mesh``, ``private``, ``runs_code``.
+    """The caller and its scopes: ``exposed``, ``mesh``, ``private``, ``runs_code``.
 
-    ``kind`` mesh = whoever holds a secret of the mesh itself, and may speak for others. ``agents`` are
-    globs of the agents that the caller sees at all; none = every one (``mesh.access``).
+    ``kind`` "mesh" has a secret of the mesh itself and may call for other principals. ``agents`` are globs
+    of the agents that the caller sees; () = all (``mesh.permissions``).
     """
 
     id: str
@@ -39,7 +39,7 @@ class Principal:
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))
-"""Somebody on loopback without a token, at a door that shows mesh skills (DESIGN 2)."""
+"""A caller on loopback without a token, at an endpoint that shows mesh skills (DESIGN 2)."""
 
 LOCAL = Principal("local", "local", frozenset({"exposed", "mesh", "private", "runs_code"}))
 """This process itself."""
@@ -47,7 +47,7 @@ LOCAL = Principal("local", "local", frozenset({"exposed", "mesh", "private", "ru
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One call of a chain: which skill of which agent."""
+    """One call of a chain: a skill of an agent."""
 
     agent: str
     skill: str
@@ -55,11 +55,11 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where a call stands in its chain (DESIGN 2, trace; S-13 … S-15).
+    """The position of a call in its chain (DESIGN 2, trace; S-13 … S-15).
 
-    ``depth`` = hops from agent to agent including this one; ``via`` = the hubs that forwarded
-    since depth last rose; ``calls_left`` = further calls that this one may cause; ``trusted`` = the
-    values come from this process or were signed by this mesh. ``sent_at_ms`` (since 1970) is signed.
+    ``depth`` = hops from agent to agent including this one. ``via`` = the hubs that forwarded the call
+    since depth last grew. ``calls_left`` = further calls that this one may cause. ``trusted`` = the values
+    come from this process or were signed by this mesh. ``sent_at_ms`` (since 1970) is signed.
     """
 
     id: str
@@ -75,22 +75,23 @@ class TraceContext:
     mac: str | None = None
     trusted: bool = False
     depth_given: bool = True
-    """False when a message carried an id without a depth: the guard then works it out."""
+    """False when a message had an id without a depth; the guard then determines it."""
     sent_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to run one skill; the Channel travels beside it.
+    """One request to run one skill; its Channel is passed along with it.
 
-    ``deadline`` is a time of the event loop's clock (``loop.time()``), None = the door's default.
+    ``endpoint`` names the endpoint that received it. ``deadline`` is a time of the event loop's clock
+    (``loop.time()``); None = the default of the endpoint.
     """
 
     id: str
     skill: str
     arguments: Any
     principal: Principal
-    door: str
+    endpoint: str
     trace: TraceContext
     agent: str | None = None
     version_range: str | None = None
@@ -101,7 +102,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One piece of content beside the value; bytes are base64 text in ``value``."""
+    """A content part of a result; bytes are base64 text in ``value``."""
 
     kind: PartKind
     value: Any
@@ -111,12 +112,12 @@ class Part:
 
     @classmethod
     def text(cls, text: str) -> Part:
-        """A piece of text."""
+        """A text."""
         return cls("text", text)
 
     @classmethod
     def image(cls, content: bytes, mime: str = "image/png") -> Part:
-        """A picture."""
+        """An image."""
         return cls("image", b64encode(content).decode(), mime)
 
     @classmethod
@@ -133,13 +134,13 @@ class Part:
 
     @classmethod
     def link(cls, uri: str, name: str, mime: str = "text/plain") -> Part:
-        """A resource by its address: whoever wants it reads it."""
+        """A link to a resource, without its content."""
         return cls("resource", {"uri": uri}, mime, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at one agent."""
+    """One attempt at one agent."""
 
     agent: str
     duration_ms: float
@@ -148,7 +149,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an invoker brought back from one attempt."""
+    """The result of one attempt, as an invoker returns it."""
 
     value: Any = None
     parts: tuple[Part, ...] = ()
@@ -159,9 +160,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call; ``error`` is set unless ``status`` is done.
+    """The outcome of a call; ``error`` is set unless ``status`` is ``done``.
 
-    ``calls_used`` = further calls that it caused; None when nobody told, and it may still be running.
+    ``calls_used`` = further calls that it caused; None = unknown, and it may still be running.
     """
 
     call_id: str
@@ -174,14 +175,13 @@ class Outcome:
     attempts: tuple[Attempt, ...] = ()
     duration_ms: float = 0.0
     usage: Mapping[str, Any] | None = None
-    cached: bool = False
     warnings: tuple[str, ...] = ()
     error: RetinueError | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     calls_used: int | None = None
 
     def get(self) -> Any:
-        """The value of a done call; raises ``error`` otherwise."""
+        """The value of a successful call; raises ``error`` otherwise."""
         if self.error is not None:
             raise self.error
         return self.value

@@ -1,20 +1,20 @@
-"""The error tree: every failure of Retinue, each with the kind that decides how it is treated.
+"""The error tree: every failure of Retinue, each with the kind that decides how it is handled.
 
 RetinueError
 ├── RequestError              the caller sent something unusable
 │   ├── ParseError            not JSON, or nested too deeply
-│   ├── InvalidRequestError   JSON, but no request of this door
-│   ├── TooLargeError         a cap on size or count was passed
-│   ├── UnsupportedMediaTypeError  a body that this door does not read
-│   ├── InvalidParametersError  arguments break the input schema
-│   ├── InvalidSettingError   a setting, flag or file a person wrote is wrong
-│   ├── SchemaRefusedError    a skill's schema is unsafe or no JSON Schema
+│   ├── InvalidRequestError   JSON, but not a request of this endpoint
+│   ├── TooLargeError         a limit on size or count was exceeded
+│   ├── UnsupportedMediaTypeError  a body that this endpoint does not read
+│   ├── InvalidParametersError  arguments do not fit the input schema
+│   ├── InvalidSettingError   a setting, flag or hand-written file is wrong
+│   ├── SchemaRefusedError    a skill's schema is unsafe or not a JSON Schema
 │   ├── DefinitionError       a workflow definition is wrong
-│   ├── KeyConflictError      an idempotency key was used again for something else
+│   ├── KeyConflictError      an idempotency key was used again for another request
 │   └── NotCallableError      a plain trait was called
-├── LookupFailedError         a name leads nowhere, or to too many
+├── LookupFailedError         a name matches nothing, or several things
 │   ├── UnknownSkillError     this agent has no such skill
-│   │   └── SkillNotOfferedError  nobody in the directory offers it
+│   │   └── SkillNotOfferedError  no agent in the directory offers it
 │   ├── UnknownAgentError
 │   ├── UnknownRunError
 │   ├── UnknownStepError      a run or definition has no such step
@@ -25,40 +25,40 @@ RetinueError
 │   ├── UnknownResourceError  nothing to read under this uri
 │   ├── UnknownPromptError
 │   ├── AmbiguousNameError
-│   └── VersionConflictError  offered, but in no version of the asked range
+│   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
 │   └── NotAllowedError
-│       └── InsufficientScopeError  a token that is good, but not for this
-├── GuardError                the trace guard refused
+│       └── InsufficientScopeError  a valid token without the required scope
+├── GuardError                the trace guard rejected the call
 │   ├── CallTooDeepError      depth over the limit, or a hub loop
 │   ├── BudgetSpentError      the trace has no calls or seconds left
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
-├── ExecutionError            the skill was called and did not deliver
+├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
-│   ├── OutputInvalidError    its result breaks the output schema, or is no JSON
-│   ├── EmptyOutputError      it gave nothing where something was expected
+│   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
+│   ├── EmptyOutputError      it returned nothing where a result is required
 │   ├── CallTimedOutError
 │   ├── CallCancelledError
 │   ├── AgentUnreachableError
-│   ├── RemoteFaultError      the agent answered with an error of its own
+│   ├── RemoteFaultError      the agent answered with an error
 │   ├── InputRequiredError    it needs an answer from a person
-│   │   ├── CannotAskError    the caller has nobody who could give this kind of answer
-│   │   └── InputRefusedError  the person said no, or something that does not fit
+│   │   ├── CannotAskError    the caller does not support this kind of question
+│   │   └── InputRefusedError  the person declined, or answered something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
-│   └── StepFailedError       a step of a workflow failed, and with it the run
+│   └── StepFailedError       a step of a workflow failed, and so the run
 ├── RunConflictError          a run id was used again with other input
 ├── RegistryError             an OCI registry or layout
 │   ├── RegistryUnreachableError
 │   ├── RegistryRefusedError  the registry answered with an error
-│   │   ├── RegistryLoginError  it wants other credentials than it got
-│   │   └── RegistryBusyError  it wants to be left alone for a while
+│   │   ├── RegistryLoginError  it requires other credentials
+│   │   └── RegistryBusyError  it answered 429 for longer than we may wait
 │   ├── ReferenceNotFoundError
 │   ├── InvalidReferenceError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
-│   │   └── ContentMissingError  a manifest names content that is not there
+│   │   └── ContentMissingError  a manifest names content that does not exist
 │   └── RepositoryTakenError  the repository holds a card of another name
 └── StateError                the state folder or this machine
     ├── StateDamagedError
@@ -79,7 +79,7 @@ OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a failure is treated: by retries, by health, and by a workflow's ``on_error``."""
+    """How a failure is handled by retries, by health, and by a workflow's ``on_error``."""
 
     retryable: bool
     counts_against_health: bool
@@ -88,7 +88,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding of a schema check: a dotted ``path`` ("" = the whole value) and a message."""
+    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message."""
 
     path: str
     message: str
@@ -105,8 +105,8 @@ _FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
 class RetinueError(Exception):
     """Any failure of Retinue; ``str(error)`` is one line that says what happened.
 
-    ``type`` is the stable machine name (SPEC 7, ``data.type``), ``remedy`` what to do about it,
-    ``data`` further facts for the wire.
+    ``type`` is the stable machine-readable name (``data.type`` on the wire), ``remedy`` says what to do
+    about it, ``data`` holds further facts.
     """
 
     type: ClassVar[str] = "error"
@@ -119,7 +119,7 @@ class RetinueError(Exception):
 
     @property
     def data(self) -> dict[str, Any]:
-        """Facts for the wire beside the message; JSON values only."""
+        """Facts that are sent with the message; JSON values only."""
         return {}
 
 
@@ -131,17 +131,17 @@ class RequestError(RetinueError):
 
 
 class ParseError(RequestError):
-    """Bytes that are not JSON, or JSON nested beyond the cap."""
+    """Bytes that are not JSON, or JSON that is nested too deeply."""
 
     type = "parse_error"
 
 
 class InvalidRequestError(RequestError):
-    """JSON that is no request of this door."""
+    """JSON that is not a request of this endpoint."""
 
 
 class TooLargeError(RequestError):
-    """A cap on size or count was passed."""
+    """A limit on size or count was exceeded."""
 
     type = "too_large"
 
@@ -158,13 +158,13 @@ class TooLargeError(RequestError):
 
 
 class UnsupportedMediaTypeError(RequestError):
-    """A body of a media type that this door does not read."""
+    """A body of a media type that this endpoint does not read."""
 
     type = "unsupported_media_type"
 
 
 class InvalidParametersError(RequestError):
-    """Arguments break the skill's input schema; the first problem is the message (P-12, P-23)."""
+    """Arguments do not fit the skill's input schema; the first problem is the message (P-12, P-23)."""
 
     type = "validation_error"
 
@@ -179,7 +179,7 @@ class InvalidParametersError(RequestError):
 
 
 class InvalidSettingError(RequestError):
-    """A setting, flag or hand-written file is wrong; names the field, the shape and the remedy."""
+    """A setting, flag or hand-written file is wrong; names the field, the problem and the remedy."""
 
     type = "invalid_setting"
 
@@ -193,7 +193,7 @@ class InvalidSettingError(RequestError):
 
 
 class SchemaRefusedError(RequestError):
-    """A skill's schema is no JSON Schema, points outside itself or would explode."""
+    """A skill's schema is not a JSON Schema, refers outside itself, or would take exponential time."""
 
     type = "schema_refused"
 
@@ -219,7 +219,7 @@ class DefinitionError(RequestError):
 
 
 class KeyConflictError(RequestError):
-    """An idempotency key names one request: it was used again with other arguments."""
+    """An idempotency key was used again with other arguments."""
 
     type = "key_conflict"
 
@@ -241,14 +241,16 @@ class NotCallableError(RequestError):
 
 
 class LookupFailedError(RetinueError):
-    """A name leads nowhere, or to more than one thing."""
+    """A name matches nothing, or several things."""
 
     type = "not_found"
     kind = _REFUSED
 
 
 class UnknownSkillError(LookupFailedError):
-    """No visible skill has this id; a hidden one answers alike (P-22, S: "Hidden vs missing")."""
+    """No visible skill has this id; a hidden skill gives the same error."""
+
+    # P-22; SPEC: "Hidden vs missing"
 
     type = "unknown_skill"
 
@@ -259,7 +261,7 @@ class UnknownSkillError(LookupFailedError):
         near: Sequence[str] = (),
         unasked: Sequence[str] = (),
     ) -> None:
-        remedy = f"did you mean {', '.join(near)}?" if near else "list what there is: retinue find"
+        remedy = f"did you mean {', '.join(near)}?" if near else "list the skills: retinue find"
         if unasked:
             remedy += f" (could not be asked: {', '.join(unasked)})"
         super().__init__(f"Unknown skill: {skill}", remedy=remedy)
@@ -356,14 +358,15 @@ class RoleNotOfferedError(LookupFailedError):
     type = "role_not_offered"
 
     def __init__(self, role: str, agent: str | None = None) -> None:
-        who = "No available agent" if agent is None else f"Agent {agent} is not one that"
-        super().__init__(f"{who} has the role {role}", remedy=f"see who has: retinue agents --role {role}")
+        who = "No available agent has" if agent is None else f"Agent {agent} does not have"
+        remedy = f"list the agents with the role: retinue agents --role {role}"
+        super().__init__(f"{who} the role {role}", remedy=remedy)
         self.role = role
         self.agent = agent
 
 
 class UnknownResourceError(LookupFailedError):
-    """Nothing visible can be read under this uri; a hidden resource answers alike."""
+    """No visible resource has this uri; a hidden one gives the same error."""
 
     type = "unknown_resource"
 
@@ -377,7 +380,7 @@ class UnknownResourceError(LookupFailedError):
 
 
 class UnknownPromptError(LookupFailedError):
-    """No visible prompt has this name; a hidden one answers alike."""
+    """No visible prompt has this name; a hidden one gives the same error."""
 
     type = "unknown_prompt"
 
@@ -387,12 +390,12 @@ class UnknownPromptError(LookupFailedError):
 
 
 class AmbiguousNameError(LookupFailedError):
-    """A bare name fits several things and nothing decides between them."""
+    """A name matches several things, and nothing decides between them."""
 
     type = "ambiguous_name"
 
     def __init__(self, name: str, candidates: Sequence[str]) -> None:
-        super().__init__(f"Ambiguous name: {name}", remedy=f"say which: {', '.join(candidates)}")
+        super().__init__(f"Ambiguous name: {name}", remedy=f"use one of: {', '.join(candidates)}")
         self.name = name
         self.candidates = tuple(candidates)
 
@@ -402,7 +405,7 @@ class AmbiguousNameError(LookupFailedError):
 
 
 class VersionConflictError(LookupFailedError):
-    """The skill or agent exists, but in no version of the asked range."""
+    """The skill or agent exists, but in no version of the requested range."""
 
     type = "version_conflict"
 
@@ -424,19 +427,19 @@ class AccessError(RetinueError):
 
 
 class NotAuthenticatedError(AccessError):
-    """No token, or one that nobody knows."""
+    """No token, or an unknown one."""
 
     type = "not_authenticated"
 
 
 class NotAllowedError(AccessError):
-    """A known caller without the needed scope, or a request from a place that may not ask."""
+    """A known caller without permission, or a request from an origin that is not allowed."""
 
     type = "not_allowed"
 
 
 class InsufficientScopeError(NotAllowedError):
-    """A good token without a scope that is wanted here; ``scopes`` are those that would do."""
+    """A valid token without the required scope; ``scopes`` are those that would be sufficient."""
 
     type = "insufficient_scope"
 
@@ -450,10 +453,10 @@ class InsufficientScopeError(NotAllowedError):
 
 
 class GuardError(RetinueError):
-    """The trace guard refused the call before anything ran.
+    """The trace guard rejected the call before its skill ran.
 
-    A refusal further down the chain is relayed as it came: ``wire_data`` is then the ``data`` of the
-    error that was received, and message and data stay what they were.
+    A rejection further down the chain is relayed unchanged: ``wire_data`` is then the ``data`` of the
+    received error.
     """
 
     type = "guard"
@@ -467,7 +470,7 @@ class GuardError(RetinueError):
 
     @classmethod
     def relay(cls, message: str, wire_data: Any) -> Self:
-        """The refusal that another process met, with the ``data`` that it sent."""
+        """The rejection by another process, with the ``data`` that it sent."""
         error = cls.__new__(cls)
         facts = dict(wire_data) if isinstance(wire_data, dict) else {}
         facts.pop("type", None)
@@ -482,9 +485,9 @@ class GuardError(RetinueError):
 
 
 class CallTooDeepError(GuardError):
-    """A chain of calls passed the depth limit, or a hub met itself (S-14, S-15).
+    """A chain of calls exceeded the depth limit, or passed the same hub twice (S-14, S-15).
 
-    ``drawn_path`` is the chain in words, for a model to act on.
+    ``drawn_path`` is the chain as text, for a model to act on.
     """
 
     type = "recursion_limit"
@@ -500,7 +503,7 @@ class CallTooDeepError(GuardError):
 
     @property
     def depth(self) -> int:
-        """Of the call that was refused."""
+        """The depth of the rejected call."""
         return int(self.facts.get("depth", 0))
 
     @property
@@ -509,7 +512,7 @@ class CallTooDeepError(GuardError):
 
     @property
     def cycle(self) -> str:
-        """The loop that was found, "" for none."""
+        """The cycle that was found; "" = none."""
         return str(self.facts.get("cycle", ""))
 
 
@@ -550,13 +553,13 @@ class CircuitOpenError(GuardError):
 
 
 def find_guard_error(error_type: object) -> type[GuardError] | None:
-    """The class of the guard's refusals that has this ``type``; None when it is no refusal of the guard."""
+    """The GuardError class with this ``type``; None for other types."""
     kinds = (CallTooDeepError, BudgetSpentError, CircuitOpenError)
     return next((kind for kind in kinds if kind.type == error_type), None)
 
 
 class BusyError(RetinueError):
-    """A rate or concurrency limit; the same request may pass later."""
+    """A rate or concurrency limit was reached; the same request may succeed later."""
 
     type = "busy"
     kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
@@ -571,7 +574,7 @@ class BusyError(RetinueError):
 
 
 class ExecutionError(RetinueError):
-    """The skill was called and did not deliver."""
+    """The skill was called and did not return a result."""
 
     type = "execution_error"
 
@@ -590,7 +593,7 @@ class ExecutionFailedError(ExecutionError):
 
 
 class OutputInvalidError(ExecutionError):
-    """A result breaks the skill's output schema, or is no JSON value (P-13)."""
+    """A result does not fit the skill's output schema, or is not a JSON value (P-13)."""
 
     type = "output_validation_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
@@ -598,7 +601,7 @@ class OutputInvalidError(ExecutionError):
     def __init__(self, skill: str, problems: Sequence[Problem]) -> None:
         super().__init__(
             f"the result of {skill} breaks its output schema: {problems[0].message}",
-            remedy="mend the skill or its output schema",
+            remedy="fix the skill or its output schema",
         )
         self.problems = tuple(problems)
 
@@ -608,16 +611,18 @@ class OutputInvalidError(ExecutionError):
 
 
 class EmptyOutputError(ExecutionError):
-    """The skill ended well and gave nothing, where its caller expected something."""
+    """The skill succeeded without a result, where its caller requires one."""
 
     type = "empty_output"
 
     def __init__(self, skill: str) -> None:
-        super().__init__(f"{skill} gave nothing", remedy="ask for more, or say allow_empty: true on the step")
+        super().__init__(
+            f"{skill} returned nothing", remedy="ask for a result, or set allow_empty: true on the step"
+        )
 
 
 class CallTimedOutError(ExecutionError):
-    """A time limit passed; names the layer and the setting that set it (DESIGN 7)."""
+    """A time limit ran out; names the layer and the setting of the limit (DESIGN 7)."""
 
     type = "timeout"
     kind = Kind(retryable=True, counts_against_health=False, on_error="timeout")
@@ -636,7 +641,7 @@ class CallTimedOutError(ExecutionError):
 
 
 class CallCancelledError(ExecutionError):
-    """The caller gave up."""
+    """The caller cancelled the call."""
 
     type = "cancelled"
     kind = Kind(retryable=False, counts_against_health=False, on_error="cancelled")
@@ -646,7 +651,7 @@ class CallCancelledError(ExecutionError):
 
 
 class AgentUnreachableError(ExecutionError):
-    """No connection, or it broke; ``sent`` tells whether the agent may have run the call."""
+    """The connection failed or broke; ``sent`` tells whether the agent may have run the call."""
 
     type = "agent_unreachable"
     kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
@@ -666,7 +671,7 @@ class AgentUnreachableError(ExecutionError):
 
 
 class RemoteFaultError(ExecutionError):
-    """An agent's own error, kept as it came: code, message and data pass through a hub unchanged."""
+    """An agent's own error; code, message and data pass through a hub unchanged."""
 
     type = "remote_error"
 
@@ -679,34 +684,34 @@ class RemoteFaultError(ExecutionError):
 
     @property
     def remote_type(self) -> str:
-        """The remote ``data.type`` where there is one (SPEC 2, doubt 1), else this class's own."""
+        """The remote ``data.type`` where there is one (SPEC 2, doubt 1), otherwise the type of this class."""
         if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
             return str(self.fault_data["type"])
         return self.type
 
 
 def is_callers_time(error: RetinueError | None) -> bool:
-    """Whether a call ended because the time of its caller did, noticed here or, as told, over there."""
+    """Whether a call ended because its caller's time ran out, as noticed here or reported by the agent."""
     if isinstance(error, RemoteFaultError) and error.remote_type == CallTimedOutError.type:
         return bool(error.fault_data.get("layer") == "caller")
     return isinstance(error, CallTimedOutError) and error.layer == "caller"
 
 
 class InputRequiredError(ExecutionError):
-    """The skill needs an answer from a person, and this door cannot ask for one."""
+    """The skill needs an answer from a person, and this endpoint cannot ask for one."""
 
     type = "input_required"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
 
 class CannotAskError(InputRequiredError):
-    """The caller did not say that it can be asked this way: ``capability`` is what it lacks."""
+    """The caller does not support this kind of question; ``capability`` is what it lacks."""
 
     type = "cannot_ask"
 
     def __init__(self, capability: str) -> None:
         super().__init__(
-            f"the caller cannot be asked: it has no {capability}",
+            f"the caller does not support {capability}",
             remedy=f"use a client that declares the capability {capability}",
         )
         self.capability = capability
@@ -717,13 +722,13 @@ class CannotAskError(InputRequiredError):
 
 
 class InputRefusedError(InputRequiredError):
-    """The person declined, closed the question, or answered what does not fit the asked schema."""
+    """The person declined, closed the question, or gave an answer that does not fit the requested schema."""
 
     type = "input_refused"
 
 
 class ExpressionError(ExecutionError):
-    """A workflow expression failed at run time: an absent key, a wrong type, a cap passed."""
+    """A workflow expression failed at run time: a missing key, a wrong type, an exceeded limit."""
 
     type = "expression_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
@@ -734,10 +739,10 @@ class ExpressionError(ExecutionError):
 
 
 class StepFailedError(ExecutionError):
-    """A step failed, and with it the run; names the step, the agent asked and the cause.
+    """A step failed, and so the run; names the step, its agent and the cause.
 
-    ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data.
-    ``compensated`` are the done steps that were undone, last first: step, skill, agent, ok, error.
+    ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data. ``compensated``
+    lists the steps that were undone, last first: step, skill, agent, ok, error.
     """
 
     type = "step_failed"
@@ -761,7 +766,7 @@ class StepFailedError(ExecutionError):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StepFailedError:
-        """The error whose ``data`` this is."""
+        """The error with this ``data``."""
         return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()))
 
     @property
@@ -773,7 +778,7 @@ class StepFailedError(ExecutionError):
 
 
 class RunConflictError(RetinueError):
-    """A run id is an idempotency key: it was used again with other input."""
+    """A run id, which is an idempotency key, was used again with other input."""
 
     type = "run_conflict"
     kind = _REQUEST
@@ -819,7 +824,7 @@ class RegistryRefusedError(RegistryError):
 
 
 class RegistryLoginError(RegistryRefusedError):
-    """The registry, or its token server, does not let us in with what we have."""
+    """The registry, or its token server, does not accept our credentials."""
 
     type = "registry_login"
 
@@ -829,7 +834,7 @@ class RegistryLoginError(RegistryRefusedError):
 
 
 class RegistryBusyError(RegistryRefusedError):
-    """The registry answered 429 for longer than we may wait; ``retry_after_s`` is what it asked for."""
+    """The registry answered 429 for longer than we may wait; ``retry_after_s`` is its retry-after."""
 
     type = "registry_busy"
     kind = _FAILED
@@ -851,25 +856,25 @@ class ReferenceNotFoundError(RegistryError):
     kind = _REFUSED
 
     def __init__(self, registry: str, reference: str) -> None:
-        super().__init__(f"{reference} is not in {registry}", remedy="list what is: retinue agents")
+        super().__init__(f"{reference} is not in {registry}", remedy="list the agents: retinue agents")
         self.reference = reference
 
 
 class InvalidReferenceError(RegistryError):
-    """Text that is no OCI reference."""
+    """Text that is not an OCI reference."""
 
     type = "invalid_reference"
     kind = _REQUEST
 
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(
-            f"{text!r} is no reference: {problem}",
+            f"{text!r} is not a reference: {problem}",
             remedy="write repository:tag or repository@sha256:<64 hex>",
         )
 
 
 class DigestMismatchError(RegistryError):
-    """Content does not hash to the digest under which it was asked for."""
+    """Content does not have the digest under which it was requested."""
 
     type = "digest_mismatch"
     kind = _REFUSED
@@ -892,7 +897,7 @@ class MalformedArtifactError(RegistryError):
 
 
 class ContentMissingError(MalformedArtifactError):
-    """A manifest names content that its repository does not hold."""
+    """A manifest names content that its repository does not have."""
 
     type = "content_missing"
 
@@ -919,14 +924,14 @@ class RepositoryTakenError(RegistryError):
 
 
 class StateError(RetinueError):
-    """The state folder, or this machine, is not as it must be."""
+    """The state folder or this machine is not usable."""
 
     type = "state_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
 
 class StateDamagedError(StateError):
-    """A file of the state folder cannot be read; nothing was changed."""
+    """A file of the state folder cannot be read. Nothing was changed."""
 
     type = "state_damaged"
 
@@ -936,7 +941,7 @@ class StateDamagedError(StateError):
 
 
 class StorageFullError(StateError):
-    """No space left; nothing half-written stays."""
+    """No space left on the device; no partial file remains."""
 
     type = "storage_full"
 

@@ -1,19 +1,28 @@
-"""The agent record and the listing: who an agent is, and what one source said about it."""
+"""The agent record, and the listing: a record with what one source says about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 Visibility = Literal["private", "mesh", "exposed"]
-"""Who sees a skill: its process · this mesh · MCP clients too (DESIGN 2, visibility)."""
+"""Who sees a skill: its own process · this mesh · MCP clients as well (DESIGN 2, visibility)."""
+
+
+def is_visible(visibility: Visibility, scopes: frozenset[str]) -> bool:
+    """Whether a caller with these scopes sees what has this visibility; for others it does not exist.
+
+    What is exposed to MCP clients is visible to the mesh as well.
+    """
+    return visibility in scopes or (visibility == "exposed" and "mesh" in scopes)
+
 
 Schema = Mapping[str, Any]
 SignatureState = Literal["none", "valid", "invalid", "unknown_key"]
 Health = Literal["unknown", "healthy", "degraded", "unreachable"]
-"""What was measured of an agent; unknown = nobody has asked it yet."""
+"""The measured health of an agent; unknown = not called or probed yet."""
 
 
 def _no_facts() -> Mapping[str, Any]:
@@ -26,7 +35,7 @@ def _no_labels() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One door of an agent; ``url`` is kept exactly as authored."""
+    """One endpoint of an agent; ``url`` is kept exactly as authored."""
 
     protocol: str
     url: str
@@ -35,7 +44,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a skill promises about its effects; ``runs_code`` wants a mesh key or a token."""
+    """The declared effects of a skill; calling one that ``runs_code`` needs the scope of that name."""
 
     read_only: bool = False
     destructive: bool = False
@@ -46,7 +55,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A request that the skill serves, in words, as arguments, or both."""
+    """An example request of a skill, as text, as arguments, or both."""
 
     text: str | None = None
     arguments: Mapping[str, Any] | None = None
@@ -55,7 +64,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A callable unit; ``id`` is kept as authored."""
+    """One callable skill of an agent; ``id`` is kept as authored."""
 
     id: str
     description: str = ""
@@ -74,7 +83,7 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """A KOI fact; callable exactly when ``skill_id`` is set (schemas live on the skill)."""
+    """A fact about an agent (KOI); callable if ``skill_id`` is set, with the schemas of that skill."""
 
     name: str
     description: str = ""
@@ -86,7 +95,7 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something an agent lets itself be asked to read; ``uri`` may be a template."""
+    """A resource that an agent offers for reading; ``uri`` may be a template."""
 
     uri: str
     name: str
@@ -95,7 +104,7 @@ class Resource:
     title: str | None = None
     description: str = ""
     live: bool = False
-    """It changes, and readers may ask to be told."""
+    """Whether it changes, so that readers may subscribe to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class PromptArgument:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt an agent offers."""
+    """A prompt that an agent offers."""
 
     name: str
     arguments: tuple[PromptArgument, ...] = ()
@@ -120,9 +129,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """Who an agent is and what it can do; pallet card, A2A card, profile and tools render it.
+    """An agent and its skills; rendered as pallet card, profile and MCP tools.
 
-    ``extra`` keeps unknown wire keys per dialect, so that nothing read is lost.
+    ``extra`` keeps unknown keys of a parsed card, by format, so that nothing is lost.
     """
 
     name: str
@@ -155,7 +164,7 @@ class AgentRecord:
 
     @property
     def url(self) -> str | None:
-        """The url of the ``execute`` door (its base, as the pallet card has it), exactly as authored."""
+        """The url of the ``execute`` endpoint (its base, as in the pallet card), exactly as authored."""
         for endpoint in self.endpoints:
             if endpoint.protocol == "execute":
                 return endpoint.url
@@ -163,7 +172,7 @@ class AgentRecord:
 
 
 class ListingKey(NamedTuple):
-    """Identity of a listing: the source, and the repository or RID within it."""
+    """The id of a listing: its source, and the repository or RID within it."""
 
     source: str
     key: str
@@ -171,7 +180,7 @@ class ListingKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What was seen of an agent's calls since this process started."""
+    """Figures of an agent's calls since this process started."""
 
     calls: int = 0
     failures: int = 0
@@ -182,9 +191,9 @@ class Stats:
 class Listing:
     """A record as one source gave it, with what was measured since.
 
-    ``enabled`` is a person's choice; ``reachable`` is measured (None = never asked). ``last_error``
-    says why an agent is unreachable or, where it is reachable all the same, degraded; ``since`` is
-    when it became what it is (`health`). ``raw`` are the bytes as received, or b"" for a record made here.
+    ``enabled`` is a person's choice; ``reachable`` is measured (None = not yet). ``last_error`` says why an
+    agent is unreachable or, where it is reachable, degraded; ``since`` is when its `health` last changed.
+    ``raw`` holds the bytes as received, b"" for a record made in this process.
     """
 
     record: AgentRecord
@@ -192,14 +201,11 @@ class Listing:
     key: str
     tag: str | None = None
     digest: str | None = None
-    hash: str | None = None
     raw: bytes = b""
     published_at: datetime | None = None
     fetched_at: datetime | None = None
-    etag: str | None = None
     owner: str | None = None
     signature: SignatureState = "none"
-    hops: tuple[str, ...] = ()
     enabled: bool = True
     reachable: bool | None = None
     since: datetime | None = None
@@ -229,12 +235,41 @@ class Listing:
 
     @property
     def health(self) -> Health:
-        """What was measured, in one word."""
-        return say_health(self.reachable, self.last_error)
+        """The measured health."""
+        return health_of(self.reachable, self.last_error)
 
 
-def say_health(reachable: bool | None, last_error: str | None) -> Health:
-    """One word for what was measured of an agent."""
+class Candidate(Protocol):
+    """What is known of an agent without its card: a `Listing`, or an entry of the directory's index."""
+
+    @property
+    def id(self) -> ListingKey: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str | None: ...
+    @property
+    def url(self) -> str | None: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def digest(self) -> str | None: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def reachable(self) -> bool | None: ...
+    @property
+    def last_error(self) -> str | None: ...
+    @property
+    def health(self) -> Health: ...
+
+
+def health_of(reachable: bool | None, last_error: str | None) -> Health:
+    """The health that these measurements mean."""
     if reachable is None:
         return "unknown"
     if not reachable:

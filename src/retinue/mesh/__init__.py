@@ -1,1 +1,1 @@
-"""The logic of one call; no wire format, no socket."""
+"""The logic of one call: dispatch, admission, permissions, events; no wire, no socket."""

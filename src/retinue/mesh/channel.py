@@ -1,37 +1,46 @@
-"""The way back to a caller while its call runs: progress, log lines, questions."""
+"""The channel back to a caller while its call runs: progress, log lines and questions.
+
+The time limit of a call is paused while its caller is asked a question: a person needs longer than a program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from retinue.core.errors import CannotAskError, InputRequiredError
+from retinue.mesh.time_limit import TimeLimit
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 Capability = Literal["progress", "log", "elicitation", "sampling", "roots"]
-"""What somebody at the other end listens to, or can be asked for."""
+"""What the client of a call listens to, or can be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder or other place that the caller works in; ``uri`` is mostly a ``file://`` one."""
+    """A folder or other place that the caller works in; ``uri`` is usually a ``file://`` URI."""
 
     uri: str
     name: str | None = None
 
 
 class Channel(Protocol):
-    """What a door offers a running skill; a door that cannot do a thing says so by its error."""
+    """What an endpoint offers to a running skill.
+
+    ``key`` names a question within its call, for clients that answer in a later request.
+    """
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What is of use to this caller; empty where nobody listens."""
+        """What this caller supports; empty where no client listens."""
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
-        """Tell how far the call is: ``fraction`` 0 … 1, None when unknown."""
+        """Report the progress of the call: ``fraction`` is 0 … 1, or None when unknown."""
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         """Send one log line to the caller."""
@@ -39,19 +48,19 @@ class Channel(Protocol):
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         """Ask the person behind the call; the answer fits ``schema``.
 
-        ``key`` names the question within the call. Raises CannotAskError or InputRequiredError where
-        nobody can answer, InputRefusedError where the person does not want to.
+        Raises CannotAskError or InputRequiredError where the client cannot ask a person, and
+        InputRefusedError where the person declines.
         """
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
-        """Ask the caller's own model; raises CannotAskError where there is none."""
+        """Ask the caller's own model; raises CannotAskError where it has none."""
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
-        """Where the caller works; raises CannotAskError where it does not say."""
+        """The places that the caller works in; raises CannotAskError where it does not list them."""
 
 
 class NullChannel:
-    """The twin for doors without a way back: progress and logs go nowhere, questions fail."""
+    """The channel of endpoints without a way back: progress and logs are dropped, questions fail."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -71,3 +80,55 @@ class NullChannel:
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
         raise CannotAskError("roots")
+
+
+class PausingChannel:
+    """The channel of one attempt; ``limit`` is paused while a question is open.
+
+    The endpoint limits how long a question may stay open.
+    """
+
+    __slots__ = ("_channel", "_left_s", "_limit", "_open")
+
+    def __init__(self, channel: Channel, limit: TimeLimit) -> None:
+        self._channel = channel
+        self._limit = limit
+        self._open = 0
+        self._left_s = 0.0
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._channel.capabilities
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        await self._channel.progress(fraction, message)
+
+    async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
+        await self._channel.log(level, message, data)
+
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+        with self._paused():
+            return await self._channel.elicit(message, schema, key=key)
+
+    async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
+        with self._paused():
+            return await self._channel.sample(prompt, max_tokens=max_tokens, key=key)
+
+    async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
+        with self._paused():
+            return await self._channel.roots(key=key)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        when = self._limit.when
+        if not self._open and when is not None and not self._limit.expired:
+            self._left_s = when - loop.time()
+            self._limit.reschedule(None)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open and not self._limit.expired:
+                self._limit.reschedule(loop.time() + self._left_s)

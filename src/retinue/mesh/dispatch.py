@@ -1,7 +1,7 @@
-"""The one dispatch path: every call, through whichever door, is one ``dispatch(call, channel)``.
+"""The dispatch path: every call, from whichever endpoint, is one ``dispatch(call, channel)``.
 
-admit → trace guard → resolve within the caller's view → choose → input check → invoke → output check
-→ record (DESIGN 2). Surfaces decode and encode; nothing else runs a skill.
+limits → trace guard → look-up within the caller's view → choice → input check → invocation → output check →
+record (DESIGN 2). Endpoints decode and encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -23,35 +23,33 @@ from retinue.core.errors import (
     RetinueError,
     UnknownSkillError,
 )
-from retinue.core.record import Listing, ListingKey, Skill
-from retinue.mesh.access import Access, AgentView, is_seen
-from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.entry import Candidate
-from retinue.mesh.events import CallEndedEvent, EventBus, ToolCallEvent, now
-from retinue.mesh.guards import Passage, TraceGuard
-from retinue.mesh.limits import Limits
-from retinue.mesh.patience import PatientChannel
-from retinue.mesh.pulse import Board, Pulses, note_health
-from retinue.mesh.routing import Strategy, first, order_candidates
-from retinue.mesh.skill_checks import check_access, check_input, check_output
-from retinue.mesh.spans import Span, Spans
+from retinue.core.record import Candidate, Listing, ListingKey, Skill
+from retinue.mesh.admission import Admission
+from retinue.mesh.channel import Channel, NullChannel, PausingChannel
+from retinue.mesh.directory.routing import Strategy, first, order_candidates
+from retinue.mesh.events import CallEndedEvent, OpenSpan, Span, ToolCallEvent, now
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
+from retinue.mesh.health.failure_policy import is_stale_input, may_fail_over, record_failure, status_of
+from retinue.mesh.permissions import Access, AgentView, check_scopes, is_seen
+from retinue.mesh.schema.checks import check_input, check_output
 from retinue.mesh.time_limit import TimeLimit
-from retinue.mesh.verdicts import is_stale_input, may_go_elsewhere, status_of, tell_failure
 
 _NULL_CHANNEL = NullChannel()
 
 _ALMOST_S = 0.1
+"""A caller that cancels this close to its deadline has run out of time."""
 
 
 class Calls(Protocol):
-    """Whatever takes a call to its outcome: a dispatcher here, or a hub over there."""
+    """Runs calls: a dispatcher of this process, or a hub elsewhere."""
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
-        """Run one call; a failure is in ``Outcome.error``, only cancellation raises."""
+        """Run one call. A failure is in ``Outcome.error``; only cancellation raises."""
 
 
-class Lookup(Board, Protocol):
-    """Finds who offers a skill, best first, within what the caller may see; is told who is healthy."""
+class Lookup(Protocol):
+    """Finds the agents that offer a skill, best first, among those that the caller may see."""
 
     async def resolve_skill(
         self,
@@ -62,93 +60,92 @@ class Lookup(Board, Protocol):
         agent: str | None = None,
         view: AgentView | None = None,
     ) -> tuple[Candidate, ...]:
-        """At least one; raises a LookupFailedError. Outside ``view`` there is nobody."""
+        """At least one candidate, all within ``view``. Raises LookupFailedError."""
 
     async def open(self, candidate: Candidate) -> Listing | None:
-        """The whole listing of a candidate; None when it is gone since. Raises StateError."""
+        """The whole listing of a candidate; None when it has been removed. Raises StateError."""
 
     async def reread(self, listing: Candidate) -> Listing | None:
-        """Ask the source again after this listing failed; None when the agent is gone."""
+        """Read a listing that failed from its source again; None when the agent is gone."""
 
 
 class Invoker(Protocol):
-    """Runs one skill once: a function of this process, or a peer over a wire."""
+    """Runs one skill once: a function of this process, or an agent over a protocol."""
 
     async def invoke(
-        self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
-        """One attempt; raises RetinueError. AgentUnreachableError says whether it was sent."""
+        """One attempt; raises RetinueError. ``AgentUnreachableError.sent`` tells whether it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutSettings:
-    """The one policy of time-outs, in seconds (DESIGN 7)."""
+    """Default time-outs of one process, in seconds (DESIGN 7)."""
 
-    door_s: float = 60.0
+    endpoint_s: float = 60.0
     agent_call_s: float = 30.0
 
 
 @dataclass(slots=True)
-class _Course:
-    """How far a call has come: whom its caller sees, who was asked last, and every try."""
+class _CallState:
+    """The state of one dispatch; ``listing`` is the one chosen last."""
 
     started: float
     view: AgentView | None
     listing: Candidate | None = None
     attempts: list[Attempt] = field(default_factory=list)
-    passage: Passage | None = None
+    admitted: AdmittedCall | None = None
 
     @property
     def calls_used(self) -> int:
-        return 0 if self.passage is None else self.passage.calls_used
+        return 0 if self.admitted is None else self.admitted.calls_used
 
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Takes calls to outcomes for one process."""
+    """Runs the calls of one process.
+
+    ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
+    listing.
+    """
 
     agent: str
     lookup: Lookup
     invoker_of: Callable[[Listing], Invoker]
-    guard: TraceGuard = field(default_factory=TraceGuard)
-    limits: Limits = field(default_factory=Limits)
-    pulses: Pulses = field(default_factory=Pulses)
-    events: EventBus = field(default_factory=EventBus)
+    admission: Admission = field(default_factory=Admission)
+    agent_stats: AgentStatsTable = field(default_factory=AgentStatsTable)
+    health_sink: HealthSink | None = None
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     strategy: Strategy = first
-    spans: Spans | None = None
+    open_span: OpenSpan | None = None
     access: Access = field(default_factory=Access)
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
-        """Run one call; every failure is data in the outcome, only cancellation raises."""
-        course = _Course(time.perf_counter(), self.access.view_of(call.principal))
-        span = None if self.spans is None else self.spans.open(call)
-        passage: Passage | None = None
+        """Run one call. Every failure is data in the outcome; only cancellation raises."""
+        state = _CallState(time.perf_counter(), self.access.view_of(call.principal))
+        span = None if self.open_span is None else self.open_span(call)
         try:
-            self.limits.admit(call.principal.id)
+            admitted = state.admitted = self.admission.enter(call, call.agent or self.agent)
             try:
-                passage = course.passage = self.guard.enter(call, call.agent or self.agent)
                 if span is not None:
-                    passage.trace = span.carry(passage.trace)
-                call = _bounded(call, passage)
+                    admitted.trace = span.carry(admitted.trace)
+                call = _with_trace(call, admitted)
                 candidates = await self.lookup.resolve_skill(
                     call.skill,
                     call.principal.scopes,
                     version_range=call.version_range,
                     agent=call.agent,
-                    view=course.view,
+                    view=state.view,
                 )
-                course.listing = candidates[0]
-                answer = await self._run(candidates, call, passage, channel, course)
+                state.listing = candidates[0]
+                answer = await self._run(candidates, call, admitted, channel, state)
             finally:
-                self.limits.release()
-                if passage is not None:
-                    self.guard.leave(passage)
-            outcome = _done(call, course, answer)
+                self.admission.leave(admitted)
+            outcome = _succeeded(call, state, answer)
         except RetinueError as error:
-            outcome = _failed(call, course, error)
+            outcome = _failed(call, state, error)
         except asyncio.CancelledError:
-            self._record(call, _failed(call, course, CallCancelledError(call.skill)), span)
+            self._record(call, _failed(call, state, CallCancelledError(call.skill)), span)
             raise
         self._record(call, outcome, span)
         return outcome
@@ -157,93 +154,95 @@ class Dispatcher:
         self,
         candidates: tuple[Candidate, ...],
         call: Call,
-        passage: Passage,
+        admitted: AdmittedCall,
         channel: Channel,
-        course: _Course,
+        state: _CallState,
     ) -> Answer:
-        """Try the candidates in order; the next one only when the last certainly did not run the call.
+        """Try the candidates in order; go to the next one only where the call may be run elsewhere.
 
-        Cards are read again when nobody is left, not before: a slow registry must not hold up a call
-        that another agent can take at once.
+        The cards of unreachable agents are read again only after all candidates failed: a slow registry must
+        not delay a call that another agent can take at once.
         """
         checked: Skill | None = None
-        several = passage.may_repeat = len(candidates) > 1
+        several = admitted.may_repeat = len(candidates) > 1
         queue: deque[Candidate] = deque(
             order_candidates(candidates, self.strategy, call.skill) if several else candidates
         )
-        spared: RetinueError | None = None
-        lost: list[Listing] = []
+        last_error: RetinueError | None = None
+        unreachable: list[Listing] = []
         reread: set[ListingKey] = set()
-        while queue or (queue := await self._list_moved(lost, reread)):
+        while queue or (queue := await self._find_moved(unreachable, reread)):
             listing = await self.lookup.open(queue.popleft())
             skill = listing.record.find_skill(call.skill) if listing is not None else None
-            if listing is None or skill is None or not is_seen(course.view, listing.name):
+            if listing is None or skill is None or not is_seen(state.view, listing.name):
                 continue
-            course.listing = listing
+            state.listing = listing
             if skill is not checked:
-                check_access(skill, call)
-                check_input(skill, call)
+                check_scopes(skill, call)
+                if skill.input_schema is not None:
+                    check_input(skill, call)
                 if checked is None:
                     self._announce(call)
                 checked = skill
-            pulse = self.pulses.of(listing)
+            stats = self.agent_stats.of(listing)
             try:
-                pulse.breaker.enter(listing.record.name)
+                stats.breaker.enter(listing.record.name)
             except GuardError as error:
-                spared = spared or error
+                last_error = last_error or error
                 continue
             tried_at = time.perf_counter()
-            pulse.begun()
+            stats.call_started()
             try:
-                answer = await self._attempt(listing, skill, call, passage, channel)
+                answer = await self._attempt(listing, skill, call, admitted, channel)
             except RetinueError as error:
                 spent_s = time.perf_counter() - tried_at
-                course.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
-                tell_failure(pulse, call.skill, spent_s, error)
-                note_health(pulse, listing, self.lookup)
+                state.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
+                record_failure(stats, call.skill, spent_s, error)
+                self._report_health(stats, listing)
                 if is_stale_input(error) and listing.id not in reread:
                     reread.add(listing.id)
                     newer = await self.lookup.reread(listing)
                     if newer is not None and newer.digest != listing.digest:
                         queue.appendleft(newer)
                         continue
-                if not may_go_elsewhere(error, skill) or not _may_repeat(error, passage):
+                if not may_fail_over(error, skill) or not _may_repeat(error, admitted):
                     raise
-                spared = error
+                last_error = error
                 if error.kind.counts_against_health:
-                    lost.append(listing)
+                    unreachable.append(listing)
                 continue
             except BaseException:
                 if _is_overdue(call):
-                    pulse.timed_out(call.skill, time.perf_counter() - tried_at)
-                    note_health(pulse, listing, self.lookup)
+                    stats.timed_out(call.skill, time.perf_counter() - tried_at)
+                    self._report_health(stats, listing)
                 else:
-                    pulse.abandoned()
+                    stats.abandoned()
                 raise
             spent_s = time.perf_counter() - tried_at
-            pulse.answered(call.skill, spent_s)
-            course.attempts.append(Attempt(listing.record.name, spent_s * 1000))
-            note_health(pulse, listing, self.lookup)
-            check_output(skill, answer.value)
+            stats.answered(call.skill, spent_s)
+            state.attempts.append(Attempt(listing.record.name, spent_s * 1000))
+            self._report_health(stats, listing)
+            if skill.output_schema is not None:
+                check_output(skill, answer.value)
             return answer
-        raise spared or UnknownSkillError(call.skill)
+        raise last_error or UnknownSkillError(call.skill)
 
-    async def _list_moved(self, lost: list[Listing], reread: set[ListingKey]) -> deque[Candidate]:
-        """Those that could not be reached and have another url by now; each is asked about once."""
+    async def _find_moved(self, unreachable: list[Listing], reread: set[ListingKey]) -> deque[Candidate]:
+        """The unreachable agents whose url has changed meanwhile; each is read again once."""
         moved: deque[Candidate] = deque()
-        for listing in lost:
+        for listing in unreachable:
             if listing.id not in reread:
                 reread.add(listing.id)
                 newer = await self.lookup.reread(listing)
                 if newer is not None and newer.record.url != listing.record.url:
                     moved.append(newer)
-        lost.clear()
+        unreachable.clear()
         return moved
 
     async def _attempt(
-        self, listing: Listing, skill: Skill, call: Call, passage: Passage, channel: Channel
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
-        """One attempt within the time that is left, named when it runs out."""
+        """One attempt within the time that is left; CallTimedOutError names the limit that ran out."""
         timeout_s, layer, setting = self._time_left(skill, call)
         if timeout_s <= 0:
             raise CallTimedOutError(call.skill, 0, layer=layer, setting=setting)
@@ -252,12 +251,12 @@ class Dispatcher:
         try:
             with limit:
                 if call.deadline is None and channel is not _NULL_CHANNEL:
-                    channel = PatientChannel(channel, limit)
-                return await invoker.invoke(listing, skill, call, passage, channel)
+                    channel = PausingChannel(channel, limit)
+                return await invoker.invoke(listing, skill, call, admitted, channel)
         except RetinueError:
             raise
         except asyncio.CancelledError as error:
-            if _is_given_up():
+            if _is_cancelled():
                 raise
             raise ExecutionFailedError.from_exception(error) from error
         except GeneratorExit:
@@ -265,23 +264,27 @@ class Dispatcher:
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(call.skill, timeout_s, layer=layer, setting=setting) from error
-            # a skill that calls sys.exit has failed; the agents beside it go on
+            # A skill that calls sys.exit has failed; other agents of this process keep running.
             raise ExecutionFailedError.from_exception(error) from error
 
     def _time_left(self, skill: Skill, call: Call) -> tuple[float, str, str]:
         if skill.timeout_s is not None:
             limit = (skill.timeout_s, f"skill {skill.id}", "timeout_s of the skill")
         else:
-            limit = (self.timeouts.door_s, f"door {call.door}", "timeouts.door_s")
+            limit = (self.timeouts.endpoint_s, f"door {call.endpoint}", "timeouts.door_s")
         if call.deadline is not None:
             left_s = call.deadline - asyncio.get_running_loop().time()
             if skill.timeout_s is None or left_s < limit[0]:
                 limit = (left_s, "caller", "the caller's timeout")
         return limit
 
+    def _report_health(self, stats: AgentStats, listing: Listing) -> None:
+        if self.health_sink is not None:
+            report_health(stats, listing, self.health_sink)
+
     def _announce(self, call: Call) -> None:
-        if self.events.observed:
-            self.events.emit(
+        if self.admission.events.observed:
+            self.admission.events.emit(
                 ToolCallEvent(
                     call.id,
                     call.skill,
@@ -296,24 +299,24 @@ class Dispatcher:
     def _record(self, call: Call, outcome: Outcome, span: Span | None) -> None:
         if span is not None:
             span.close(outcome)
-        if self.events.observed:
-            self.events.emit(CallEndedEvent(call, outcome, now()))
+        if self.admission.events.observed:
+            self.admission.events.emit(CallEndedEvent(call, outcome, now()))
 
 
-def _bounded(call: Call, passage: Passage) -> Call:
-    """The call with its resolved trace, and with the time that its chain has left as its deadline."""
-    trace, deadline = passage.trace, call.deadline
+def _with_trace(call: Call, admitted: AdmittedCall) -> Call:
+    """The call with its resolved trace, and with the remaining time of its chain as its deadline."""
+    trace, deadline = admitted.trace, call.deadline
     if deadline is None and trace.seconds_left is not None:
         deadline = asyncio.get_running_loop().time() + trace.seconds_left
     elif trace is call.trace:
         return call
-    # every field by name: dataclasses.replace takes three times as long, and most calls pass here
+    # Every field by name: dataclasses.replace takes three times as long, and most calls get here.
     return Call(
         id=call.id,
         skill=call.skill,
         arguments=call.arguments,
         principal=call.principal,
-        door=call.door,
+        endpoint=call.endpoint,
         trace=trace,
         agent=call.agent,
         version_range=call.version_range,
@@ -323,24 +326,24 @@ def _bounded(call: Call, passage: Passage) -> Call:
     )
 
 
-def _may_repeat(error: RetinueError, passage: Passage) -> bool:
-    """Whether the budget has room for it: an agent that was lost in the middle may have run the call."""
-    return not (isinstance(error, AgentUnreachableError) and error.sent) or passage.budget.take()
+def _may_repeat(error: RetinueError, admitted: AdmittedCall) -> bool:
+    """Whether the budget allows another attempt; an agent that was lost midway may have run the call."""
+    return not (isinstance(error, AgentUnreachableError) and error.sent) or admitted.budget.take()
 
 
-def _is_given_up() -> bool:
-    """Whether this very task is being cancelled, rather than something that a skill awaited."""
+def _is_cancelled() -> bool:
+    """Whether this task is being cancelled, rather than something that a skill awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _is_overdue(call: Call) -> bool:
-    """Whether a caller gives up because its time is over: a step's limit ends just before its call's."""
+    """Whether a caller cancelled because its time is over; a step's limit ends just before its call's."""
     return call.deadline is not None and call.deadline - asyncio.get_running_loop().time() < _ALMOST_S
 
 
-def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
-    chosen = course.listing
+def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
+    chosen = state.listing
     return Outcome(
         call_id=call.id,
         skill=call.skill,
@@ -349,25 +352,25 @@ def _done(call: Call, course: _Course, answer: Answer) -> Outcome:
         version=None if chosen is None else chosen.version,
         value=answer.value,
         parts=answer.parts,
-        attempts=tuple(course.attempts),
-        duration_ms=(time.perf_counter() - course.started) * 1000,
+        attempts=tuple(state.attempts),
+        duration_ms=(time.perf_counter() - state.started) * 1000,
         usage=answer.usage,
         warnings=answer.warnings,
         meta=answer.meta,
-        calls_used=course.calls_used,
+        calls_used=state.calls_used,
     )
 
 
-def _failed(call: Call, course: _Course, error: RetinueError) -> Outcome:
-    chosen = course.listing
+def _failed(call: Call, state: _CallState, error: RetinueError) -> Outcome:
+    chosen = state.listing
     return Outcome(
         call_id=call.id,
         skill=call.skill,
         status=status_of(error),
         agent=None if chosen is None else chosen.name,
         version=None if chosen is None else chosen.version,
-        attempts=tuple(course.attempts),
-        duration_ms=(time.perf_counter() - course.started) * 1000,
+        attempts=tuple(state.attempts),
+        duration_ms=(time.perf_counter() - state.started) * 1000,
         error=error,
-        calls_used=course.calls_used,
+        calls_used=state.calls_used,
     )

@@ -1,7 +1,7 @@
-"""What a directory keeps in memory of a listing: enough to find, order and probe its agent.
+"""The entry of a listing in the directory's memory: enough to find, order and probe its agent.
 
-The whole record is forty times as large and is wanted seldom; a store keeps it
-(`retinue.mesh.listings`). Texts that many agents share are held once.
+The whole record is forty times as large and rarely needed; a store keeps it
+(`retinue.mesh.directory.listings`). Strings that many agents have in common are stored once.
 """
 
 from __future__ import annotations
@@ -10,51 +10,30 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Protocol, TypeVar, get_args
+from typing import TypeVar, get_args
 
-from retinue.core.record import Health, Listing, ListingKey, Skill, Visibility, say_health
-from retinue.mesh.visibility import is_visible
+from retinue.core.record import (
+    Health,
+    Listing,
+    ListingKey,
+    Visibility,
+    health_of,
+    is_visible,
+)
 
 Scopes = frozenset[str]
+T = TypeVar("T", bound=Hashable)
 
 _KINDS: tuple[Visibility, ...] = get_args(Visibility)
-
-
-class Candidate(Protocol):
-    """Whoever may take a call: an entry of the directory, or a whole listing."""
-
-    @property
-    def id(self) -> ListingKey: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str | None: ...
-    @property
-    def url(self) -> str | None: ...
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def digest(self) -> str | None: ...
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def reachable(self) -> bool | None: ...
-    @property
-    def last_error(self) -> str | None: ...
-    @property
-    def health(self) -> Health: ...
+_NO_LABELS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One listing in short. ``skills`` are ids; ``kinds`` has the first letter of the visibility of each.
+    """One listing without its record.
 
-    ``roles`` are those that skills name, each with such a letter. ``enabled`` is a person's choice,
-    and what follows was measured, all as in `Listing`.
+    ``skills`` are ids; ``kinds`` holds the first letter of the visibility of each. ``roles`` are the roles
+    that skills name, each with such a letter. ``enabled`` and the fields after it are as in `Listing`.
     """
 
     id: ListingKey
@@ -84,52 +63,55 @@ class Entry:
 
     @property
     def health(self) -> Health:
-        """What was measured, in one word."""
-        return say_health(self.reachable, self.last_error)
+        """What was measured of the agent."""
+        return health_of(self.reachable, self.last_error)
 
     def offers(self, skill_id: str, scopes: Scopes) -> bool:
-        """Whether these scopes see a skill of this id."""
-        kinds = _kinds_seen(scopes)
+        """Whether a skill of this id is visible to these scopes."""
+        kinds = _visible_kinds(scopes)
         return any(
             kind in kinds for one, kind in zip(self.skills, self.kinds, strict=True) if one == skill_id
         )
 
     def list_skills(self, scopes: Scopes) -> list[str]:
-        """The ids of the skills that these scopes see."""
-        kinds = _kinds_seen(scopes)
+        """The ids of the skills that are visible to these scopes."""
+        kinds = _visible_kinds(scopes)
         return [one for one, kind in zip(self.skills, self.kinds, strict=True) if kind in kinds]
 
     def count_skills(self, scopes: Scopes) -> int:
-        """How many `list_skills` lists, at less cost."""
-        return _count_seen(self.kinds, scopes)
+        """The number of skills that `list_skills` lists, at less cost."""
+        return _count_visible(self.kinds, scopes)
 
     def has_role(self, role: str, scopes: Scopes) -> bool:
-        """Whether these scopes see a skill with this id, or one that names the role."""
-        kinds = _kinds_seen(scopes)
+        """Whether a skill that has this id, or names the role, is visible to these scopes."""
+        kinds = _visible_kinds(scopes)
         held = (*zip(self.skills, self.kinds, strict=True), *self.roles)
         return any(name == role and kind in kinds for name, kind in held)
 
     def as_reachable(self, now: datetime) -> Entry:
-        """Itself, or with what was noted against it cleared."""
+        """The entry as healthy; itself where it is healthy already."""
         if self.health == "healthy":
             return self
         return replace(self, reachable=True, since=now, last_error=None)
 
     def as_degraded(self, reason: str, now: datetime) -> Entry:
-        """Itself where it is that already; ``since`` is when it became so."""
+        """The entry as degraded; itself where it is so for the same reason. ``since`` is the first time."""
         if self.health != "degraded":
             return replace(self, reachable=True, since=now, last_error=reason)
         return self if self.last_error == reason else replace(self, last_error=reason)
 
     def as_unreachable(self, reason: str, now: datetime) -> Entry:
-        """Itself where it is that already; ``since`` is when it became so."""
+        """The entry as unreachable.
+
+        Itself where it is so for the same reason. ``since`` is the first time.
+        """
         if self.reachable is not False:
             return replace(self, reachable=False, since=now, last_error=reason)
         return self if self.last_error == reason else replace(self, last_error=reason)
 
 
 def entry_of(listing: Listing) -> Entry:
-    """The listing in short."""
+    """The entry of a listing."""
     record = listing.record
     return make_entry(
         listing.id,
@@ -169,7 +151,7 @@ def make_entry(
     since: datetime | None,
     last_error: str | None,
 ) -> Entry:
-    """An entry whose texts are shared with others that have the same."""
+    """An entry whose strings are shared with other entries that have equal ones."""
     return Entry(
         ListingKey(_share(listing_id.source), listing_id.key),
         name,
@@ -190,16 +172,10 @@ def make_entry(
     )
 
 
-_NO_LABELS: Mapping[str, str] = {}
-
-
-T = TypeVar("T", bound=Hashable)
-
-
 def _share(value: T) -> T:
-    """An equal value that was seen lately, so that a hundred thousand agents hold it once.
+    """An equal value that was seen recently, so that a hundred thousand agents share one.
 
-    Not `sys.intern`: its table would hold what nobody shares as well.
+    Not `sys.intern`, whose table would also keep strings that occur once.
     """
     return _seen(value)  # type: ignore[return-value]
 
@@ -210,11 +186,11 @@ def _seen(value: Hashable) -> Hashable:
 
 
 @lru_cache(maxsize=1024)
-def _count_seen(kinds: str, scopes: Scopes) -> int:
-    seen = _kinds_seen(scopes)
+def _count_visible(kinds: str, scopes: Scopes) -> int:
+    seen = _visible_kinds(scopes)
     return sum(kind in seen for kind in kinds)
 
 
 @lru_cache(maxsize=64)
-def _kinds_seen(scopes: Scopes) -> str:
-    return "".join(kind[0] for kind in _KINDS if is_visible(Skill("", visibility=kind), scopes))
+def _visible_kinds(scopes: Scopes) -> str:
+    return "".join(kind[0] for kind in _KINDS if is_visible(kind, scopes))

@@ -1,23 +1,30 @@
-"""The bus on which every call shows itself: audit, logs, metrics and views observe the same events."""
+"""Events of calls, and what observes them: log lines, the audit log and tracing spans.
+
+Every call emits a ToolCallEvent when it is admitted and a CallEndedEvent when it has ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import structlog
 
-from retinue.core.call import Call, Outcome
+from retinue.core.call import Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RetinueError
+from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
 
 _log = structlog.get_logger("retinue.events")
+
+_TEXT_OF_CALLERS = frozenset({"skill", "tool", "agent", "caller", "id", "trace_id"})
+"""Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEvent:
-    """One admitted inbound call, told before anything runs (seed 004, S-10; SPEC 5 doubt 13)."""
+    """An admitted inbound call, emitted before its skill runs (seed 004, S-10; SPEC 5 doubt 13)."""
 
     id: str
     tool: str
@@ -29,7 +36,7 @@ class ToolCallEvent:
     type: Literal["EXEC:TOOL_CALL"] = "EXEC:TOOL_CALL"
 
     def as_json(self) -> dict[str, Any]:
-        """Exactly the keys of SPEC 5, doubt 13."""
+        """The event with exactly the keys of SPEC 5, doubt 13."""
         return {
             "type": self.type,
             "id": self.id,
@@ -44,7 +51,7 @@ class ToolCallEvent:
 
 @dataclass(frozen=True, slots=True)
 class CallEndedEvent:
-    """What became of a call, refused ones included."""
+    """The outcome of a call, including calls that were rejected."""
 
     call: Call
     outcome: Outcome
@@ -52,12 +59,12 @@ class CallEndedEvent:
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:
-        """One flat row without arguments or values: they may hold secrets (P-26)."""
+        """The event as a flat row without arguments or values, which may hold secrets (P-26)."""
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
             "type": self.type,
             "id": call.id,
-            "door": call.door,
+            "door": call.endpoint,
             "caller": call.principal.id,
             "skill": call.skill,
             "agent": outcome.agent,
@@ -77,18 +84,19 @@ class CallEndedEvent:
 
 
 Event = ToolCallEvent | CallEndedEvent
+
 Observer = Callable[[Event], None]
 
 
 class EventBus:
-    """Hands each event to every observer, in order; an observer that raises is logged and kept."""
+    """Passes each event to every observer, in order. An observer that raises is logged and kept."""
 
     def __init__(self) -> None:
         self._observers: tuple[Observer, ...] = ()
 
     @property
     def observed(self) -> bool:
-        """Whether anybody listens: the hot path makes no event for nobody."""
+        """Whether there is an observer; without one, no events need to be created."""
         return bool(self._observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
@@ -104,17 +112,17 @@ class EventBus:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception as error:  # noqa: BLE001 - one bad observer must not fail the call it observes
+            except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
                 _log.warning("observer failed", observer=repr(observer), error=str(error))
 
 
 def now() -> datetime:
-    """The time of an event, in UTC."""
+    """The current time in UTC, for the timestamp of an event."""
     return datetime.now(UTC)
 
 
 def log_line(event: Event) -> None:
-    """Observer: one JSON log line per ended call (P-26), with the traceback where a skill raised."""
+    """An observer that logs one line per ended call (P-26), with the traceback where a skill raised."""
     if isinstance(event, CallEndedEvent):
         row = {k: v for k, v in event.as_json().items() if k not in ("type", "timestamp")}
         error = event.outcome.error
@@ -122,3 +130,34 @@ def log_line(event: Event) -> None:
         if raised is not None and not isinstance(raised, RetinueError):
             row["exc_info"] = raised
         _log.info("call", **row)
+
+
+def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
+    """An observer that appends every event to the audit log, as a flat JSON object.
+
+    ``append`` must not block for long. Rows have no arguments or values, which may be secret.
+    """
+
+    def observe(event: Event) -> None:
+        row = event.as_json()
+        row.pop("arguments", None)
+        for key in _TEXT_OF_CALLERS & row.keys():
+            if len(row[key] or "") >= MIN_TOKEN_LENGTH:
+                row[key] = hide_tokens(row[key])
+        append(row)
+
+    return observe
+
+
+class Span(Protocol):
+    """The tracing span of one call, joined to its caller's span by ``traceparent``."""
+
+    def carry(self, trace: TraceContext) -> TraceContext:
+        """The trace for further calls of this call: its ``traceparent`` is this span."""
+
+    def close(self, outcome: Outcome) -> None:
+        """End the span; called in the task that opened it."""
+
+
+OpenSpan = Callable[[Call], Span]
+"""Opens a span that is current until it is closed."""

@@ -1,49 +1,47 @@
-"""The second, thin path: resources, prompts and completion, ``read(request, channel)``.
+"""The path of reads: resources, prompts and completions, each one ``read(request, channel)``.
 
-admit → trace guard → find within the caller's view → read → record, as a call has it (DESIGN 2); there
-is nothing to choose and no schema to check. The audit row of a read names its kind and what was read.
+limits → trace guard → read within what the caller sees → record, as for a call (DESIGN 2). There is no agent
+to choose and no schema to check. The audit row of a read names its kind and what was read. `Changes` notifies
+observers of lists and resources that changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import structlog
+
 from retinue.core.call import Call, Part, Principal, TraceContext
-from retinue.core.errors import (
-    CallTimedOutError,
-    ExecutionFailedError,
-    RetinueError,
-)
-from retinue.mesh.access import Access, is_seen
-from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.events import EventBus
-from retinue.mesh.gate import Gate
-from retinue.mesh.guards import Passage, TraceGuard
-from retinue.mesh.limits import Limits
-from retinue.mesh.patience import PatientChannel
+from retinue.core.errors import CallTimedOutError, ExecutionFailedError, RetinueError
+from retinue.mesh.admission import Admission
+from retinue.mesh.channel import Channel, NullChannel, PausingChannel
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.time_limit import TimeLimit
 
 ReadKind = Literal["resource", "prompt", "completion"]
+ChangeKind = Literal["tools", "resources", "prompts", "resource"]
 
 _NULL_CHANNEL = NullChannel()
+_log = structlog.get_logger("retinue.changes")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What is read: the resource of a uri, a prompt with its arguments, or values for one argument.
+    """A request for the resource of a URI, a prompt with its arguments, or values for one argument.
 
-    Of a completion ``name`` is the prompt's name or the uri template, ``argument`` the argument asked
-    about, ``value`` what was typed of it, ``arguments`` those that are known.
+    For a completion, ``name`` is the name of a prompt or a URI template, ``argument`` the argument to
+    complete, ``value`` the text typed so far, and ``arguments`` the other arguments that are known.
     """
 
     id: str
     kind: ReadKind
     name: str
     principal: Principal
-    door: str
+    endpoint: str
     trace: TraceContext
     agent: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +60,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt with its arguments filled in."""
+    """A prompt with its arguments inserted."""
 
     messages: tuple[Message, ...]
     description: str = ""
@@ -70,89 +68,82 @@ class PromptText:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Values that fit; ``total`` of them, where that is known to be more."""
+    """Values that fit; ``total`` is their number where it is known to be larger."""
 
     values: tuple[str, ...]
     total: int | None = None
 
 
 Read = tuple[Part, ...] | PromptText | Completion
-"""What a read gives, by its kind; the parts of a resource are of kind ``resource``."""
+"""The result of a read, by its kind; the parts of a resource are of kind ``resource``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """What became of a read; ``error`` is set unless ``value`` is."""
+    """The outcome of a read: ``value`` or ``error`` is set."""
 
     request_id: str
     value: Read | None = None
     error: RetinueError | None = None
 
     def get(self) -> Read:
-        """The value; raises ``error`` otherwise."""
+        """The value; raises ``error`` of a failed read."""
         if self.error is not None:
             raise self.error
         assert self.value is not None
         return self.value
 
 
-class Reads(Protocol):
-    """Whatever takes a read to its outcome: a `Reader` here, or a hub that asks an agent."""
-
-    async def read(self, request: ReadRequest, channel: Channel = _NULL_CHANNEL) -> ReadOutcome:
-        """Read once; a failure is in ``ReadOutcome.error``, only cancellation raises."""
-
-
 class ReadSource(Protocol):
-    """Whoever has the things that can be read."""
+    """Provides resources, prompts and completions."""
 
-    async def read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
+    async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
         """Read once, within what the principal may see.
 
-        Raises UnknownResourceError or UnknownPromptError for what is missing and for what is hidden.
+        Raises UnknownResourceError or UnknownPromptError, for what is hidden as for what is missing.
         """
 
 
 @dataclass(slots=True)
 class Reader:
-    """Takes reads to outcomes for one process; shares guard, limits, bus and lists with its dispatcher.
+    """Runs the reads of one agent; shares admission and access lists with its dispatcher.
 
-    To whom the agent's list does not hear, all that it has is hidden.
+    A caller that the agent's access list excludes sees nothing of it.
     """
 
     agent: str
     source: ReadSource
-    guard: TraceGuard = field(default_factory=TraceGuard)
-    limits: Limits = field(default_factory=Limits)
-    events: EventBus = field(default_factory=EventBus)
+    admission: Admission = field(default_factory=Admission)
     timeout_s: float = 60.0
     access: Access = field(default_factory=Access)
 
     async def read(self, request: ReadRequest, channel: Channel = _NULL_CHANNEL) -> ReadOutcome:
-        """Read once; every failure is data in the outcome, only cancellation raises."""
+        """Read once. Every failure is data in the outcome; only cancellation raises."""
         call = _as_call(request, self.agent)
-        gate = Gate(self.guard, self.limits, self.events)
         try:
-            with gate.admit(call, self.agent) as passage:
-                call = replace(call, trace=passage.trace)
-                value = await self._read(request, call, passage, channel)
+            with self.admission.message(call, self.agent) as admitted:
+                call = replace(call, trace=admitted.trace)
+                value = await self._read(request, call, admitted, channel)
         except RetinueError as error:
             return ReadOutcome(request.id, error=error)
         return ReadOutcome(request.id, value)
 
-    async def _read(self, request: ReadRequest, call: Call, passage: Passage, channel: Channel) -> Read:
+    async def _read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
         limit = TimeLimit(self._time_left(request))
         try:
             with limit:
                 if request.deadline is None and channel is not _NULL_CHANNEL:
-                    channel = PatientChannel(channel, limit)
-                return await self.source.read(self._seen(request), call, passage, channel)
+                    channel = PausingChannel(channel, limit)
+                return await self.source.read(self._seen(request), call, admitted, channel)
         except (RetinueError, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(
-                    call.skill, self._time_left(request), layer=f"door {call.door}", setting="timeouts.door_s"
+                    call.skill,
+                    self._time_left(request),
+                    layer=f"door {call.endpoint}",
+                    setting="timeouts.door_s",
                 ) from error
             raise ExecutionFailedError.from_exception(error) from error
 
@@ -169,14 +160,49 @@ class Reader:
 
 
 def _as_call(request: ReadRequest, agent: str) -> Call:
-    """The read as guard, bus and audit know it."""
+    """The read as the guard, the event bus and the audit log see it."""
     return Call(
         id=request.id,
         skill=f"{request.kind} {request.name}",
         arguments=dict(request.arguments),
         principal=request.principal,
-        door=request.door,
+        endpoint=request.endpoint,
         trace=request.trace,
         agent=request.agent or agent,
         deadline=request.deadline,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A list that changed, or one resource (``uri``) whose content changed."""
+
+    kind: ChangeKind
+    uri: str = ""
+
+
+ChangeObserver = Callable[[Change], None]
+
+
+class Changes:
+    """Passes each change to every observer, in order and in the thread that notified."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[ChangeObserver, ...] = ()
+
+    def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
+        """Add an observer; returns the function that removes it."""
+        self._observers = (*self._observers, observer)
+
+        def unsubscribe() -> None:
+            self._observers = tuple(one for one in self._observers if one is not observer)
+
+        return unsubscribe
+
+    def notify(self, change: Change) -> None:
+        """Pass a change to the observers; may be called in any thread."""
+        for observer in self._observers:
+            try:
+                observer(change)
+            except Exception as error:  # noqa: BLE001 - a failing observer must not fail the change
+                _log.warning("observer failed", observer=repr(observer), error=str(error))

@@ -1,8 +1,8 @@
-"""Time limits for what nearly always ends long before: a quick call costs the event loop no timer.
+"""Time limits that cost a short call no timer of the event loop.
 
-To make, cancel and close a timer costs more than most of a call. So all alarms that were just set share
-one, which ticks as long as new ones come; an alarm that lives to see the tick gets a timer of its own and
-rings at its exact time.
+Creating and cancelling a timer costs more than most of the call itself. So all alarms that were just set
+share one timer, which ticks as long as new alarms are set; an alarm that is still set at the tick gets its
+own timer and rings at its exact time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 TICK_S = 0.025
-"""An alarm that is to ring within this time has a timer of its own at once."""
+"""An alarm that rings within this time gets its own timer at once."""
 
 
-class Newcomers:
-    """The alarms of one loop that were set since its last tick, and when each is to ring."""
+class RecentAlarms:
+    """The alarms of one event loop that were set since its last tick, each with its time."""
 
     __slots__ = ("_ticking", "alarms", "loop")
 
@@ -41,55 +41,55 @@ class Newcomers:
 
 
 class _OfThread(threading.local):
-    """A thread runs one loop at a time: its newcomers. Those of another loop live on by their own tick."""
+    """The alarms of the loop that this thread runs; those of another loop are kept by their own tick."""
 
-    newcomers: Newcomers | None = None
+    recent: RecentAlarms | None = None
 
 
 _here = _OfThread()
 
 
 class Alarm(ABC):
-    """Something of the running loop that rings once, at a time of its clock, unless it is unset before."""
+    """Rings once, at a time of the running loop's clock, unless it is unset before."""
 
-    __slots__ = ("_loop", "_newcomers", "_timer")
+    __slots__ = ("_loop", "_recent", "_timer")
 
     def __init__(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        newcomers = _here.newcomers
-        if newcomers is None or newcomers.loop is not loop:
-            newcomers = _here.newcomers = Newcomers(loop)
-        self._newcomers = newcomers
+        recent = _here.recent
+        if recent is None or recent.loop is not loop:
+            recent = _here.recent = RecentAlarms(loop)
+        self._recent = recent
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, when: float) -> None:
-        """Ring at ``when``."""
+        """Ring at ``when``, a time of the loop's clock."""
         if when - self._loop.time() > TICK_S:
-            self._newcomers.add(self, when)
+            self._recent.add(self, when)
         else:
             self.start(when)
 
     def start(self, when: float) -> None:
-        """The same, with a timer of its own."""
+        """Ring at ``when``, with an own timer."""
         self._timer = self._loop.call_at(when, self.ring)
 
     def unset(self) -> None:
-        """Do not ring after all; nothing where it has rung."""
+        """Do not ring; no effect after it has rung."""
         if self._timer is None:
-            self._newcomers.alarms.pop(self, None)
+            self._recent.alarms.pop(self, None)
         else:
             self._timer.cancel()
             self._timer = None
 
     @abstractmethod
     def ring(self) -> None:
-        """What is to happen."""
+        """Called when the time is reached."""
 
 
 class TimeLimit(Alarm):
-    """A block that is cancelled when its time is over, and then raises TimeoutError, as ``asyncio.timeout``.
+    """A block that is cancelled when its time is over and then raises TimeoutError, like ``asyncio.timeout``.
 
-    ``when`` is a time of the loop's clock, None = never.
+    ``when`` is a time of the loop's clock; None = no limit.
     """
 
     __slots__ = ("_cancelling", "_task", "expired", "when")
@@ -102,7 +102,7 @@ class TimeLimit(Alarm):
     def __enter__(self) -> Self:
         task: asyncio.Task[Any] | None = asyncio.current_task(self._loop)
         if task is None:
-            raise RuntimeError("a time limit is for tasks")
+            raise RuntimeError("a time limit needs a running task")
         self._task = task
         self._cancelling = task.cancelling()
         self.reschedule(self.when)
@@ -112,12 +112,12 @@ class TimeLimit(Alarm):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.unset()
-        # only the cancellation that came from here is ended here
+        # Only the cancellation that this limit caused becomes a TimeoutError.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def reschedule(self, when: float | None) -> None:
-        """Let the time be over at another moment."""
+        """Move the end of the block's time; None = no limit."""
         self.unset()
         self.when = when
         if when is not None:

@@ -1,1 +1,1 @@
-"""Durable orchestration; knows calls, not wires."""
+"""Durable orchestration of calls."""

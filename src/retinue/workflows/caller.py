@@ -1,12 +1,22 @@
-"""The port through which steps call out: choose an agent for a skill, call it."""
+"""The port through which steps call out: choose an agent for a skill, call it.
+
+The port under which steps keep results for a while, and its in-memory twin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
+from cachetools import FIFOCache
+
 from retinue.core.call import Outcome
+from retinue.core.json_values import copy_json
+from retinue.workflows.runs.records import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +35,6 @@ class Choice:
     output_schema: Mapping[str, Any] | None = None
     score: float | None = None
     available: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Choice:
-        return cls(**value)
 
 
 class Caller(Protocol):
@@ -69,10 +72,50 @@ class Caller(Protocol):
         path: str,
         idempotency_key: str,
         timeout_s: float,
-        trace: Mapping[str, Any] | None,
+        origin: Origin,
     ) -> Outcome:
         """Call the chosen agent and no other; a failure is an outcome with ``error`` set.
 
-        A cancelled call is cut off. ``trace`` is what the run was started with, less what this call
-        may not cause: ``calls_left`` is its share.
+        A cancelled call is cut off. ``origin`` is that of the run with this call's share of the budget.
         """
+
+
+KEPT_RESULTS = 100
+"""SPEC 3, defaults where the seed is silent: 100 entries, first in, first out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A result that was kept; JSON values."""
+
+    value: Any
+
+
+class Cache(Protocol):
+    """Keeps results by key; one that is too old is not there. Never raises for what it cannot keep."""
+
+    async def find(self, key: str) -> Kept | None:
+        """The result under this key, None when there is none (any more)."""
+
+    async def put(self, key: str, value: Any, ttl_s: float) -> None:
+        """Keep a JSON value for ``ttl_s`` seconds; an older one under the key is replaced."""
+
+
+def cache_key(*facts: Any) -> str:
+    """One key of everything that makes a result what it is (SPEC 3, doubt 15); JSON values."""
+    return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+class MemoryCache:
+    """A Cache of this process; the oldest go first."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, kept: int = KEPT_RESULTS) -> None:
+        self._clock = clock
+        self._results: FIFOCache[str, tuple[float, Any]] = FIFOCache(kept)
+
+    async def find(self, key: str) -> Kept | None:
+        until, value = self._results.get(key, (0.0, None))
+        return Kept(copy_json(value, "a kept result")) if until > self._clock() else None
+
+    async def put(self, key: str, value: Any, ttl_s: float) -> None:
+        self._results[key] = (self._clock() + ttl_s, copy_json(value, "a kept result"))

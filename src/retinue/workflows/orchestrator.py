@@ -1,19 +1,139 @@
-"""Definitions and runs together: check the input, start the run, wait for it."""
+"""The automatic choice of a workflow for a prompt: rules in a fixed order, the first that fits decides.
+
+Pure. A rule may ask for words (``pattern``), for a length in words, and for a complexity; all that it
+asks for must hold (SPEC 3, the rule selector).
+
+Definitions and runs together: check the input, start the run, wait for it.
+"""
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
 
 from retinue.core.errors import InvalidParametersError
-from retinue.mesh.schema import compile_schema
+from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Definition
-from retinue.workflows.run_records import RunRecord, RunRequest, check_run_id
-from retinue.workflows.runs import Runs
+from retinue.workflows.definitions.run_forms import Bundled, WholeRun, render_form
+from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.records import Origin, RunRecord, RunRequest, check_run_id
+
+Complexity = Literal["low", "medium", "high"]
+
+
+AUTO = "auto"
+
+
+_ORDER: tuple[Complexity, ...] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When to take a workflow; ``words`` = at least, at most; ``complexity`` = at least."""
+
+    workflow: str
+    because: str
+    pattern: re.Pattern[str] | None = None
+    words: tuple[int, int | None] = (0, None)
+    complexity: Complexity = "low"
+    competitive_only: bool = False
+
+
+def _words(*stems: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "code-review",
+        "it asks for a review of code",
+        _words(
+            r"code[ -]?review",
+            r"(?:review|audit|check) (?:this|the|my|our|following)"
+            r" (?:code|function|class|module|script|diff|patch)",
+            r"security (?:review|audit)",
+            r"(?:find|look for) (?:bugs|vulnerabilities)",
+        ),
+    ),
+    Rule(
+        "competitive",
+        "it asks for several answers to compare",
+        _words(
+            r"compar(?:e|ing) (?:several|different|approaches|solutions)",
+            "alternatives",
+            "best of",
+            "compete",
+        ),
+    ),
+    Rule("competitive", "parallel work was asked for", competitive_only=True),
+    Rule(
+        "iterative",
+        "it asks for a result that is improved until it is good",
+        _words("iterat", "refin", "polish", "improv", r"until (?:it|all|the|every)"),
+    ),
+    Rule("plan-execute", "it is a complex task", complexity="high"),
+    Rule(
+        "plan-execute",
+        "it asks for a design or a plan",
+        _words("plan", "design", "architect", "roadmap", r"step[ -]by[ -]step"),
+        words=(6, None),
+    ),
+    Rule(
+        "plan-execute",
+        "it asks to build something of several parts",
+        _words("implement", "build", "creat", "develop", "migrat", "refactor", "write"),
+        complexity="medium",
+    ),
+    Rule("direct", "it is one simple task"),
+)
+"""The rules in the order in which they are asked; the last one always fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The workflow that was chosen, why, and what was measured of the prompt."""
+
+    workflow: str
+    because: str
+    complexity: Complexity
+    words: int
+    lines: int
+
+
+def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequence[Rule] = RULES) -> Selection:
+    """The workflow for a prompt. ``parallel``: true prefers a competition, false rules it out (SPEC 7)."""
+    words, lines = len(prompt.split()), prompt.count("\n") + 1
+    complexity = measure_complexity(words, lines)
+    for rule in rules:
+        if rule.workflow == "competitive" and parallel is False:
+            continue
+        if rule.competitive_only and not parallel:
+            continue
+        least, most = rule.words
+        if words < least or (most is not None and words > most):
+            continue
+        if _ORDER.index(complexity) < _ORDER.index(rule.complexity):
+            continue
+        if rule.pattern is None or rule.pattern.search(prompt):
+            return Selection(rule.workflow, rule.because, complexity, words, lines)
+    return Selection("direct", "no rule fits", complexity, words, lines)
+
+
+def measure_complexity(words: int, lines: int) -> Complexity:
+    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (SPEC 3)."""
+    if lines > 50 or words > 500:
+        return "high"
+    return "medium" if lines > 10 or words > 100 else "low"
+
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 """What stored workflows see (DESIGN 2, visibility); an inline one has its sender's view."""
+
+MESH_ORIGIN = Origin(MESH_SCOPES)
 
 
 class Orchestrator:
@@ -28,16 +148,13 @@ class Orchestrator:
         workflow_input: Any,
         *,
         run_id: str | None = None,
-        scopes: frozenset[str] = MESH_SCOPES,
-        trace: Mapping[str, Any] | None = None,
-        nested: Mapping[str, Any] | None = None,
-        digest: str | None = None,
+        origin: Origin = MESH_ORIGIN,
+        nested: Bundled = MappingProxyType({}),
     ) -> RunRecord:
         """Start a run and come back at once.
 
-        ``run_id`` is an idempotency key, made up when absent; ``trace`` is handed to the Caller as
-        it is. ``nested`` are the workflows that the definition runs (``bundling``), ``digest`` is
-        that of the artifact it came in. Raises InvalidParametersError for another form of id, and where
+        ``run_id`` is an idempotency key, made up when absent. ``nested`` are the workflows that the
+        definition runs (``bundling``). Raises InvalidParametersError for another form of id, and where
         the input breaks the definition's schema, RunConflictError for a used id with another definition
         or input.
         """
@@ -47,12 +164,8 @@ class Orchestrator:
             )
             if problems:
                 raise InvalidParametersError(problems)
-        ambient = {"scopes": sorted(scopes), "trace": None if trace is None else dict(trace)}
         request = RunRequest(
-            name=definition.name,
-            definition={**definition.to_json(), **({"nested": dict(nested)} if nested else {})},
-            input=workflow_input,
-            ambient=ambient if digest is None else {**ambient, "digest": digest},
+            definition.name, render_form(WholeRun.of(definition, nested)), workflow_input, origin
         )
         run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
         return await self.runs.start(request, run_id=run_id)

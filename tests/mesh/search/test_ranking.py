@@ -1,10 +1,12 @@
-"""Skills ranked for a request, agents ranked for a request, and whether anybody fits."""
+"""The ranking of skills and agents for a request, over both text indexes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.record import AgentRecord, Example, Listing, ListingKey, Skill
-from retinue.mesh.search.agent_ranking import AgentSearch, fuse
-from retinue.mesh.search.explaining import Explanation, explain_place
+from retinue.mesh.search.agents import AgentSearch, Explanation, explain_place
 from retinue.mesh.search.ranking import BATCH, WITHIN, Found, SkillSearch, rank_skills
-from retinue.mesh.search.text_index import MemoryTextIndex
+from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
+from retinue.storage.skill_index import SqliteTextIndex
 from tests.strategies import skills
 
 MESH = frozenset({"mesh", "exposed"})
@@ -41,14 +43,14 @@ ALL = (PLAN, BUILD, TEST, WORLD)
 class Mesh:
     """Listings with a search over them."""
 
-    def __init__(self, listings: Sequence[Listing]) -> None:
+    def __init__(self, listings: Sequence[Listing], index: TextIndex | None = None) -> None:
         self.held = {listing.id: listing for listing in listings}
-        self.index = MemoryTextIndex()
+        self.index = index if index is not None else MemoryTextIndex()
         self.search = SkillSearch(self.index, lambda listing_id: self.held.get(listing_id))
         self.search.put(listings)
 
     async def hold(self, *listings: Listing) -> int:
-        """Hold these and no others from now on; gives what that changed in the index."""
+        """Replace the listings; returns the number of changes in the index."""
         self.held = {one.id: one for one in listings}
         return await self.search.synchronize(self.held)
 
@@ -63,8 +65,29 @@ class Mesh:
         return explain_place(text, listing, MESH, self.search, **narrowed)
 
 
+Open = Callable[[Sequence[Listing]], Mesh]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def mesh_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens a search over listings, on an index of its own."""
+    with ExitStack() as stack:
+
+        def open_mesh(listings: Sequence[Listing]) -> Mesh:
+            if request.param == "memory":
+                return Mesh(listings)
+            path = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "retinue.db"
+            return Mesh(listings, stack.enter_context(closing(SqliteTextIndex(path))))
+
+        yield open_mesh
+
+
 def ids(found: Found) -> list[str]:
     return [hit.skill.id for hit in found.hits]
+
+
+def digests(mesh: Mesh) -> dict[ListingKey, str]:
+    return dict(mesh.index.iterate_digests())
 
 
 @pytest.mark.parametrize(
@@ -79,104 +102,112 @@ def ids(found: Found) -> list[str]:
         ("an interpreter", "translate_text"),
         ("which airline", "book-flight"),
         ("will it rain", "weather"),
-        ("climate", "weather"),
+        ("raining", "weather"),
+        ("translatable", "translate_text"),
         ("transl", "translate_text"),
         ("wéather", "weather"),
     ],
 )
-def test_the_skill_that_was_meant_is_first(text: str, skill_id: str) -> None:
-    assert ids(Mesh(ALL).find(text))[0] == skill_id
+def test_the_skill_that_was_meant_is_first(mesh_of: Open, text: str, skill_id: str) -> None:
+    assert ids(mesh_of(ALL).find(text))[0] == skill_id
 
 
-def test_a_name_says_more_than_a_description() -> None:
+def test_a_name_says_more_than_a_description(mesh_of: Open) -> None:
     named = agent("a", Skill("resize_image", "Makes it smaller"))
     told = agent("b", Skill("shrink", "Can resize an image, too"))
-    assert ids(Mesh([told, named]).find("resize image")) == ["resize_image", "shrink"]
+    assert ids(mesh_of([told, named]).find("resize image")) == ["resize_image", "shrink"]
 
 
-def test_an_example_lets_a_skill_be_found_by_what_people_say() -> None:
+def test_an_example_lets_a_skill_be_found_by_what_people_say(mesh_of: Open) -> None:
     asked = "my invoices are a mess"
     plain = Skill("ledger", "Bookkeeping")
     taught = replace(plain, examples=(Example(text="sort this mess of invoices"),))
-    assert ids(Mesh([agent("a", plain), WORLD]).find(asked)) == []
-    assert ids(Mesh([agent("a", taught), WORLD]).find(asked)) == ["ledger"]
+    assert ids(mesh_of([agent("a", plain), WORLD]).find(asked)) == []
+    assert ids(mesh_of([agent("a", taught), WORLD]).find(asked)) == ["ledger"]
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [("wether", "weather"), ("tranlsate", "translate"), ("reviwe code", "review code"), ("lpan", "plan")],
 )
-def test_a_slip_of_the_finger_is_found_and_said(typed: str, meant: str) -> None:
-    found = Mesh(ALL).find(typed)
+def test_a_slip_of_the_finger_is_found_and_said(mesh_of: Open, typed: str, meant: str) -> None:
+    found = mesh_of(ALL).find(typed)
     assert found.did_you_mean == meant
     assert found.hits
 
 
-def test_a_word_that_is_only_in_hidden_skills_is_never_suggested() -> None:
+def test_a_word_that_is_only_in_hidden_skills_is_never_suggested(mesh_of: Open) -> None:
     secret = agent("a", Skill("detonate", "Secret", visibility="private"))
-    found = Mesh([*ALL, secret]).find("detonat3 detonaet")
+    found = mesh_of([*ALL, secret]).find("detonat3 detonaet")
     assert found.did_you_mean is None
     assert found.hits == ()
 
 
-def test_a_known_word_is_no_slip() -> None:
-    assert Mesh(ALL).find("plan code").did_you_mean is None
+def test_a_known_word_is_no_slip(mesh_of: Open) -> None:
+    assert mesh_of(ALL).find("plan code").did_you_mean is None
 
 
 @pytest.mark.parametrize("scopes", [EXPOSED, frozenset[str]()])
-def test_hidden_skills_are_not_found(scopes: frozenset[str]) -> None:
-    assert Mesh(ALL).find("create a plan", scopes).hits == ()
+def test_hidden_skills_are_not_found(mesh_of: Open, scopes: frozenset[str]) -> None:
+    assert mesh_of(ALL).find("create a plan", scopes).hits == ()
 
 
-def test_an_index_that_lags_behind_shows_no_skill_that_was_hidden_or_taken_away_since() -> None:
-    mesh = Mesh(ALL)
+def test_an_index_that_lags_behind_shows_no_skill_that_was_hidden_or_taken_away_since(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     mesh.held[PLAN.id] = agent("plan", replace(PLAN.record.skills[0], visibility="private"))
     mesh.held[BUILD.id] = agent("build")
     del mesh.held[TEST.id]
     assert ids(mesh.find("plan code review")) == []
 
 
-def test_equal_skills_come_with_the_agents_first_that_answer() -> None:
+def test_equal_skills_come_with_the_agents_first_that_answer(mesh_of: Open) -> None:
     offered = Skill("echo", "Says it again")
     dead = replace(agent("a", offered), reachable=False)
-    mesh = Mesh([dead, agent("c", offered), agent("b", offered)])
+    mesh = mesh_of([dead, agent("c", offered), agent("b", offered)])
     assert [hit.entry.name for hit in mesh.find("echo").hits] == ["b", "c", "a"]
 
 
-def test_hits_beyond_the_limit_are_counted() -> None:
+def test_hits_beyond_the_limit_are_counted(mesh_of: Open) -> None:
     many = [agent(f"a{number}", Skill("echo", "Says it again")) for number in range(7)]
-    found = Mesh(many).find("echo", limit=3)
+    found = mesh_of(many).find("echo", limit=3)
     assert (len(found.hits), found.more) == (3, 4)
 
 
-def test_a_search_may_be_narrowed() -> None:
-    mesh = Mesh(ALL)
+def test_a_search_may_be_narrowed(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     assert ids(mesh.find("code plan", within=[BUILD.id])) == ["generateCode"]
     assert ids(mesh.find("code plan", within=[ListingKey("home", "gone")])) == []
     assert ids(mesh.find("code", accept=lambda one: one.id == TEST.id)) == ["review_code"]
 
 
-def test_a_search_may_be_narrowed_to_many() -> None:
+def test_a_similar_word_alone_is_no_hit_within_some_listings_either(mesh_of: Open) -> None:
+    """Otherwise a caller could tell from the hits whether its search was narrowed for it."""
+    mesh = mesh_of([agent("a", Skill("ask_around", "Calls somebody else")), TEST])
+    assert ids(mesh.find("nobody")) == ids(mesh.find("nobody", within=list(mesh.held))) == []
+    assert mesh.explain("nobody", mesh.held[TEST.id]).place is None
+
+
+def test_a_search_may_be_narrowed_to_many(mesh_of: Open) -> None:
     many = [agent(f"a{number}", Skill("echo")) for number in range(2 * WITHIN)]
     some = {one.id for one in many[WITHIN // 2 :]}
-    found = Mesh(many).find("echo", within=some, limit=1000)
+    found = mesh_of(many).find("echo", within=some, limit=1000)
     assert {hit.entry.id for hit in found.hits} == some
 
 
 @pytest.mark.parametrize("text", ["", "   ", "?!", "\x00", "'\";--", "zzzzqqqq"])
-def test_a_text_that_says_nothing_finds_nothing_and_fits_nobody(text: str) -> None:
-    found = Mesh(ALL).find(text)
+def test_a_text_that_says_nothing_finds_nothing_and_fits_nobody(mesh_of: Open, text: str) -> None:
+    found = mesh_of(ALL).find(text)
     assert found.hits == ()
     assert not found.fit.is_likely
 
 
-def test_words_of_asking_alone_find_what_is_called_so() -> None:
-    mesh = Mesh([*ALL, agent("desk", Skill("help", "Answers questions"))])
+def test_words_of_asking_alone_find_what_is_called_so(mesh_of: Open) -> None:
+    mesh = mesh_of([*ALL, agent("desk", Skill("help", "Answers questions"))])
     assert ids(mesh.find("help")) == ["help"]
 
 
-def test_whether_anybody_fits_is_said_beside_the_hits() -> None:
-    mesh = Mesh(ALL)
+def test_whether_anybody_fits_is_said_beside_the_hits(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     able = mesh.find("translate this text between two languages").fit
     unable = mesh.find("please text my landlord about the broken dishwasher and heating bill").fit
     assert able.is_likely
@@ -185,8 +216,8 @@ def test_whether_anybody_fits_is_said_beside_the_hits() -> None:
     assert 0.0 < unable.score < 0.4
 
 
-async def test_an_index_is_brought_up_to_date_with_what_is_listed() -> None:
-    mesh = Mesh(ALL)
+async def test_an_index_is_brought_up_to_date_with_what_is_listed(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     assert await mesh.hold(*ALL) == 0
     changed = replace(PLAN, record=replace(PLAN.record, description="architect"))
     assert await mesh.hold(changed, TEST) == 3
@@ -194,19 +225,19 @@ async def test_an_index_is_brought_up_to_date_with_what_is_listed() -> None:
     assert ids(mesh.find("weather")) == []
 
 
-async def test_a_digest_marks_the_text() -> None:
-    mesh = Mesh([])
+async def test_a_digest_marks_the_text(mesh_of: Open) -> None:
+    mesh = mesh_of([])
     assert await mesh.hold(replace(PLAN, digest="sha256:1")) == 1
     assert await mesh.hold(replace(PLAN, digest="sha256:1", reachable=False)) == 0
     assert await mesh.hold(replace(PLAN, digest="sha256:2")) == 1
     shown = agent("plan", replace(PLAN.record.skills[0], visibility="exposed"))
     assert await mesh.hold(replace(shown, digest="sha256:2")) == 1
-    mesh.search.remove(PLAN.id)
-    assert mesh.index.marks() == {}
+    assert await mesh.hold() == 1
+    assert digests(mesh) == {}
 
 
-async def test_many_listings_are_taken_in_and_others_run_meanwhile() -> None:
-    mesh = Mesh([])
+async def test_many_listings_are_taken_in_and_others_run_meanwhile(mesh_of: Open) -> None:
+    mesh = mesh_of([])
     many = [agent(f"a{number}", Skill("echo")) for number in range(2 * BATCH + 1)]
     seen: list[int] = []
 
@@ -220,8 +251,8 @@ async def test_many_listings_are_taken_in_and_others_run_meanwhile() -> None:
     assert seen[0] < mesh.index.corpus().skills == len(many)
 
 
-def test_what_was_noted_is_found_by_the_next_search() -> None:
-    mesh = Mesh(ALL)
+def test_what_was_noted_is_found_by_the_next_search(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     new = agent("new", Skill("juggle"))
     mesh.held[new.id] = new
     mesh.held[TEST.id] = replace(TEST, reachable=False)
@@ -229,22 +260,24 @@ def test_what_was_noted_is_found_by_the_next_search() -> None:
     for noted in (new, TEST, PLAN, agent("never")):
         mesh.search.note(noted.id)
     assert ids(mesh.find("juggle review")) == ["juggle", "review_code"]
-    assert PLAN.id not in mesh.index.marks()
+    assert PLAN.id not in digests(mesh)
     mesh.search.note(TEST.id)
     assert mesh.search.catch_up() == 0
 
 
 @pytest.mark.parametrize(("eager", "taken_in"), [(True, 2 * BATCH), (False, 0)])
-def test_many_notes_are_taken_in_before_any_search_where_that_is_wanted(eager: bool, taken_in: int) -> None:
-    mesh = Mesh([])
+def test_many_notes_are_taken_in_before_any_search_where_that_is_wanted(
+    mesh_of: Open, eager: bool, taken_in: int
+) -> None:
+    mesh = mesh_of([])
     search = SkillSearch(mesh.index, mesh.held.get, eager=eager)
     for number in range(2 * BATCH + 1):
         one = agent(f"a{number}", Skill("echo"))
         mesh.held[one.id] = one
         search.note(one.id)
-    assert len(mesh.index.marks()) == taken_in
+    assert len(digests(mesh)) == taken_in
     assert search.find_skills("echo", MESH, limit=1000).more == 0
-    assert len(mesh.index.marks()) == 2 * BATCH + 1
+    assert len(digests(mesh)) == 2 * BATCH + 1
 
 
 def test_ranking_a_list_gives_all_of_it_for_an_empty_text() -> None:
@@ -255,7 +288,7 @@ def test_ranking_a_list_gives_all_of_it_for_an_empty_text() -> None:
     assert [skill.id for _, skill in rank_skills("rain", ALL, MESH)] == ["weather"]
 
 
-def test_an_agent_is_chosen_by_all_that_it_offers() -> None:
+def test_an_agent_is_chosen_by_all_that_it_offers(mesh_of: Open) -> None:
     many = agent(
         "travel",
         Skill("flights", "Finds flights"),
@@ -264,21 +297,14 @@ def test_an_agent_is_chosen_by_all_that_it_offers() -> None:
         description="Everything about journeys",
     )
     one = agent("kite", Skill("flights", "Flights of a kite"))
-    mesh = Mesh([one, many, *ALL])
+    mesh = mesh_of([one, many, *ALL])
     assert mesh.agents("flights and hotels for my journey")[0] == "travel"
     assert mesh.agents("zzzz") == []
     assert mesh.agents("") == []
 
 
-def test_fusion_adds_the_places_and_lets_equal_ones_share_theirs() -> None:
-    a, b, c = (ListingKey("home", name) for name in "abc")
-    fused = fuse([{a: 3.0, b: 2.0, c: 0.0}, {b: 9.0, a: 1.0}, {a: 1.0, b: 1.0}])
-    assert fused[a] == fused[b]
-    assert c not in fused
-
-
-def test_a_place_is_explained() -> None:
-    mesh = Mesh(ALL)
+def test_a_place_is_explained(mesh_of: Open) -> None:
+    mesh = mesh_of(ALL)
     found = mesh.explain("review code dishwasher", TEST)
     assert (found.place, found.skill) == (1, "review_code")
     assert (found.shared, found.missing) == (("review", "code"), ("dishwasher",))
@@ -296,14 +322,14 @@ def test_a_place_is_explained() -> None:
         ("code", replace(TEST, reachable=False, last_error="refused"), {}, "it does not answer: refused"),
     ],
 )
-def test_a_miss_is_explained(text: str, listing: Listing, narrowed: Any, reason: str) -> None:
-    mesh = Mesh([*(one for one in ALL if one.id != listing.id), listing])
+def test_a_miss_is_explained(mesh_of: Open, text: str, listing: Listing, narrowed: Any, reason: str) -> None:
+    mesh = mesh_of([*(one for one in ALL if one.id != listing.id), listing])
     assert reason in mesh.explain(text, listing, **narrowed).reasons
 
 
-def test_a_skill_out_of_sight_is_never_mentioned() -> None:
+def test_a_skill_out_of_sight_is_never_mentioned(mesh_of: Open) -> None:
     hidden = agent("z", Skill("detonate", visibility="private"))
-    found = Mesh([hidden]).explain("detonate", hidden)
+    found = mesh_of([hidden]).explain("detonate", hidden)
     assert (found.skill, found.shared, found.place) == (None, (), None)
 
 

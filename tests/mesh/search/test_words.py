@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.mesh.search.stemming import stem
-from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, split_words, stem_words
+from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, split_words, stem, stem_words
 
 
 @pytest.mark.parametrize("name", ["create_plan", "create-plan", "Create Plan", "create.plan", "CREATE/PLAN"])

@@ -1,1 +1,1 @@
-"""Finding skills by words: what they say, which fit, and why."""
+"""Full-text search over skills and agents."""

@@ -1,8 +1,8 @@
-"""How well a skill's words answer the words asked: BM25 over weighted fields, the query widened.
+"""Scores texts against a query: BM25 over weighted fields, with partial credit for similar words.
 
-A query is a weight per stem: 1 for a word asked, less for its synonyms, for words that begin alike,
-and for what a mistyped word may mean. Tuned on one half of MetaTool, measured on the other
-(`benchmarks/ranking.py`); character n-grams gained nothing beside them.
+A stem of a text matches a stem of the query if they are equal, if it continues or corrects an unknown
+word of the query, or if both share enough character 4-grams. ``docs/decisions/0025`` has the
+measurements, `benchmarks/ranking.py` repeats them.
 """
 
 from __future__ import annotations
@@ -10,174 +10,200 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
-from retinue.mesh.search.synonyms import SYNONYMS
-from retinue.mesh.search.text_index import Corpus, TextIndex
+from retinue.mesh.search.text_index import Corpus, Term, TextIndex
 from retinue.mesh.search.words import stem_words
 
 SATURATION = 1.5
-LENGTH_SHARE = 0.4
-"""BM25's k1 and b; skills are short, so that their length says less than that of a page."""
+LENGTH_SHARE = 0.5
+"""BM25's k1 and b."""
 
-SYNONYM_WEIGHT = 0.4
-PREFIX_WEIGHT = 0.25
-LONE_PREFIX_WEIGHT = 0.5
-"""For a word that is in no card: someone may still be typing it."""
-TYPO_WEIGHT = 0.6
+PARTIAL_WEIGHT = 0.5
+"""The weight of a continuation or a correction; of a similar stem, times the similarity."""
+
+MIN_SIMILARITY = 0.3
+"""The smallest Dice coefficient of the 4-grams of two stems that are similar."""
 
 MAX_QUERY_STEMS = 24
-"""Of a longer query the rarest words count that any skill has."""
+"""Of a longer query, only the stems that the fewest skills have count."""
 
-MAX_REPEATS = 3.0
+MAX_CONTINUATIONS = 16
+MAX_CORRECTIONS = 3
+"""How many unknown words of one query are corrected; each takes milliseconds."""
 
-MAX_ALIKE = 16
-MAX_TYPOS = 3
-"""Unknown words of one query that are compared with the known ones; each costs milliseconds."""
+_MIN_PREFIX_CHARS = 3
+_MIN_CORRECTED_CHARS = 4
+_TWO_ERRORS_FROM_CHARS = 8
+_MAX_CORRECTION_TERMS = 50_000
+_GRAM_CHARS = 4
+_HEAD, _TAIL = 3, 4
+"""Similar stems share their first 3 or last 4 characters; other pairs are not worth the time to compare."""
 
-_MIN_PREFIX = 4
-_MIN_LONE_PREFIX = 3
-_MIN_TYPO = 4
-_TWO_SLIPS_FROM = 8
-_NEAR_TERMS = 50_000
+_CACHED_STEMS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``asked`` holds a word per stem; ``weights`` those stems and the ``wide`` ones that stand for them.
+    """A text to search for.
 
-    ``idf`` weighs each stem by rarity; ``typos`` gives for an unknown word the stem and the word
-    that are probably meant.
+    ``asked`` maps its stems to words, ``rarity`` to their inverse document frequency. ``expanded`` maps
+    further stems of the index to the unknown stem that they continue or correct. ``corrections`` maps
+    an unknown word to the term that was probably meant.
     """
 
     asked: Mapping[str, str]
-    weights: Mapping[str, float]
-    wide: Mapping[str, float]
-    idf: Mapping[str, float]
-    origin: Mapping[str, str]
+    rarity: Mapping[str, float]
+    expanded: Mapping[str, str]
+    corrections: Mapping[str, Term]
     corpus: Corpus
-    typos: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    worths: dict[str, float] = field(default_factory=dict)
+    """What `worth` has found so far."""
+    _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
+    _ends: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for stem in self.asked:
+            self.worths[stem] = self.rarity[stem]
+            self._ends.update((stem[:_HEAD], stem[-_TAIL:]))
+            for gram in _grams(stem):
+                self._stems_by_gram.setdefault(gram, []).append(stem)
+        for stem, asked in self.expanded.items():
+            self.worths[stem] = PARTIAL_WEIGHT * self.rarity[asked]
+
+    def match(self, stem: str) -> tuple[str, float] | None:
+        """The query stem that a stem of a text matches, and the weight of the match; None without one."""
+        if stem in self.asked:
+            return stem, 1.0
+        if stem in self.expanded:
+            return self.expanded[stem], PARTIAL_WEIGHT
+        grams = _grams(stem)
+        shared: dict[str, int] = {}
+        for gram in grams:
+            for asked in self._stems_by_gram.get(gram, ()):
+                shared[asked] = shared.get(asked, 0) + 1
+        best: tuple[float, str, float] | None = None
+        for asked, count in shared.items():
+            similarity = 2 * count / (len(grams) + len(_grams(asked)))
+            if similarity >= MIN_SIMILARITY:
+                weight = PARTIAL_WEIGHT * similarity
+                candidate = weight * self.rarity[asked], asked, weight
+                best = candidate if best is None else max(best, candidate)
+        return best[1:] if best is not None else None
+
+    def worth(self, stem: str) -> float:
+        """What a stem of a text adds to a score at most; 0 if it matches no stem of the query."""
+        worth = self.worths.get(stem)
+        if worth is None:
+            match = self.match(stem) if stem[:_HEAD] in self._ends or stem[-_TAIL:] in self._ends else None
+            worth = self.worths[stem] = match[1] * self.rarity[match[0]] if match is not None else 0.0
+        return worth
 
 
 def read_query(text: str, index: TextIndex) -> Query:
-    """``text`` as a query to the index."""
-    pairs = stem_words(text)
-    asked: dict[str, str] = {}
-    repeated: dict[str, float] = {}
-    for stem, word in pairs:
-        asked.setdefault(stem, word)
-        repeated[stem] = min(MAX_REPEATS, repeated.get(stem, 0.0) + 1.0)
+    """``text`` as a query to the index. A repeated word counts once."""
+    words: dict[str, str] = {}
+    for stem, word in stem_words(text):
+        words.setdefault(stem, word)
     corpus = index.corpus()
-    known = dict(index.counts(asked))
-    rarest = sorted(asked, key=lambda stem: (stem not in known, known.get(stem, 0)))[:MAX_QUERY_STEMS]
-    asked = {stem: asked[stem] for stem in rarest}
-    wide, origin, typos = _widen(asked, known, index)
-    counts = {**known, **index.counts(wide)}
-    wide = {stem: weight * repeated[origin[stem]] for stem, weight in wide.items() if stem in counts}
-    weights = {**{stem: repeated[stem] for stem in asked}, **wide}
-    idf = {stem: rarity(counts.get(stem, 0), corpus.skills) for stem in weights}
-    return Query(asked, weights, wide, idf, origin, corpus, typos)
-
-
-def rarity(having: int, among: int) -> float:
-    """How much a stem says that ``having`` of ``among`` skills have."""
-    return math.log(1.0 + (among - having + 0.5) / (having + 0.5))
-
-
-def score_skill(skill: SkillText, query: Query) -> float:
-    """How well the skill answers; 0 where they share no word."""
-    return score_fields([skill.fields], query, query.corpus.mean_length)
-
-
-def score_fields(
-    texts: Iterable[Sequence[str]], query: Query, mean_length: float, *, only_agent: bool = False
-) -> float:
-    """The score of one document made of the fields of several skills.
-
-    The agent's own field is the same in all of them and counts once; with ``only_agent`` it is all.
-    """
-    found: dict[str, float] = {}
-    length = 0.0
-    weights = query.weights
-    for number, fields in enumerate(texts):
-        for at, words in enumerate(fields):
-            if not words or (at == AGENT_FIELD and number) or (only_agent and at != AGENT_FIELD):
-                continue
-            stems = words.split()
-            length += FIELD_WEIGHTS[at] * len(stems)
-            for stem in stems:
-                if stem in weights:
-                    found[stem] = found.get(stem, 0.0) + FIELD_WEIGHTS[at]
-    if not found:
-        return 0.0
-    damped = SATURATION * (1.0 - LENGTH_SHARE + LENGTH_SHARE * length / mean_length)
-    return sum(
-        weights[stem] * query.idf[stem] * often * (SATURATION + 1.0) / (often + damped)
-        for stem, often in found.items()
+    counts = index.counts(words)
+    rarest = sorted(words, key=lambda stem: (stem not in counts, counts.get(stem, 0)))[:MAX_QUERY_STEMS]
+    expanded: dict[str, str] = {}
+    corrections: dict[str, Term] = {}
+    for stem in rarest:
+        if stem in counts:
+            continue
+        long_enough = len(stem) >= _MIN_PREFIX_CHARS
+        terms = list(index.list_terms(stem, limit=MAX_CONTINUATIONS)) if long_enough else []
+        if not terms and len(corrections) < MAX_CORRECTIONS:
+            terms = _correct(words[stem], index)
+            corrections.update((words[stem], term) for term in terms)
+        for term in terms:
+            expanded.setdefault(term.stem, stem)
+    return Query(
+        {stem: words[stem] for stem in rarest},
+        {stem: inverse_frequency(counts.get(stem, 0), corpus.skills) for stem in rarest},
+        {stem: unknown for stem, unknown in expanded.items() if stem not in rarest},
+        corrections,
+        corpus,
     )
 
 
-def coverage(skill: SkillText, query: Query) -> float:
-    """The share of what was asked that the skill speaks of, 0 to 1; rare words count for more."""
-    held = set(" ".join(skill.fields).split())
-    met: dict[str, float] = {}
-    for stem in held & query.weights.keys():
-        of = query.origin.get(stem, stem)
-        met[of] = max(met.get(of, 0.0), 1.0 if stem in query.asked else query.wide[stem])
-    whole = sum(query.idf[stem] for stem in query.asked)
-    return min(1.0, sum(query.idf[stem] * part for stem, part in met.items()) / whole) if whole else 0.0
+def inverse_frequency(count: int, skills: int) -> float:
+    """BM25's weight of a stem that ``count`` of ``skills`` have."""
+    return math.log(1.0 + (skills - count + 0.5) / (count + 0.5))
 
 
-def _widen(
-    asked: Mapping[str, str], known: Mapping[str, int], index: TextIndex
-) -> tuple[dict[str, float], dict[str, str], dict[str, tuple[str, str]]]:
-    wide: dict[str, float] = {}
-    origin: dict[str, str] = {}
-    typos: dict[str, tuple[str, str]] = {}
-
-    def add(stem: str, weight: float, of: str) -> None:
-        if stem not in asked and weight > wide.get(stem, 0.0):
-            wide[stem] = weight
-            origin[stem] = of
-
-    for stem, word in asked.items():
-        for meant in SYNONYMS.get(stem, ()):
-            add(meant, SYNONYM_WEIGHT, stem)
-        lone = stem not in known
-        for shorter in range(_MIN_PREFIX, len(stem)):
-            add(stem[:shorter], PREFIX_WEIGHT, stem)
-        begun = index.list_terms(stem, limit=MAX_ALIKE) if len(stem) >= _shortest(lone) else ()
-        for term in begun:
-            add(term.stem, LONE_PREFIX_WEIGHT if lone else PREFIX_WEIGHT, stem)
-        if lone and not begun and len(typos) < MAX_TYPOS:
-            slip = _find_typo(word, index)
-            if slip is not None:
-                typos[word] = slip
-                add(slip[0], TYPO_WEIGHT, stem)
-    return wide, origin, typos
+def score_skill(skill: SkillText, query: Query) -> float:
+    """The score of one skill; 0 if it has no stem of the query, only similar ones."""
+    return score_fields([skill.fields], query, query.corpus.mean_length)
 
 
-def _shortest(lone: bool) -> int:
-    return _MIN_LONE_PREFIX if lone else _MIN_PREFIX
+def score_fields(texts: Iterable[Sequence[str]], query: Query, mean_length: float) -> float:
+    """The score of one document that consists of the fields of several skills of one agent.
 
-
-def _find_typo(word: str, index: TextIndex) -> tuple[str, str] | None:
-    """The known stem and word that one slip of the finger (two in a long word) makes into ``word``.
-
-    Only words that begin with its first or its second letter: the first is seldom mistyped, except
-    for a change of places.
+    The field of the agent is the same in all of them and counts once.
     """
-    if len(word) < _MIN_TYPO or not word.isalpha():
-        return None
-    slips = 2 if len(word) >= _TWO_SLIPS_FROM else 1
-    near: list[tuple[float, int, str, str]] = []
+    found: dict[str, float] = {}
+    length = 0.0
+    worths = query.worths
+    for number, fields in enumerate(texts):
+        for at, words in enumerate(fields):
+            if not words or (at == AGENT_FIELD and number):
+                continue
+            weight = FIELD_WEIGHTS[at]
+            stems = words.split(" ")
+            length += weight * len(stems)
+            for stem in stems:
+                worth = worths.get(stem)
+                if worth is None:
+                    worth = query.worth(stem)
+                if worth:
+                    found[stem] = found.get(stem, 0.0) + weight
+    if not any(stem in query.asked or stem in query.expanded for stem in found):
+        # An index proposes no skill for similar words alone; neither may a search within a few listings,
+        # or its hits would show that some agents are hidden.
+        return 0.0
+    damping = SATURATION * (1.0 - LENGTH_SHARE + LENGTH_SHARE * length / mean_length)
+    return sum(worths[stem] * tf * (SATURATION + 1.0) / (tf + damping) for stem, tf in found.items())
+
+
+def match_asked(skill: SkillText, query: Query) -> dict[str, float]:
+    """The stems of the query that the skill matches, each with the weight of its best match."""
+    matched: dict[str, float] = {}
+    for stem in skill.stems:
+        match = query.match(stem)
+        if match is not None:
+            matched[match[0]] = max(matched.get(match[0], 0.0), match[1])
+    return matched
+
+
+def _correct(word: str, index: TextIndex) -> list[Term]:
+    """The known term with one typing error less (two in a long word), the most frequent of several.
+
+    Only terms that begin with the first or second letter of the word are compared: a first letter is
+    seldom wrong, but may have changed places with the second.
+    """
+    if len(word) < _MIN_CORRECTED_CHARS or not word.isalpha():
+        return []
+    errors = 2 if len(word) >= _TWO_ERRORS_FROM_CHARS else 1
+    near: list[tuple[float, int, str, Term]] = []
     for letter in dict.fromkeys(word[:2]):
-        terms = [t for t in index.list_terms(letter, limit=_NEAR_TERMS) if len(t.word) >= _MIN_TYPO]
+        terms = index.list_terms(letter, limit=_MAX_CORRECTION_TERMS)
+        terms = [term for term in terms if len(term.word) >= _MIN_CORRECTED_CHARS]
         for forms in ([term.word for term in terms], [term.stem for term in terms]):
-            close = process.extract(word, forms, scorer=OSA.distance, score_cutoff=slips, limit=_NEAR_TERMS)
-            near += [(away, -terms[at].skills, terms[at].word, terms[at].stem) for _, away, at in close]
-    best = min(near, default=None)
-    return (best[3], best[2]) if best is not None else None
+            close = process.extract(
+                word, forms, scorer=OSA.distance, score_cutoff=errors, limit=_MAX_CORRECTION_TERMS
+            )
+            near += [(away, -terms[at].skills, terms[at].word, terms[at]) for _, away, at in close]
+    return [min(near, key=lambda one: one[:3])[3]] if near else []
+
+
+@lru_cache(maxsize=_CACHED_STEMS)
+def _grams(stem: str) -> frozenset[str]:
+    padded = f"^{stem}$"
+    return frozenset(padded[at : at + _GRAM_CHARS] for at in range(max(1, len(padded) - _GRAM_CHARS + 1)))

@@ -1,37 +1,34 @@
-"""What can be searched of an agent: per skill, the stems of its words, by the weight of where they stand."""
+"""Renders listings for the text index: the stems of each skill, by field."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.record import AgentRecord, Listing, ListingKey, Schema, Skill, Visibility
+from retinue.core.record import Listing, ListingKey, Schema, Skill, Visibility
 from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.search.words import stem_words
 
-FIELD_WEIGHTS = (3.0, 2.0, 1.0, 0.5, 0.5)
-"""Of name · title, tags and similes · description and examples · parameters · the agent itself.
+FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "agent": 0.5}
+"""Field name → weight. ``labels`` holds the title, tags and similes, ``description`` the examples too,
+``parameters`` names, descriptions and enum values, ``agent`` the name and description of the agent."""
 
-The name counts three times (FACTS 5); the others are set by judgement: MetaTool has none of them.
-"""
+FIELD_WEIGHTS = tuple(FIELDS.values())
+AGENT_FIELD = len(FIELDS) - 1
 
-FIELDS = len(FIELD_WEIGHTS)
-AGENT_FIELD = FIELDS - 1
-
-TEXT_FORM = "1"
-"""Changes whenever the same record would give other stems, so that indexes are filled anew."""
+TEXT_VERSION = "2"
+"""Change it whenever the same record gives other stems or fields: stored indexes are then rebuilt."""
 
 MAX_EXAMPLES = 50
-"""More examples of one skill are not read; FACTS 5 measured a gain up to that many."""
-
-_MAX_PROPERTIES = 64
+_MAX_PARAMETERS = 64
+_MAX_ENUM_VALUES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SkillText:
-    """One skill as it is searched; ``fields`` are stems set apart by spaces, in the order of the weights."""
+    """One skill; ``fields`` are its stems, separated by spaces, in the order of `FIELDS`."""
 
     listing_id: ListingKey
     skill_id: str
@@ -40,71 +37,78 @@ class SkillText:
 
     @property
     def length(self) -> float:
-        """How many words it has, each counted with the weight of its field."""
+        """The number of stems, each weighted by its field."""
         return sum(w * (f.count(" ") + 1) for w, f in zip(FIELD_WEIGHTS, self.fields, strict=True) if f)
+
+    @property
+    def stems(self) -> frozenset[str]:
+        return frozenset(" ".join(self.fields).split())
 
 
 @dataclass(frozen=True, slots=True)
 class ListingText:
-    """All skills of one listing; ``words`` gives a word for each stem, ``mark`` changes with the text."""
+    """All skills of one listing. ``words`` maps a stem to a word, ``digest`` changes with the text."""
 
     listing_id: ListingKey
-    mark: str
+    digest: str
     skills: tuple[SkillText, ...]
     words: Mapping[str, str]
 
 
 def render_text(listing: Listing) -> ListingText:
-    """What can be searched of the listing."""
+    """The searchable text of the listing."""
     record = listing.record
     words: dict[str, str] = {}
-    about = _join(_agent_words(record), words)
+    agent = _join((record.name, record.title or "", *record.topics, record.description), words)
     skills = tuple(
-        SkillText(listing.id, skill.id, skill.visibility, (*_skill_fields(skill, words), about))
+        SkillText(listing.id, skill.id, skill.visibility, (*_render_skill(skill, words), agent))
         for skill in record.skills
     )
-    return ListingText(listing.id, mark_of(listing), skills, words)
+    return ListingText(listing.id, text_digest(listing), skills, words)
 
 
-def mark_of_entry(entry: Entry) -> str | None:
-    """As `mark_of` the listing; None where that takes the whole of it."""
-    return f"{TEXT_FORM} {entry.digest} {entry.kinds}" if entry.digest is not None else None
+def text_digest(listing: Listing) -> str:
+    """Equal for listings that have the same text."""
+    digest = entry_text_digest(entry_of(listing))
+    if digest is not None:
+        return digest
+    content = listing.raw + repr(listing.record).encode("utf-8", "backslashreplace")
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def mark_of(listing: Listing) -> str:
-    """Equal for listings that give the same text.
+def entry_text_digest(entry: Entry) -> str | None:
+    """As `text_digest`; None if it takes the whole listing to compute it.
 
-    Visibility is told apart from the digest: settings may change it without a new card.
+    Visibility is not part of the digest of a card: settings change it without a new card.
     """
-    mark = mark_of_entry(entry_of(listing))
-    if mark is not None:
-        return mark
-    said = listing.raw + repr(listing.record).encode("utf-8", "backslashreplace")
-    return f"{TEXT_FORM} {hashlib.blake2b(said, digest_size=16).hexdigest()}"
+    return f"{entry.digest} {entry.kinds}" if entry.digest is not None else None
 
 
-def _skill_fields(skill: Skill, words: dict[str, str]) -> tuple[str, str, str, str]:
-    # Backwards, for the last word of a stem stays: a person is best shown the one that stands in a name.
-    parameters = _join(_property_names(skill.input_schema), words)
-    told = _join((skill.description, *_example_words(skill)), words)
+def _render_skill(skill: Skill, words: dict[str, str]) -> tuple[str, str, str, str]:
+    # In reverse order of the fields: the last word of a stem is kept, and a name is the best one to show.
+    parameters = _join(_parameter_texts(skill.input_schema), words)
+    examples = (example.text for example in skill.examples[:MAX_EXAMPLES] if example.text)
+    description = _join((skill.description, *examples), words)
     labels = _join((skill.title or "", *skill.tags, *skill.similes), words)
-    return _join((skill.id,), words), labels, told, parameters
+    return _join((skill.id,), words), labels, description, parameters
 
 
-def _agent_words(record: AgentRecord) -> Sequence[str]:
-    return (record.name, record.title or "", *record.topics, record.description)
-
-
-def _example_words(skill: Skill) -> Iterator[str]:
-    return (example.text for example in skill.examples[:MAX_EXAMPLES] if example.text)
-
-
-def _property_names(schema: Schema | None) -> Sequence[str]:
+def _parameter_texts(schema: Schema | None) -> Iterator[str]:
     properties: Any = schema.get("properties") if isinstance(schema, Mapping) else None
-    return [str(name) for name in properties][:_MAX_PROPERTIES] if isinstance(properties, Mapping) else ()
+    if not isinstance(properties, Mapping):
+        return
+    for name, parameter in list(properties.items())[:_MAX_PARAMETERS]:
+        yield str(name)
+        if isinstance(parameter, Mapping):
+            if isinstance(description := parameter.get("description"), str):
+                yield description
+            for part in (parameter, parameter.get("items")):
+                values = part.get("enum") if isinstance(part, Mapping) else None
+                if isinstance(values, list | tuple):
+                    yield from (value for value in values[:_MAX_ENUM_VALUES] if isinstance(value, str))
 
 
 def _join(texts: Iterable[str], words: dict[str, str]) -> str:
     pairs = stem_words("\n".join(texts))
     words.update(pairs)
-    return " ".join([one for one, _ in pairs])
+    return " ".join([stem for stem, _ in pairs])

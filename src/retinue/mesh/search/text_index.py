@@ -1,7 +1,7 @@
-"""Where the words of all skills are kept to be searched: the port, and its twin in memory.
+"""The port of the text index, and its implementation in memory.
 
-An index proposes candidates and knows the counts; how well a candidate fits is said by
-`retinue.mesh.search.scoring`, so that every index gives the same order.
+An index proposes candidates and counts stems. `retinue.mesh.search.scoring` scores the candidates, so
+every index gives the same order.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import Protocol
 from retinue.core.record import ListingKey
 from retinue.mesh.search.skill_texts import ListingText, SkillText
 
+EXPANDED_WEIGHT = 0.5
+"""How much an expanded stem counts in the choice of candidates, compared with one that was asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """How much text there is: skills, and the mean of `SkillText.length`."""
+    """The number of indexed skills, and the mean of `SkillText.length`."""
 
     skills: int = 0
     mean_length: float = 1.0
@@ -27,7 +30,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A stem that an index holds: a word that gave it, and how many skills have it."""
+    """A stem of the index, one of its words, and the number of skills that have it."""
 
     stem: str
     word: str
@@ -35,44 +38,38 @@ class Term:
 
 
 class TextIndex(Protocol):
-    """Texts of listings by their id; losing it loses nothing: it is filled again from the listings.
+    """The texts of listings. They can be rebuilt from the listings, so an index may be lost.
 
-    Each method raises StateError where the store cannot be read or written.
+    Every method raises StateError if the store cannot be read or written.
     """
 
     def put_all(self, texts: Sequence[ListingText]) -> None:
-        """Keep these, all or none, each in the place of the one of its listing."""
+        """Store all of these texts or none; each replaces the one of the same listing."""
 
     def remove(self, listing_ids: Collection[ListingKey]) -> None:
-        """Forget these listings, as far as they are kept."""
+        """Remove the texts of these listings; unknown ids are ignored."""
 
-    def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
-        """The marks of these listings, or of all, as far as they are kept."""
+    def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
+        """The digests of the stored texts among these listings."""
 
-    def iterate_marks(self) -> Iterator[tuple[ListingKey, str]]:
-        """As `marks` of all, a few at a time: there may be writing in between."""
+    def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
+        """The digests of all stored texts; writing is allowed during the iteration."""
 
     def corpus(self) -> Corpus:
-        """How much text is kept."""
+        """The size of the index."""
 
     def counts(self, stems: Collection[str]) -> Mapping[str, int]:
-        """How many skills have each stem; those that none has are absent."""
+        """How many skills have each of these stems; stems that no skill has are left out."""
 
     def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
-        """Stems that begin with ``prefix``, the most frequent first."""
+        """The terms whose stem starts with ``prefix``, the most frequent first."""
 
     def list_candidates(
-        self,
-        stems: Mapping[str, float],
-        wide: Mapping[str, float],
-        visibilities: Collection[str],
-        *,
-        limit: int,
+        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
     ) -> Sequence[SkillText]:
-        """Skills that share most with the words asked, in no order that means anything.
+        """The skills that share most with ``asked`` and, at a lower weight, ``expanded``, in any order.
 
-        ``stems`` are the words asked and ``wide`` others that stand for them, with their weights.
-        Exact in a small index; a large one may propose fewer than share a word, never another.
+        A small index returns all skills that share a stem. A large one may miss some.
         """
 
     def list_skills(
@@ -81,11 +78,11 @@ class TextIndex(Protocol):
         """All skills of these listings."""
 
     def close(self) -> None:
-        """Give back what the index holds; it must not be used afterwards."""
+        """Release the store; the index must not be used afterwards."""
 
 
 class MemoryTextIndex:
-    """The twin in memory: exact, and forgotten with its process."""
+    """The index of a process without a state folder."""
 
     def __init__(self, texts: Sequence[ListingText] = ()) -> None:
         self._texts: dict[ListingKey, ListingText] = {}
@@ -103,7 +100,7 @@ class MemoryTextIndex:
             for at, skill in enumerate(text.skills):
                 self._skills += 1
                 self._length += skill.length
-                for stem in set(" ".join(skill.fields).split()):
+                for stem in skill.stems:
                     if stem not in self._postings:
                         self._postings[stem] = {}
                         self._words[stem] = text.words.get(stem, stem)
@@ -117,18 +114,17 @@ class MemoryTextIndex:
             for at, skill in enumerate(text.skills if text is not None else ()):
                 self._skills -= 1
                 self._length -= skill.length
-                for stem in set(" ".join(skill.fields).split()):
+                for stem in skill.stems:
                     self._postings[stem].pop((listing_id, at))
                     if not self._postings[stem]:
                         del self._postings[stem], self._words[stem]
                         self._sorted = None
 
-    def marks(self, listing_ids: Collection[ListingKey] | None = None) -> Mapping[ListingKey, str]:
-        asked = self._texts if listing_ids is None else [one for one in listing_ids if one in self._texts]
-        return {listing_id: self._texts[listing_id].mark for listing_id in asked}
+    def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
+        return {one: self._texts[one].digest for one in listing_ids if one in self._texts}
 
-    def iterate_marks(self) -> Iterator[tuple[ListingKey, str]]:
-        return iter(list(self.marks().items()))
+    def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
+        return iter([(listing_id, text.digest) for listing_id, text in self._texts.items()])
 
     def corpus(self) -> Corpus:
         return Corpus(self._skills, self._length / self._skills) if self._skills else Corpus()
@@ -148,18 +144,13 @@ class MemoryTextIndex:
         return sorted(found, key=lambda term: (-term.skills, term.stem))[:limit]
 
     def list_candidates(
-        self,
-        stems: Mapping[str, float],
-        wide: Mapping[str, float],
-        visibilities: Collection[str],
-        *,
-        limit: int,
+        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
     ) -> Sequence[SkillText]:
         shared: defaultdict[tuple[ListingKey, int], float] = defaultdict(float)
-        for stem, weight in {**wide, **stems}.items():
+        for stem, weight in {**dict.fromkeys(expanded, EXPANDED_WEIGHT), **dict.fromkeys(asked, 1.0)}.items():
             postings = self._postings.get(stem, ())
             for place in postings:
-                # A rough measure, to choose whom to score: a rare word says more than a frequent one.
+                # A rough measure is enough to choose candidates: rare stems count for more.
                 shared[place] += weight / len(postings)
         visible = (place for place in shared if self._at(place).visibility in visibilities)
         return [self._at(place) for place in heapq.nlargest(limit, visible, key=shared.__getitem__)]

@@ -1,8 +1,11 @@
-"""The words of a text or an identifier, in the form in which they are compared.
+"""Splits texts and identifiers into words, and reduces English words to stems.
 
-Split at case, punctuation and digits, so that ``create_plan``, ``createPlan`` and ``create-plan``
-are the same words; folded (NFKD without accents, casefold); stop words dropped; English endings
-taken off. Han, Kana and Hangul, which set no spaces, become pairs of neighbours.
+Words are split at case, punctuation and digits, so ``create_plan``, ``createPlan`` and ``create-plan``
+give the same words. They are folded (NFKD without accents, casefold), and stop words are dropped. Han,
+Kana and Hangul, which are written without spaces, become pairs of neighbouring characters.
+
+The stems are those of M. F. Porter (1980): ``plans``, ``planned`` and ``planning`` have the same one. A
+stem need not be a word. Words of other languages mostly stay unchanged.
 """
 
 from __future__ import annotations
@@ -13,13 +16,129 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 
-from retinue.mesh.search.stemming import stem
+_CACHED_WORDS = 65_536
+
+_LONGEST = 40
+"""Longer runs of letters are not English words and are returned unchanged, to save time."""
+
+
+_SECOND = {
+    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "abli": "able",
+    "bli": "ble", "alli": "al", "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize",
+    "ation": "ate", "ator": "ate", "alism": "al", "iveness": "ive", "fulness": "ful", "ousness": "ous",
+    "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
+}  # fmt: skip
+
+_THIRD = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+
+_FOURTH = (
+    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive",
+    "ize", "ion", "al", "er", "ic", "ou",
+)  # fmt: skip
+
+
+_PLAIN = re.compile("[a-z]+")
+
+_SECOND_ENDS = re.compile(f"(.+?)({'|'.join(sorted(_SECOND, key=len, reverse=True))})")
+
+_THIRD_ENDS = re.compile(f"(.+?)({'|'.join(sorted(_THIRD, key=len, reverse=True))})")
+
+_FOURTH_ENDS = re.compile(f"(.+?)({'|'.join(_FOURTH)})")
+
+
+@lru_cache(maxsize=_CACHED_WORDS)
+def stem(word: str) -> str:
+    """The stem of a word in lower case."""
+    if not 3 <= len(word) <= _LONGEST or not _PLAIN.fullmatch(word):
+        return word
+    return _fifth(_fourth(_replace(_THIRD, _THIRD_ENDS, _replace(_SECOND, _SECOND_ENDS, _first(word)))))
+
+
+def _first(word: str) -> str:
+    """Remove plurals, ``-ed`` and ``-ing``; turn a final ``y`` into ``i``."""
+    if word.endswith("sses") or word.endswith("ies"):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("eed"):
+        word = word[:-1] if _measure(word[:-3]) > 0 else word
+    else:
+        for ending in ("ed", "ing"):
+            if word.endswith(ending) and _has_vowel(word[: -len(ending)]):
+                word = _restore(word[: -len(ending)])
+                break
+    if word.endswith("y") and _has_vowel(word[:-1]):
+        word = word[:-1] + "i"
+    return word
+
+
+def _restore(base: str) -> str:
+    """Restore a word without its ``-ed`` or ``-ing``: ``creat`` to ``create``, ``plann`` to ``plan``."""
+    if base.endswith(("at", "bl", "iz")):
+        return base + "e"
+    if len(base) > 1 and base[-1] == base[-2] and base[-1] not in "aeioulsz":
+        return base[:-1]
+    if _measure(base) == 1 and _ends_short(base):
+        return base + "e"
+    return base
+
+
+def _replace(table: dict[str, str], ends: re.Pattern[str], word: str) -> str:
+    found = ends.fullmatch(word)
+    if found is not None and _measure(found[1]) > 0:
+        return found[1] + table[found[2]]
+    return word
+
+
+def _fourth(word: str) -> str:
+    found = _FOURTH_ENDS.fullmatch(word)
+    if found is None or _measure(found[1]) <= 1:
+        return word
+    return word if found[2] == "ion" and found[1][-1] not in "st" else found[1]
+
+
+def _fifth(word: str) -> str:
+    """Remove a final ``e``, and one of two final ``l``."""
+    if word.endswith("e"):
+        base = word[:-1]
+        measure = _measure(base)
+        if measure > 1 or (measure == 1 and not _ends_short(base)):
+            word = base
+    if word.endswith("ll") and _measure(word) > 1:
+        word = word[:-1]
+    return word
+
+
+def _shape(text: str) -> str:
+    """``c`` for each consonant, ``v`` for each vowel; a ``y`` is a vowel after a consonant."""
+    shape = ""
+    for letter in text:
+        is_vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
+        shape += "v" if is_vowel else "c"
+    return shape
+
+
+def _measure(text: str) -> int:
+    """The number of places where a consonant follows a vowel."""
+    return _shape(text).count("vc")
+
+
+def _has_vowel(text: str) -> bool:
+    return "v" in _shape(text)
+
+
+def _ends_short(text: str) -> bool:
+    return _shape(text).endswith("cvc") and text[-1] not in "wxy"
+
 
 MAX_TEXT_CHARS = 20_000
-"""What lies beyond is not read: neither a card nor a query may cost without bound."""
+"""The rest of a longer text is ignored, which bounds the cost of a card or a query."""
+
 
 MAX_WORD_CHARS = 64
+
 _CACHED_CHUNKS = 65_536
+
 
 _ASKING = """
 a able about above after again all also am an and any anyone anything are aren as ask at be because
@@ -36,21 +155,30 @@ ve very via want wanted wants was wasn we well were weren what whatever when whe
 while who whom whose why will wish with within without won wonder wondering would wouldn yes yet you
 your yours yourself
 """
+
 STOP_WORDS = frozenset(_ASKING.split())
-"""Words of the asking, not of what is asked; a small catalogue has no counts that would tell them apart."""
+"""Words of the request itself, not of its subject; in a small catalogue the counts do not show which."""
+
 
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\ufe0f\u200d"
+
 _ASCII_CHUNK = re.compile(r"[Cc]\+\+|[CFcf]#|[A-Za-z0-9]+")
+
 _CHUNK = re.compile(rf"[Cc]\+\+|[CFcf]#|(?:[^\W_]|[{_MARKS}])+|[\u2190-\u2bff\U0001f000-\U0001faff]")
+
 _SMALL = rf"(?:[^\WA-Z\d_]|[{_MARKS}])"
+
 _PART = re.compile(rf"[A-Z]+(?!{_SMALL})|[A-Z]?{_SMALL}+|\d+")
+
 _ACCENTS = re.compile("[\u0300-\u036f\ufe0f\u200d]")
+
 _UNSPACED = re.compile("[\u2e80-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]+")
+
 _SPELLED = {"c++": "cplusplus", "c#": "csharp", "f#": "fsharp"}
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text or an identifier, folded, stop words and endings included, in order.
+    """The folded words of a text or an identifier, in order, with stop words and endings.
 
     A chunk in camelCase gives its parts and itself: ``GitHub`` is found by ``git`` and ``github``.
     """
@@ -58,7 +186,7 @@ def split_words(text: str) -> list[str]:
 
 
 def stem_words(text: str) -> list[tuple[str, str]]:
-    """The stems of the words that say something, each with its word, in order and repeated as they are.
+    """The stems of all words but stop words, each with its word, in order, with repetitions.
 
     A text of stop words alone keeps them: ``get_all`` is a name that someone may ask for.
     """

@@ -1,1 +1,1 @@
-"""Workflows as they are written: the grammar, its spellings, and what is checked when one is read."""
+"""Workflow definitions: grammar, parsing and validation."""

@@ -10,23 +10,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from rapidfuzz import fuzz, process
 
 from retinue.core.errors import DefinitionError
-from retinue.protocols.json_values import name_shape
-from retinue.workflows.definitions.definition import Definition, Step
-from retinue.workflows.definitions.documents import Document, Path
-from retinue.workflows.definitions.step_checks import StepChecks
-from retinue.workflows.definitions.step_parts import (
+from retinue.core.json_values import name_shape
+from retinue.workflows.definitions.definition import (
     Compensation,
+    Definition,
     Foreach,
     Loop,
     Parallel,
     Part,
     Retry,
     Settings,
+    Step,
     WaitFor,
 )
+from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.step_checks import StepChecks
 
 RESERVED = {
     "ask": "it will let a step ask the person behind the call; use wait_for until then",
@@ -71,6 +71,8 @@ def check_document(document: Document) -> Definition:
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant."""
+    from rapidfuzz import fuzz, process  # only for a wrong name
+
     found = process.extractOne(word, list(known), scorer=fuzz.ratio, score_cutoff=65)
     return None if found is None else str(found[0])
 
@@ -87,7 +89,7 @@ def unknown_key(document: Document, path: Path, known: Sequence[str]) -> Definit
 
 def _first_fault(document: Document, error: ValidationError) -> DefinitionError:
     found = [dict(one) for one in error.errors(include_url=False)]
-    # a key that is missing was more likely misspelt: what stands there instead is told first
+    # a missing key is more likely misspelt: the unknown key is reported first
     found.sort(key=lambda one: one["type"] == "missing")
     faults = [_render_fault(document, one) for one in found]
     return min(faults, key=lambda fault: fault.line)

@@ -1,8 +1,8 @@
 """YAML and JSON texts → plain values and the line of each, under caps.
 
-ruamel.yaml parses (YAML 1.2); the values are built here from its events, because the caps must hold
-while the text is read: on size, count, nesting and aliases, which multiply values (the "billion
-laughs"). Only what JSON can say is accepted: no tags, no dates, keys are text.
+ruamel.yaml composes the nodes (YAML 1.2): each alias is the node of its anchor, so nothing is multiplied
+yet and a "billion laughs" composes in milliseconds. The values are built from the nodes under caps on
+size, count, nesting and aliases. Only JSON values are accepted: no tags, no dates, keys are text.
 """
 
 from __future__ import annotations
@@ -14,17 +14,9 @@ from typing import Any
 
 import orjson
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionStartEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-)
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from retinue.core.errors import DefinitionError
 
@@ -35,6 +27,13 @@ MAX_ALIASES = 100
 
 Path = tuple[str | int, ...]
 
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")
+)
+"""What the resolver gives to a node that has no tag."""
+
+_PROBLEMS = {"but found another document": ("a second document", "write one workflow in each file")}
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
 _FALSE = frozenset({"false", "False", "FALSE"})
@@ -118,19 +117,25 @@ def _read_json(text: str, source: str) -> Document:
 
 
 def _read_yaml(text: str, source: str) -> Document:
-    builder = _Builder(source)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MAX_DEPTH + 1  # a scalar counts as a level
+    yaml.composer.warn_double_anchors = False
     try:
-        for event in YAML(typ="safe", pure=True).parse(text):
-            builder.take(event)
+        root = yaml.compose(text)
+    except MaxDepthExceededError as error:
+        raise _too_deep(source, error.problem_mark.line + 1) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         problem = (error.problem or error.context or "no YAML").strip()
-        raise DefinitionError(problem, source=source, line=line, remedy=_yaml_remedy(text, line)) from None
+        problem, remedy = _PROBLEMS.get(problem, (problem, _yaml_remedy(text, line)))
+        raise DefinitionError(problem, source=source, line=line, remedy=remedy) from None
     except YAMLError as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no YAML"
         raise DefinitionError(line, source=source, remedy="mend the YAML") from None
-    return Document(builder.value, source, builder.lines)
+    builder = _Builder(source)
+    value = None if root is None else builder.build(root, (), root.start_mark.line + 1)
+    return Document(value, source, builder.lines)
 
 
 def _yaml_remedy(text: str, line: int) -> str:
@@ -140,126 +145,75 @@ def _yaml_remedy(text: str, line: int) -> str:
     return "mend the YAML"
 
 
-@dataclass(slots=True)
-class _Open:
-    """A collection whose end has not come yet."""
-
-    value: dict[str, Any] | list[Any]
-    path: Path
-    anchor: str | None
-    size: int = 1
-    key: str | None = None
-
-
 class _Builder:
-    """Values from parse events, counted while they come."""
+    """Values from nodes, counted while they are built; an aliased value is built once and shared."""
 
     def __init__(self, source: str) -> None:
-        self.value: Any = None
         self.lines: dict[Path, int] = {}
         self._source = source
-        self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._built: dict[Node, tuple[Any, int]] = {}
+        self._open: set[Node] = set()
         self._values = 0
         self._aliases = 0
-        self._documents = 0
 
-    def take(self, event: Event) -> None:
-        line = event.start_mark.line + 1
-        if isinstance(event, DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                raise self._fault("a second document", line, "write one workflow in each file")
-        elif isinstance(event, AliasEvent):
-            self._take_alias(event.anchor, line)
-        elif isinstance(event, ScalarEvent):
-            self._take_scalar(event, line)
-        elif isinstance(event, CollectionStartEvent):
-            self._open(event, line)
-        elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
-            self._close(line)
+    def build(self, node: Node, path: Path, line: int) -> Any:
+        """The value of ``node``; ``line`` is that of its key, or of the collection around an alias."""
+        self.lines[path] = line
+        if node in self._open:
+            raise self._fault(f"alias *{node.anchor} stands for nothing yet", line, "write the value out")
+        if node in self._built:
+            self._aliases += 1
+            if self._aliases > MAX_ALIASES:
+                raise self._fault(f"more than {MAX_ALIASES} aliases", line, "write the values out")
+            value, size = self._built[node]
+            self._count(size, line)
+            return value
+        self._refuse_tag(node)
+        before = self._values
+        self._count(1, line)
+        if isinstance(node, ScalarNode):
+            value = _read_scalar(node.value) if node.style is None else node.value
+        else:
+            if len(path) >= MAX_DEPTH:
+                raise _too_deep(self._source, line)
+            self._open.add(node)
+            value = self._build_entries(node, path, line)
+            self._open.remove(node)
+        self._built[node] = (value, self._values - before)
+        return value
 
-    def _take_scalar(self, event: ScalarEvent, line: int) -> None:
-        self._refuse_tag(event.tag, line)
-        plain = event.implicit[0]
-        value = _read_scalar(event.value) if plain else event.value
-        if self._awaits_key():
-            self._take_key(event.value, line)
-            return
-        if event.anchor:
-            self._anchors[event.anchor] = (value, 1)
-        self._add(value, 1, line)
+    def _build_entries(self, node: Node, path: Path, line: int) -> dict[str, Any] | list[Any]:
+        if not isinstance(node, MappingNode):
+            return [
+                self.build(item, (*path, place), line if item in self._built else item.start_mark.line + 1)
+                for place, item in enumerate(node.value)
+            ]
+        values: dict[str, Any] = {}
+        for key, item in node.value:
+            key_line = key.start_mark.line + 1
+            if key in self._built:
+                raise self._fault("an alias as a key", line, "write the key out")
+            self._refuse_tag(key)
+            if not isinstance(key, ScalarNode):
+                raise self._fault("a key that is no text", key_line, "write a plain word as the key")
+            if key.value in values:
+                first = self.lines[(*path, key.value)]
+                problem = f"key {key.value!r} stands twice (first in line {first})"
+                raise self._fault(problem, key_line, "remove one of them")
+            values[key.value] = self.build(item, (*path, key.value), key_line)
+        return values
 
-    def _take_key(self, key: str, line: int) -> None:
-        top = self._stack[-1]
-        if key in top.value:
-            first = self.lines.get((*top.path, key), 0)
-            raise self._fault(f"key {key!r} stands twice (first in line {first})", line, "remove one of them")
-        top.key = key
-        self.lines[(*top.path, key)] = line
+    def _refuse_tag(self, node: Node) -> None:
+        if node.ctag.handle is not None or node.tag not in _TAGS:
+            line = node.start_mark.line + 1
+            raise self._fault(f"tag {node.tag}", line, "write plain values; tags are not read")
 
-    def _take_alias(self, anchor: str, line: int) -> None:
-        self._aliases += 1
-        if self._aliases > MAX_ALIASES:
-            raise self._fault(f"more than {MAX_ALIASES} aliases", line, "write the values out")
-        if self._awaits_key():
-            raise self._fault("an alias as a key", line, "write the key out")
-        if anchor not in self._anchors:
-            raise self._fault(f"alias *{anchor} stands for nothing yet", line, "write the value out")
-        value, size = self._anchors[anchor]
-        self._add(value, size, line)
-
-    def _open(self, event: CollectionStartEvent, line: int) -> None:
-        self._refuse_tag(event.tag, line)
-        if self._awaits_key():
-            raise self._fault("a key that is no text", line, "write a plain word as the key")
-        if len(self._stack) >= MAX_DEPTH:
-            raise self._fault(f"nested deeper than {MAX_DEPTH} levels", line, "make it flatter")
-        path = self._next_path()
-        self.lines.setdefault(path, line)
-        value: dict[str, Any] | list[Any] = {} if isinstance(event, MappingStartEvent) else []
-        self._stack.append(_Open(value, path, event.anchor))
-
-    def _close(self, line: int) -> None:
-        done = self._stack.pop()
-        if done.anchor:
-            self._anchors[done.anchor] = (done.value, done.size)
-        self._values -= done.size - 1  # counted once more below, as one value with its parts
-        self._add(done.value, done.size, line, keep_line=True)
-
-    def _add(self, value: Any, size: int, line: int, *, keep_line: bool = False) -> None:
-        self._values += size
+    def _count(self, values: int, line: int) -> None:
+        self._values += values
         if self._values > MAX_VALUES:
             raise self._fault(
                 f"more than {MAX_VALUES:,} values, aliases written out", line, "make it smaller"
             )
-        if not self._stack:
-            self.value = value
-            return
-        top = self._stack[-1]
-        if not keep_line:
-            self.lines.setdefault(self._next_path(), line)
-        top.size += size
-        if isinstance(top.value, list):
-            top.value.append(value)
-        elif top.key is not None:
-            top.value[top.key] = value
-            top.key = None
-
-    def _awaits_key(self) -> bool:
-        return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None
-
-    def _next_path(self) -> Path:
-        if not self._stack:
-            return ()
-        top = self._stack[-1]
-        if isinstance(top.value, list):
-            return (*top.path, len(top.value))
-        return (*top.path, top.key or "")
-
-    def _refuse_tag(self, tag: Any, line: int) -> None:
-        if tag is not None:
-            raise self._fault(f"tag {tag}", line, "write plain values; tags are not read")
 
     def _fault(self, problem: str, line: int, remedy: str) -> DefinitionError:
         return DefinitionError(problem, source=self._source, line=line, remedy=remedy)
@@ -305,8 +259,9 @@ def _too_large(source: str) -> DefinitionError:
     )
 
 
-def _too_deep(source: str) -> DefinitionError:
-    return DefinitionError(f"nested deeper than {MAX_DEPTH} levels", source=source, remedy="make it flatter")
+def _too_deep(source: str, line: int = 0) -> DefinitionError:
+    problem = f"nested deeper than {MAX_DEPTH} levels"
+    return DefinitionError(problem, source=source, line=line, remedy="make it flatter")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

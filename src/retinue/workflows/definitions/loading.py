@@ -1,20 +1,96 @@
-"""Definitions from texts, inline objects and the package's own folder; each checked when loaded."""
+"""Ids for steps that have none: that of their role, ``execute``, ``execute-2``, … (SPEC 7, seed 002).
+
+Definitions from texts, inline objects and installed packages; each checked when loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from retinue.core.errors import UnknownWorkflowError
+from retinue.mesh.directory.routing import CAPABILITIES
+from retinue.plugins import WORKFLOWS, conflict, list_plugins
 from retinue.workflows.definitions.checks import check_document, suggest
-from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
-from retinue.workflows.definitions.naming import name_steps
-from retinue.workflows.definitions.spelling_001 import is_seed_001, read_seed_001
-from retinue.workflows.definitions.spelling_002 import is_seed_002, read_seed_002
+from retinue.workflows.definitions.spelling_001 import read_seed_001
+from retinue.workflows.definitions.spelling_002 import OWN_KEYS, SETTINGS, read_seed_002
+
+_ASKS = ("agent", "role", "prompt")
+
+_BY_CAPABILITY = {capability: role for role, capability in CAPABILITIES.items()}
+
+
+def name_steps(document: Document) -> Document:
+    """The document with an id on each step that asks for a role; other steps must have theirs."""
+    if not isinstance(document.value, Mapping):
+        return document
+    # copied: in YAML two steps may be one object, which must become two ids
+    value = {**document.value, "steps": _copy_steps(document.value.get("steps"))}
+    if "steps" not in document.value:
+        del value["steps"]
+    steps = list(_iterate(value.get("steps")))
+    taken = {str(step["id"]) for step in steps if "id" in step}
+    for step in steps:
+        role = _role_of(step)
+        if "id" in step or role is None:
+            continue
+        number, name = 1, role
+        while name in taken:
+            number += 1
+            name = f"{role}-{number}"
+        taken.add(name)
+        step["id"] = name
+    return replace(document, value=value)
+
+
+def _role_of(step: Mapping[str, Any]) -> str | None:
+    """The role after which a step is called, None for one that asks for none."""
+    parallel = step.get("parallel")
+    if isinstance(parallel, Mapping):
+        if "steps" in step or "branches" in step:
+            return None
+        role = parallel.get("role")
+    elif "skill" in step or not any(key in step for key in _ASKS):
+        return None
+    else:
+        role = step.get("role")
+    if not isinstance(role, str) or not STEP_ID.fullmatch(role) or role == "auto":
+        return DEFAULT_ROLE
+    return _BY_CAPABILITY.get(role, role)
+
+
+def _copy_steps(steps: Any) -> Any:
+    if not isinstance(steps, list):
+        return steps
+    return [_copy_step(step) for step in steps]
+
+
+def _copy_step(step: Any) -> Any:
+    if not isinstance(step, Mapping):
+        return step
+    copied = dict(step)
+    if "steps" in copied:
+        copied["steps"] = _copy_steps(copied["steps"])
+    if isinstance(copied.get("branches"), Mapping):
+        copied["branches"] = {name: _copy_steps(inner) for name, inner in copied["branches"].items()}
+    return copied
+
+
+def _iterate(steps: Any) -> Iterator[dict[str, Any]]:
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict):
+            yield step
+            yield from _iterate(step.get("steps"))
+            branches = step.get("branches")
+            for branch in branches.values() if isinstance(branches, Mapping) else ():
+                yield from _iterate(branch)
+
 
 INLINE = "definition"
 
@@ -49,23 +125,65 @@ def load_definition(text: str | Mapping[str, Any], *, source: str = INLINE) -> D
 
 @cache
 def load_builtin(name: str) -> Loaded:
-    """The built-in workflow of this name; raises UnknownWorkflowError."""
-    for file in resources.files("retinue.workflows").joinpath("builtin").iterdir():
-        if file.name == f"{name}.yaml":
-            return load(file.read_text(encoding="utf-8"), source=file.name)
-    near = suggest(name, list_builtins())
-    raise UnknownWorkflowError(name, near=[near] if near else ())
+    """The installed workflow of this name.
+
+    Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
+    """
+    found = _installed().get(name)
+    if found is None:
+        near = suggest(name, list_builtins())
+        raise UnknownWorkflowError(name, near=[near] if near else ())
+    if len(found) > 1:
+        raise conflict(WORKFLOWS, name, list(found))
+    (file,) = found.values()
+    return load(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def list_builtins() -> tuple[str, ...]:
-    """The names of the built-in workflows, sorted."""
-    folder = resources.files("retinue.workflows").joinpath("builtin")
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")))
+    """The names of the workflows of Retinue and of installed distributions, sorted."""
+    return tuple(sorted(_installed()))
+
+
+@cache
+def _installed() -> Mapping[str, Mapping[str, Traversable]]:
+    """The files of each installed workflow, by distribution."""
+    folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
+    plugins = list_plugins(WORKFLOWS)
+    folders += [(plugin.distribution, resources.files(plugin.load(WORKFLOWS))) for plugin in plugins]
+    found: dict[str, dict[str, Traversable]] = {}
+    for distribution, folder in folders:
+        for file in folder.iterdir():
+            if file.name.endswith(".yaml"):
+                found.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
+    return found
 
 
 def _to_canonical(document: Document) -> Document:
-    if is_seed_001(document.value):
+    if _is_seed_001(document.value):
         return read_seed_001(document)
-    return name_steps(read_seed_002(document) if is_seed_002(document.value) else document)
+    return name_steps(read_seed_002(document) if _is_seed_002(document.value) else document)
+
+
+def _is_seed_001(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("metadata"), Mapping) and "steps" in value
+
+
+def _is_seed_002(value: Any) -> bool:
+    """Whether a document has a key, or a form, that only the spelling of seed 002 has."""
+    if not isinstance(value, Mapping):
+        return False
+    settings, steps = value.get("settings"), value.get("steps")
+    if isinstance(settings, Mapping) and any(key in settings for key in SETTINGS):
+        return True
+    found = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+    if any(_has_form_of_seed_002(step) for step in found):
+        return True
+    return bool(found) and all("id" not in step and ("agent" in step or "role" in step) for step in found)
+
+
+def _has_form_of_seed_002(step: Mapping[str, Any]) -> bool:
+    return (
+        any(key in step for key in OWN_KEYS)
+        or isinstance(step.get("parallel"), bool)
+        or isinstance(step.get("agent"), list)
+    )

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.definitions.checks import unknown_key
+from retinue.workflows.definitions.definition import render_duration
 from retinue.workflows.definitions.documents import Document, Path
-from retinue.workflows.definitions.durations import render_duration
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
 _METADATA_KEYS = ("id", "name", "version", "description", "tags", "author", "created", "updated")
@@ -63,11 +63,6 @@ class _Condition:
 
     def both(self, other: _Condition | None) -> _Condition:
         return self if other is None else _Condition(f"({self.text}) && ({other.text})", other.path)
-
-
-def is_seed_001(value: Any) -> bool:
-    """Whether a document is written in this spelling."""
-    return isinstance(value, Mapping) and isinstance(value.get("metadata"), Mapping) and "steps" in value
 
 
 def read_seed_001(document: Document) -> Document:

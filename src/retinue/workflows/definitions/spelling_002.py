@@ -21,13 +21,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.workflows.definitions.checks import unknown_key
-from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.definition import Step, render_duration
 from retinue.workflows.definitions.documents import Document, Path
-from retinue.workflows.definitions.durations import render_duration
 from retinue.workflows.expressions.lexer import iterate_tokens
 
-_OWN_KEYS = ("name", "condition", "mode", "onSuccess", "onFailure", "stopOnError")
-_SETTINGS = {
+OWN_KEYS = ("name", "condition", "mode", "onSuccess", "onFailure", "stopOnError")
+SETTINGS = {
     "maxDuration": "max_duration",
     "errorHandling": "on_error",
     "cacheStrategy": "cache",
@@ -43,33 +42,12 @@ _FUNCTION = re.compile(r"=>|^\s*(async\s+)?function\b|\breturn\b")
 _KNOWN = tuple(field.alias or name for name, field in Step.model_fields.items())
 
 
-def is_seed_002(value: Any) -> bool:
-    """Whether a document is written in this spelling: it has a key, or a form, that only this one has."""
-    if not isinstance(value, Mapping):
-        return False
-    settings = value.get("settings")
-    if isinstance(settings, Mapping) and any(key in settings for key in _SETTINGS):
-        return True
-    steps = [step for step in _list(value.get("steps")) if isinstance(step, Mapping)]
-    if any(_has_own_form(step) for step in steps):
-        return True
-    return bool(steps) and all("id" not in step and ("agent" in step or "role" in step) for step in steps)
-
-
 def read_seed_002(document: Document) -> Document:
     """The same workflow in the canonical grammar, with the lines of the text it came from.
 
     Raises DefinitionError.
     """
     return _Translation(document).translate()
-
-
-def _has_own_form(step: Mapping[str, Any]) -> bool:
-    return (
-        any(key in step for key in _OWN_KEYS)
-        or isinstance(step.get("parallel"), bool)
-        or isinstance(step.get("agent"), list)
-    )
 
 
 class _Translation:
@@ -100,9 +78,9 @@ class _Translation:
         if not isinstance(step, Mapping):
             return step
         for key in step:
-            if key not in _KNOWN and key not in _OWN_KEYS:
-                raise unknown_key(self._from, (*path, key), (*_OWN_KEYS, *_KNOWN))
-        found = {key: value for key, value in step.items() if key not in _OWN_KEYS}
+            if key not in _KNOWN and key not in OWN_KEYS:
+                raise unknown_key(self._from, (*path, key), (*OWN_KEYS, *_KNOWN))
+        found = {key: value for key, value in step.items() if key not in OWN_KEYS}
         name = step.get("name")
         if name is not None and "id" not in step:
             found["id"] = self._ids.get(str(name), _as_id(str(name)))
@@ -195,7 +173,7 @@ class _Translation:
         found: dict[str, Any] = {}
         for key, value in settings.items():
             path: Path = ("settings", key)
-            name = _SETTINGS.get(key, key)
+            name = SETTINGS.get(key, key)
             if name:
                 self._lines["settings", name] = self._from.line_of(path)
             if key == "metricsLevel":
@@ -243,7 +221,3 @@ def _as_id(name: str) -> str:
     """A name as an id: ``Generate code!`` is ``generate-code``."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.strip()).strip("-")[:60].lower()
     return plain if plain and (plain[0].isalpha() or plain[0] == "_") else f"step-{plain}".rstrip("-")
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -1,4 +1,9 @@
-"""What must hold between the steps of a definition whose shape is right."""
+"""What must hold between the steps of a definition whose shape is right.
+
+What the expressions of a definition may read where they stand.
+
+Which keys belong to which kind of step.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,152 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.errors import SchemaRefusedError, UnknownRoleError
-from retinue.mesh.roles import parse_role
-from retinue.mesh.schema import check_schema
-from retinue.workflows.definitions.definition import AUTO, NAMED_KINDS, Definition, Step, iterate_steps
+from retinue.core.errors import DefinitionError, SchemaRefusedError, UnknownRoleError
+from retinue.core.text import suggest
+from retinue.mesh.directory.routing import parse_role
+from retinue.mesh.schema.checks import check_schema
+from retinue.workflows.definitions.definition import (
+    AUTO,
+    NAMED_KINDS,
+    STEP_ID,
+    Definition,
+    Step,
+    StepKind,
+    iterate_steps,
+)
 from retinue.workflows.definitions.documents import Document, Path
-from retinue.workflows.definitions.reference_checks import ReferenceChecks, View
-from retinue.workflows.definitions.step_kinds import misplaced_keys
-from retinue.workflows.definitions.step_parts import STEP_ID
+from retinue.workflows.expressions.expression import Expression, ExpressionSyntaxError
+from retinue.workflows.expressions.lexer import Reference
+from retinue.workflows.expressions.scope import ENTRY_KEYS
+from retinue.workflows.expressions.templates import iterate_templates, parse_condition, parse_template
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an expression at some place may read: steps done before, steps of a round before."""
+
+    before: frozenset[str] = frozenset()
+    looped: frozenset[str] = frozenset()
+    in_loop: bool = False
+    in_foreach: bool = False
+
+    def after(self, ids: Iterable[str]) -> View:
+        return replace(self, before=self.before.union(ids))
+
+
+class ReferenceChecks:
+    """Checks expressions of one document; ``ids`` are those of its steps."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.ids: frozenset[str] = frozenset()
+
+    def check_templates(self, value: Any, path: Path, view: View) -> None:
+        """Check every template within a value."""
+        for inner, text in iterate_templates(value):
+            place = (*path, *inner)
+            try:
+                template = parse_template(text)
+            except ExpressionSyntaxError as error:
+                raise self._syntax_fault(text, place, error) from None
+            for expression in template.expressions:
+                self._check_expression(expression, place, view)
+
+    def check_condition(self, source: str, path: Path, view: View) -> None:
+        """Check an expression that stands alone."""
+        try:
+            expression = parse_condition(source)
+        except ExpressionSyntaxError as error:
+            raise self._syntax_fault(source, path, error) from None
+        self._check_expression(expression, path, view)
+
+    def _syntax_fault(self, text: str, path: Path, error: ExpressionSyntaxError) -> DefinitionError:
+        hyphenated = next((i for i in sorted(self.ids) if "-" in i and f"steps.{i}" in text), None)
+        remedy = f'write steps["{hyphenated}"]: a hyphen is a minus' if hyphenated else error.remedy
+        return self._document.fault(path, error.problem, remedy)
+
+    def _check_expression(self, expression: Expression, path: Path, view: View) -> None:
+        for reference in expression.shape.references:
+            if reference.root == "loop":
+                self._check_loop(reference, path, view)
+            elif reference.root == "steps" and reference.keys:
+                self._check_step(reference, path, view)
+
+    def _check_loop(self, reference: Reference, path: Path, view: View) -> None:
+        key = reference.keys[0] if reference.keys else "index"
+        if not view.in_loop:
+            raise self._document.fault(path, f"loop.{key} outside a loop", "read it in a nested step")
+        if key == "item" and not view.in_foreach:
+            raise self._document.fault(path, "loop.item outside a foreach", "read loop.index")
+        if key not in ("index", "item"):
+            raise self._document.fault(path, f"loop has no {key!r}", "read loop.index or loop.item")
+
+    def _check_step(self, reference: Reference, path: Path, view: View) -> None:
+        step_id = reference.keys[0]
+        if step_id not in self.ids:
+            near = suggest(step_id, self.ids, limit=1)
+            remedy = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(self.ids))[:200]}"
+            raise self._document.fault(path, f"no step has the id {step_id!r}", remedy)
+        if step_id not in view.before and step_id not in view.looped:
+            raise self._document.fault(
+                path,
+                f"step {step_id!r} has not run when this is read",
+                "read a step that comes before, or one of the same loop",
+            )
+        if len(reference.keys) > 1 and reference.keys[1] not in ENTRY_KEYS:
+            raise self._document.fault(
+                path,
+                f"a step has no {reference.keys[1]!r}",
+                f"read steps.{step_id}.output, or {', '.join(ENTRY_KEYS[1:])}",
+            )
+
+
+KEYS_OF: Mapping[StepKind, frozenset[str]] = {
+    "skill": frozenset({"skill", "with", "agent", "version", "retry", "cache", "allow_empty", "compensate"}),
+    "role": frozenset({"role", "prompt", "agent", "with", "retry", "cache", "allow_empty", "compensate"}),
+    "parallel": frozenset({"parallel", "steps", "branches", "retry", "cache", "allow_empty"}),
+    "loop": frozenset({"loop", "steps"}),
+    "foreach": frozenset({"foreach", "steps"}),
+    "switch": frozenset({"switch", "branches"}),
+    "workflow": frozenset({"workflow", "with", "compensate"}),
+    "wait_for": frozenset({"wait_for"}),
+}
+"""What stands beside a kind. Anything else of these sets is refused there."""
+
+
+ANYWHERE = frozenset({"id", "description", "when", "timeout", "on_error", "then", "transform", "validate"})
+
+
+_ALL = frozenset().union(*KEYS_OF.values())
+
+_WHERE = {
+    "steps": "use parallel or loop, or foreach",
+    "branches": "use parallel or switch",
+    "with": "put it on a step with a skill, role or workflow",
+    "prompt": "put it on a step with a role, or into parallel",
+    "role": "put it on a step of its own, or into parallel",
+    "compensate": "put it on the steps with a skill, role or workflow in it",
+}
+
+
+def misplaced_keys(step: Step) -> tuple[tuple[str, str], ...]:
+    """The keys of a step that its kind does not have, each with a remedy, in order of the alphabet."""
+    allowed = KEYS_OF[step.kind]
+    if step.kind == "parallel" and not step.asks_agents:
+        allowed = allowed - {"retry", "cache", "allow_empty"}
+    given = {key for key in _ALL if _is_given(step, key)}
+    return tuple((key, _WHERE.get(key, "put it on a step with a skill")) for key in sorted(given - allowed))
+
+
+def _is_given(step: Step, key: str) -> bool:
+    value = getattr(step, "with_" if key == "with" else key)
+    return value is not None and not (key == "allow_empty" and value is False)
+
 
 MAX_STEPS = 1_000
+
 MAX_NESTING = 8
+
 OUTPUT_WORDS = ("last", "merged")
 
 
@@ -160,7 +300,7 @@ class StepChecks:
         elif step.foreach is not None:
             turn = replace(view, in_loop=True, in_foreach=True)
             self._check_steps(step.steps or (), (*here, "steps"), turn, deeper)
-            return view  # what one item gave, nobody outside can ask for
+            return view  # the outputs of one item are not visible outside
         elif step.branches is not None:
             for name, branch in step.branches.items():
                 self._check_steps(branch, (*here, "branches", name), view, deeper)

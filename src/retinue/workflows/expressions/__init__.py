@@ -1,1 +1,1 @@
-"""What stands between ``${{`` and ``}}``: CEL, templates, and the caps on both."""
+"""CEL expressions and templates."""

@@ -1,9 +1,9 @@
 """Expressions of a workflow: CEL behind one class, with caps.
 
-CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double
-inside macros, its ``map`` is quadratic, and a regular expression costs its size times the text. So
-source, growth and patterns are capped when an expression is compiled (``shapes``), the data when it
-runs (``expression_limits``), and the result.
+CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double inside
+macros, its ``map`` is quadratic, and a regular expression costs its size times the text. So the source,
+what it reads and what it gives are capped (`caps`), and an expression with a macro or a pattern runs in
+another process under limits of time and memory (`isolated`).
 
 ``loop`` is a reserved word of CEL. It is handed over as ``l00p``: of the same length, so that the
 positions in the engine's messages stay true.
@@ -20,15 +20,18 @@ from typing import Any
 from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
 
 from retinue.core.errors import ExpressionError
+from retinue.workflows.expressions.caps import (
+    MAX_MACRO_LEVELS,
+    MAX_RESULT_BYTES,
+    MAX_RESULT_VALUES,
+    MAX_SOURCE_BYTES,
+    Shape,
+    check_data,
+    pick_data,
+    read_shape,
+)
+from retinue.workflows.expressions.isolated import evaluate_isolated
 from retinue.workflows.expressions.lexer import Reference, iterate_tokens
-from retinue.workflows.expressions.limits import check_data
-from retinue.workflows.expressions.shapes import Shape, read_shape
-
-MAX_SOURCE_BYTES = 1024
-MAX_GROWTH = 256
-MAX_MACROS = 4
-MAX_RESULT_VALUES = 100_000
-MAX_RESULT_BYTES = 8 * 1024 * 1024
 
 _INT64 = range(-(2**63), 2**63)
 _LOOP_NAME = "l00p"
@@ -48,8 +51,8 @@ class ExpressionSyntaxError(ValueError):
 class Expression:
     """One compiled expression; immutable, shared between runs.
 
-    Raises ExpressionSyntaxError for a source that is too long, does not compile, or could
-    multiply its data more than ``MAX_GROWTH`` times.
+    Raises ExpressionSyntaxError for a source that is too long, nests macros too deeply, or does not
+    compile.
     """
 
     __slots__ = ("_program", "shape", "source")
@@ -65,12 +68,19 @@ class Expression:
         A map that the expression builds comes back with sorted keys: the engine's own order
         changes from process to process, and a run must not.
 
-        Raises ExpressionError.
+        Blocks while a costly expression runs in its process: see ``shape.is_costly``. Raises
+        ExpressionError.
         """
         if self.shape.path is not None:
             # Handed on as it is: a value that only passes keeps the order of its keys.
             return self._follow(self.shape.path, variables)
         check_data(self.source, self.shape, variables)
+        if self.shape.is_costly:
+            return evaluate_isolated(self.source, pick_data(self.shape, variables))
+        return self.evaluate_here(variables)
+
+    def evaluate_here(self, variables: Mapping[str, Any]) -> Any:
+        """As `evaluate`, in this process, of variables that were checked."""
         data = {"input": variables["input"], "steps": variables["steps"], _LOOP_NAME: variables["loop"]}
         try:
             value = self._program.eval(data=data)
@@ -82,7 +92,10 @@ class Expression:
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
         """The value of a condition; raises ExpressionError unless it is true or false."""
-        value = self.evaluate(variables)
+        return self.as_condition(self.evaluate(variables))
+
+    def as_condition(self, value: Any) -> bool:
+        """A value of this expression as a condition; raises ExpressionError unless it is true or false."""
         if not isinstance(value, bool):
             raise ExpressionError(
                 self.source,
@@ -184,21 +197,10 @@ def _check_caps(source: str) -> Shape:
             f"an expression of {size:,} bytes; at most {MAX_SOURCE_BYTES:,}", "leave such work to a skill"
         )
     shape = read_shape(source)
-    if shape.macros > MAX_MACROS:
+    if shape.levels > MAX_MACRO_LEVELS:
         raise ExpressionSyntaxError(
-            f"expression {shorten(source)!r} has {shape.macros} macros; at most {MAX_MACROS}",
+            f"expression {shorten(source)!r} nests {shape.levels} macros; at most {MAX_MACRO_LEVELS}",
             "leave such work to a skill",
-        )
-    if shape.patterns is None:
-        raise ExpressionSyntaxError(
-            f"expression {shorten(source)!r} matches a pattern that is not written out",
-            "write text.matches('pattern')",
-        )
-    if shape.growth > MAX_GROWTH:
-        raise ExpressionSyntaxError(
-            f"expression {shorten(source)!r} could multiply its data {shape.growth:,.0f}-fold;"
-            f" at most {MAX_GROWTH}-fold",
-            "use fewer + and commas inside macros",
         )
     return shape
 

@@ -1,8 +1,7 @@
 """The words of a CEL expression, as far as a loader must know them before the engine does.
 
 CEL offers its syntax tree only as protobuf bytes. What is needed here is less: where strings and
-brackets end (to find the ``}}`` of a template), and what an expression reads; ``shapes`` tells from
-the same words how costly it could become.
+brackets end (to find the ``}}`` of a template), and what an expression reads.
 """
 
 from __future__ import annotations

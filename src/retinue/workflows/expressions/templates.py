@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,15 +14,17 @@ from typing import Any
 import orjson
 
 from retinue.core.errors import ExpressionError
+from retinue.workflows.expressions.caps import MAX_RESULT_BYTES, TO_A_SKILL
 from retinue.workflows.expressions.expression import (
-    MAX_RESULT_BYTES,
     Expression,
     ExpressionSyntaxError,
     compile_expression,
     shorten,
 )
+from retinue.workflows.expressions.isolated import PROCESSES
 from retinue.workflows.expressions.lexer import find_template_end
 
+_threads = ThreadPoolExecutor(PROCESSES, "expressions")
 _OPENING = re.compile(r"\$?\$\{\{")
 
 
@@ -28,7 +33,7 @@ class Template:
     """A text with ``${{ … }}`` in it, as its pieces: plain text and expressions in turn.
 
     A text that is exactly one ``${{ … }}`` gives the value as it is; text around it makes a
-    string. ``$${{`` stands for a literal ``${{``.
+    string. ``$${{`` is a literal ``${{``.
     """
 
     pieces: tuple[str | Expression, ...]
@@ -110,19 +115,66 @@ def iterate_templates(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def render_value(value: Any, variables: Mapping[str, Any]) -> Any:
-    """A JSON value with every template in it, however deep, replaced; raises ExpressionError."""
-    if isinstance(value, str):
-        if "${{" not in value:
-            return value
+    """A JSON value with every template in it, however deep, replaced; raises ExpressionError.
+
+    All that its templates compute is at most ``MAX_RESULT_BYTES`` long. Blocks while a costly expression
+    runs: see `render`.
+    """
+    return _Rendering(variables).render(value)
+
+
+async def render(value: Any, variables: Mapping[str, Any]) -> Any:
+    """As `render_value`, without blocking the event loop."""
+    with suppress(ExpressionSyntaxError):  # which render_value reports
+        for _, text in iterate_templates(value):
+            if any(expression.shape.is_costly for expression in parse_template(text).expressions):
+                return await _run_aside(render_value, value, variables)
+    return render_value(value, variables)
+
+
+async def evaluate(expression: Expression, variables: Mapping[str, Any]) -> Any:
+    """As `Expression.evaluate`, without blocking the event loop."""
+    if expression.shape.is_costly:
+        return await _run_aside(expression.evaluate, variables)
+    return expression.evaluate(variables)
+
+
+async def holds(expression: Expression, variables: Mapping[str, Any]) -> bool:
+    """As `Expression.holds`, without blocking the event loop."""
+    return expression.as_condition(await evaluate(expression, variables))
+
+
+async def _run_aside(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that waits for a process of its own; when cancelled, it ends within its limits."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+
+
+class _Rendering:
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self._variables = variables
+        self._bytes_left = MAX_RESULT_BYTES
+
+    def render(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._render_text(value) if "${{" in value else value
+        if isinstance(value, Mapping):
+            return {key: self.render(inner) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.render(inner) for inner in value]
+        return value
+
+    def _render_text(self, text: str) -> Any:
         try:
-            return parse_template(value).render(variables)
+            template = parse_template(text)
         except ExpressionSyntaxError as error:
-            raise ExpressionError(shorten(value), error.problem, remedy=error.remedy) from None
-    if isinstance(value, Mapping):
-        return {key: render_value(inner, variables) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [render_value(inner, variables) for inner in value]
-    return value
+            raise ExpressionError(shorten(text), error.problem, remedy=error.remedy) from None
+        found = template.render(self._variables)
+        if any(expression.shape.path is None for expression in template.expressions):
+            self._bytes_left -= len(_as_text(found))
+        if self._bytes_left < 0:
+            problem = f"with the others of its mapping gives more than {MAX_RESULT_BYTES:,} bytes"
+            raise ExpressionError(shorten(text), problem, remedy=TO_A_SKILL)
+        return found
 
 
 def _as_text(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""The body of a run: a walk through the steps, one module for each kind of step."""
+"""The interpreter: executes the steps of a run."""

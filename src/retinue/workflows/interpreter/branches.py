@@ -1,7 +1,6 @@
-"""Child runs side by side: a few at a time, until all have ended or it is decided.
+"""Concurrent child runs: branches, items and nested workflows.
 
-They are started in order from the one body, and what the body does next it decides by the recorded
-order in which they ended (FACTS part 1).
+The body starts them in order, and continues by the recorded order in which they ended.
 """
 
 from __future__ import annotations
@@ -11,26 +10,94 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from retinue.core.errors import StepFailedError
-from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.spending import Origin
-from retinue.workflows.run_records import (
-    Child,
-    ChildOutcome,
-    Fault,
-    RunRequest,
-)
+from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.run_forms import BranchRun, render_form
+from retinue.workflows.expressions.scope import Entry
+from retinue.workflows.interpreter.branch_inputs import find_branch_reads
+from retinue.workflows.interpreter.frame import Frame, Undo
+from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, RunRequest, as_json, read_json
+
+
+@dataclass(frozen=True, slots=True)
+class BranchInput:
+    """The input of a branch: the parts of the run's input and of earlier entries that its steps read."""
+
+    input: Any
+    entries: tuple[tuple[str, Entry], ...]
+    loop: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchResult:
+    """The result of a branch or a nested workflow: output, entries of its steps, compensations."""
+
+    output: Any
+    entries: tuple[tuple[str, Entry], ...]
+    undo: tuple[Undo, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "output": self.output,
+            "entries": as_json(self.entries),
+            "undo": [one.to_json() for one in self.undo],
+        }
+
+    @classmethod
+    def of(cls, outcome: ChildOutcome) -> BranchResult:
+        """The result of a done child run."""
+        return read_json(cls, outcome.value)
+
+
+def output_of(outcome: ChildOutcome) -> Any:
+    """The output of a done child run; cheaper than `BranchResult.of`."""
+    return outcome.value["output"]
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One child run to be: the path at which it is started, and its request."""
+    """A child run to start: its path and its request."""
 
     path: str
     request: RunRequest
 
 
+@dataclass(frozen=True, slots=True)
+class BranchPlan:
+    """Creates the requests of child runs that execute the same steps."""
+
+    name: str
+    definition: Mapping[str, Any]
+    given: BranchInput
+    origin: Origin
+
+    @classmethod
+    def of(cls, frame: Frame, steps: tuple[Step, ...]) -> BranchPlan:
+        """A plan for steps that are nested in a step of this body."""
+        reads, scope = find_branch_reads(steps), frame.scope
+        form = BranchRun.model_validate(
+            {
+                "branch": steps,
+                "known": reads.pick_known(scope.known),
+                "settings": frame.settings,
+                "nested": frame.nested if reads.workflows else {},
+            }
+        )
+        given = BranchInput(reads.pick_input(scope.input), reads.pick_entries(scope.entries), scope.loop)
+        return cls(frame.request.name, render_form(form), given, child_origin(frame))
+
+    def branch(self, path: str, *, loop: Mapping[str, Any] | None = None) -> Branch:
+        """The branch at a path, by default with the ``loop`` variables of the body."""
+        given = self.given if loop is None else replace(self.given, loop=loop)
+        return Branch(path, RunRequest(f"{self.name}/{path}", self.definition, as_json(given), self.origin))
+
+
+def child_origin(frame: Frame) -> Origin:
+    """The origin of child runs: that of this run, with the limits that apply now."""
+    return replace(frame.request.origin, limits=frame.limits)
+
+
 Ended = Mapping[int, ChildOutcome]
-"""The branches that have ended, by their place in the list."""
+"""The ended branches, by their index."""
 
 
 async def run_branches(
@@ -42,17 +109,17 @@ async def run_branches(
     is_decided: Callable[[Ended], bool] | None = None,
     stop_at_failure: bool = False,
 ) -> dict[int, ChildOutcome]:
-    """Run branches, at most ``concurrency`` at once; those that had ended when it was decided.
+    """Run branches, at most ``concurrency`` at once; returns the ended ones.
 
-    What still runs then is cancelled, calls in flight included. With ``stop_at_failure`` none is
-    started after a failure; those that run end first. Each gets an equal part of the calls that are
-    left; one that does not tell what it used keeps its part.
+    Once ``is_decided``, the branches that still run are cancelled. With ``stop_at_failure``, no branch is
+    started after a failure, and the running ones end first. Each branch gets an equal share of the call
+    budget; the share of a branch with unknown usage counts as used.
     """
-    origin = frame.spending.divide(len(branches))
-    shared = [_with_origin(branch, origin) for branch in branches]
+    origin = frame.budget.divide(len(branches))
+    shared = [Branch(one.path, _with_budget(one.request, origin)) for one in branches]
     ended = await _run_shared(frame, path, shared, concurrency, is_decided, stop_at_failure)
     for place in range(len(branches)):
-        frame.spending.settle_branch(origin, ended.get(place))
+        frame.budget.settle_branch(origin, ended.get(place))
     return ended
 
 
@@ -89,47 +156,54 @@ async def _run_shared(
             return ended
 
 
-def _with_origin(branch: Branch, origin: Origin | None) -> Branch:
-    ambient = {**branch.request.ambient, "trace": origin}
-    return Branch(branch.path, replace(branch.request, ambient=ambient))
+def _with_budget(request: RunRequest, origin: Origin) -> RunRequest:
+    return replace(request, origin=replace(request.origin, trace=origin.trace))
 
 
 def fault_of(outcome: ChildOutcome) -> Fault:
-    """Why a branch is not done."""
+    """The fault of a branch that is not done."""
     return outcome.fault or Fault(type="cancelled", message="the branch was cancelled", on_error="cancelled")
 
 
 def branch_failure(outcome: ChildOutcome) -> StepFailedError:
-    """The failure of a branch, with the path of its step seen from here."""
+    """The failure of a branch, with the path of its step relative to this body."""
     fault = fault_of(outcome)
     if fault.type != StepFailedError.type:
-        return StepFailedError(outcome.child.path, None, fault.to_json())
+        return StepFailedError(outcome.child.path, None, as_json(fault))
     inner = StepFailedError.from_data(fault.data)
     below = outcome.child.path
     undone = [{**one, "step": f"{below}/{one['step']}"} for one in inner.compensated]
     return StepFailedError(f"{below}/{inner.step}", inner.agent, inner.cause, undone)
 
 
-def adopt_undo(frame: Frame, outcome: ChildOutcome) -> None:
-    """Take over what a done branch would have to undo, should something around it fail."""
-    for entry in outcome.value["undo"]:
-        frame.undo.append({**entry, "path": f"{outcome.child.path}/{entry['path']}"})
+def adopt_undo(frame: Frame, outcome: ChildOutcome) -> BranchResult:
+    """The result of a done branch; its compensations are added to those of this body."""
+    result = BranchResult.of(outcome)
+    below = outcome.child.path
+    frame.undo += [replace(one, path=f"{below}/{one.path}") for one in result.undo]
+    return result
+
+
+def adopt_done(frame: Frame, ended: Ended) -> dict[int, BranchResult]:
+    """The results of all done branches, in the order of the definition, as `adopt_undo`."""
+    done = [place for place in sorted(ended) if ended[place].status == "done"]
+    return {place: adopt_undo(frame, ended[place]) for place in done}
 
 
 def first_failure(ended: Ended) -> ChildOutcome | None:
-    """The failed branch that stands first in the definition."""
+    """The first branch of the definition that failed."""
     return next((ended[place] for place in sorted(ended) if ended[place].status != "done"), None)
 
 
 def read_error(fault: Fault) -> dict[str, Any]:
-    """A failure as expressions read it: the cause, and the step and agent where it happened."""
+    """A failure as expressions see it: the cause, with step and agent."""
     if fault.type == StepFailedError.type:
         return describe_error(StepFailedError.from_data(fault.data))
-    return {**fault.to_json(), "step": "", "agent": None}
+    return {**as_json(fault), "step": "", "agent": None}
 
 
 def describe_error(error: StepFailedError) -> dict[str, Any]:
-    """As `read_error`, of an error."""
+    """An error as `read_error` gives it."""
     found = {**error.cause, "step": error.step, "agent": error.agent}
     if error.compensated:
         found["compensated"] = [dict(one) for one in error.compensated]

@@ -1,4 +1,4 @@
-"""Steps that call: a ``skill`` by its id, or whoever has a ``role`` with a prompt."""
+"""Steps that call an agent: by ``skill``, or by ``role`` with a prompt."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from retinue.core.errors import ExpressionError, InvalidParametersError, Problem, UnknownRoleError
-from retinue.mesh.roles import parse_role
+from retinue.mesh.directory.routing import parse_role
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE, Step
-from retinue.workflows.definitions.step_parts import read_cache_ttl
-from retinue.workflows.expressions.templates import parse_condition, render_value
-from retinue.workflows.interpreter.calls import Ask, CallSteps
-from retinue.workflows.interpreter.chaining import chain_arguments
-from retinue.workflows.interpreter.frame import Frame, Result
-from retinue.workflows.interpreter.notes import fail
-from retinue.workflows.interpreter.prompting import address_prompt, default_prompt
-from retinue.workflows.interpreter.texts import text_of
+from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE, Step, read_cache_ttl
+from retinue.workflows.expressions.templates import holds, parse_condition, render
+from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments, default_prompt, text_of
+from retinue.workflows.interpreter.calls import Accept, Ask, CallSteps
+from retinue.workflows.interpreter.frame import Frame, Result, record_failure
 
 
 async def run_call(frame: Frame, step: Step, path: str) -> Result:
     """Call the step's skill, or an agent that has its role."""
     try:
-        given = None if step.with_ is None else render_with(step.with_, frame.scope.variables)
+        given = None if step.with_ is None else await render_with(step.with_, frame.scope.variables)
     except ExpressionError as error:
-        raise await fail(frame.context, path, error, skill=step.skill) from None
+        raise await record_failure(frame.context, path, error, skill=step.skill) from None
     agent = await read_name(frame, step.agent, path)
     role = None if step.skill else await read_role(frame, step.role, path)
     prompt = None if step.prompt is None else text_of(await frame.render(step.prompt, path))
@@ -49,7 +45,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> Result:
 
 
 async def read_name(frame: Frame, name: str | None, path: str) -> str | None:
-    """The agent that a step names, None where it leaves the choice open."""
+    """The agent that a step names; None for any."""
     if name is None or name == AUTO:
         return None
     found = await frame.render(name, path)
@@ -57,18 +53,18 @@ async def read_name(frame: Frame, name: str | None, path: str) -> str | None:
 
 
 async def read_role(frame: Frame, role: str | None, path: str) -> str:
-    """The role of a step, ``execute`` where it names none."""
+    """The role of a step, by default ``execute``."""
     found = None if role is None else await frame.render(role, path)
     try:
         return parse_role(DEFAULT_ROLE if found in (None, "", AUTO) else str(found))
     except UnknownRoleError as error:
-        raise await fail(frame.context, path, error) from None
+        raise await record_failure(frame.context, path, error) from None
 
 
 def _arguments_for(
     frame: Frame, step: Step, given: Mapping[str, Any] | None, prompt: str | None
 ) -> Callable[[Choice], Any]:
-    """What the chosen agent is sent (SPEC 7): ``with``, the prompt in its place, the rest chained."""
+    """The arguments for a chosen agent (SPEC 7): ``with``, the prompt, the rest chained."""
     scope = frame.scope
 
     def for_skill(choice: Choice) -> Any:
@@ -99,24 +95,24 @@ def _no_place(step_id: str, choice: Choice) -> InvalidParametersError:
     return error
 
 
-def _acceptance(frame: Frame, step: Step) -> Callable[[Any], str | None]:
-    """Why a value breaks the step's ``validate``, which reads it as the step's own output."""
+def _acceptance(frame: Frame, step: Step) -> Accept | None:
+    """Checks a value with the step's ``validate``, as if it were the step's output."""
     if step.validate_ is None:
-        return lambda value: None
+        return None
     condition = parse_condition(step.validate_)
 
-    def accept(value: Any) -> str | None:
+    async def accept(value: Any) -> str | None:
         variables = frame.scope.variables
         own = {"output": value, "text": text_of(value)}
         seen = {**variables, "steps": {**variables["steps"], step.id: own}}
-        return None if condition.holds(seen) else f"it does not fulfil {step.validate_}"
+        return None if await holds(condition, seen) else f"it does not fulfil {step.validate_}"
 
     return accept
 
 
-def render_with(value: Any, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object that a ``with`` gives; raises ExpressionError."""
-    found = render_value(value, variables)
+async def render_with(value: Any, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Render ``with`` to an object; raises ExpressionError."""
+    found = await render(value, variables)
     if not isinstance(found, Mapping):
         raise ExpressionError(str(value), "gives no object", remedy="with needs an object")
     return found

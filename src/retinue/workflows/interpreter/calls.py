@@ -1,15 +1,14 @@
-"""One call of a step: choose an agent, send it what it needs, try again where that can help.
+"""One call of a step: choose an agent, call it, retry.
 
-The choice is recorded on its own, so that a step which runs twice goes to the same agent. Only when
-that one is unreachable another is chosen, once for each attempt; the idempotency key ``<run>/<path>``
-stays that of the attempt. A ``retry`` is a new attempt with a key of its own: the author asks for the
-work to be done again.
+The choice is recorded on its own, so that a repeated call goes to the same agent. Only if that agent is
+unreachable, another one is chosen, once per attempt, with the same idempotency key ``<run>/<path>``. Each
+attempt of a ``retry`` has a key of its own, because the work is to be done again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,30 +30,30 @@ from retinue.core.errors import (
     UnknownSkillError,
     is_callers_time,
 )
-from retinue.workflows.caching import cache_key
-from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.step_parts import Retry
-from retinue.workflows.interpreter.frame import Frame, Result, overdue
-from retinue.workflows.interpreter.notes import below, fail, note
-from retinue.workflows.interpreter.spending import StepSpending
-from retinue.workflows.interpreter.texts import is_no_answer, is_nothing
-from retinue.workflows.run_records import Fault, StepOutcome
-from retinue.workflows.turns import step_timed_out
+from retinue.workflows.caller import Choice, cache_key
+from retinue.workflows.definitions.definition import Retry
+from retinue.workflows.interpreter.call_budget import StepBudget
+from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
+from retinue.workflows.runs.records import Fault, StepOutcome, as_json, read_json
+from retinue.workflows.runs.replay_rules import step_timed_out
 
 CHOOSE_TIMEOUT_S = 60.0
 
 AGAIN_S = 0.5
-"""How soon an agent that was not there is looked for again."""
+"""The interval at which a missing agent is looked for."""
+
+Accept = Callable[[Any], Awaitable[str | None]]
+"""The problem of a value, None if it is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is to be called, and how: a ``skill``, or whoever has a ``role``.
+    """What to call, a ``skill`` or an agent with a ``role``, and how.
 
-    ``arguments_for`` gives what the chosen one is sent, or raises InvalidParametersError or
-    ExpressionError. ``accept`` says of a value why it will not do. ``prefer`` is an agent that is
-    taken when it offers the skill, ``agent`` one without which there is no call. ``is_expected`` =
-    where there is nobody, it may be worth waiting for somebody (`RunContext.patience_s`).
+    ``arguments_for`` gives the arguments for the chosen agent, or raises InvalidParametersError or
+    ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,
+    ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing
+    (`RunContext.agent_wait_s`).
     """
 
     step_id: str
@@ -68,7 +67,7 @@ class Ask:
     retry: Retry | None = None
     cache_ttl_s: float | None = None
     allow_empty: bool = False
-    accept: Callable[[Any], str | None] = lambda value: None
+    accept: Accept | None = None
     kind: str = "call"
     is_expected: bool = True
 
@@ -78,13 +77,13 @@ class Ask:
 
 
 class CallSteps:
-    """The calls of one body."""
+    """Makes the calls of one body."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
     async def run(self, ask: Ask, path: str) -> Result:
-        """What the call gave, with its agent; raises StepFailedError."""
+        """Make a call with its retries; raises StepFailedError."""
         attempts = ask.retry.attempts if ask.retry else 1
         choice: Choice | None = None
         for attempt in range(1, attempts + 1):
@@ -101,16 +100,16 @@ class CallSteps:
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
                 return Result(given["value"], facts, trial.sent)
             if not fault.retryable or attempt == attempts or "limit_of" in fault.data:
-                raise StepFailedError(path, choice.agent if choice else ask.agent, fault.to_json())
+                raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))
             if fault.on_error == "unreachable":
                 choice = None
         raise AssertionError("a retry has at least one attempt")
 
     async def _refuse(self, ask: Ask, path: str, here: str, value: Any) -> Fault | None:
-        """Why a value will not do; another attempt may give a better one."""
+        """The fault of a value that is not accepted, retryable; None if it is accepted."""
         error: RetinueError
         try:
-            problem = ask.accept(value)
+            problem = None if ask.accept is None else await ask.accept(value)
             if problem is None:
                 return None
             error = OutputInvalidError(f"step {ask.step_id}", [Problem("", problem)])
@@ -119,12 +118,12 @@ class CallSteps:
         except ExpressionError as broken:
             error, fault = broken, Fault.from_error(broken)
         place = f"{here}/validate"
-        await note(self._frame.context, place, {"kind": "fail", "below": below(place, path)}, error)
+        await add_note(self._frame.context, place, {"kind": "fail", "below": below(place, path)}, error)
         return fault
 
 
 class _Attempt:
-    """One attempt, at one agent, and at another where the first was unreachable."""
+    """One attempt: a call to one agent, and to another one if the first is unreachable."""
 
     def __init__(self, frame: Frame, ask: Ask, path: str, here: str, attempt: int) -> None:
         self._frame = frame
@@ -140,22 +139,22 @@ class _Attempt:
             outcome = await self._choose(f"{self._here}/choose")
             if outcome.fault is not None:
                 return None, outcome
-            choice = Choice.from_json(outcome.value)
+            choice = read_json(Choice, outcome.value)
         outcome = await self._call(self._here, choice, timeout_s)
         if outcome.fault is not None and outcome.fault.on_error == "unreachable":
             other = None if self._ask.agent else await self._find_other(choice)
-            # nothing has begun where a call was not received, so there it may be made once more
+            # A call that was not sent may be made once more, even to the same agent.
             if other is not None or not outcome.fault.data.get("sent"):
                 choice = other or choice
                 outcome = await self._call(f"{self._here}/again", choice, timeout_s, patient=True)
         if limit is not None and outcome.fault is not None and outcome.fault.on_error == "timeout":
-            outcome = StepOutcome(fault=Fault.from_json(overdue(self._path, limit)))
+            outcome = StepOutcome(fault=read_json(Fault, overdue(self._path, limit)))
         return choice, outcome
 
     async def _find_other(self, choice: Choice) -> Choice | None:
-        """Another agent than the chosen one, which did not answer."""
+        """Choose another agent than the one that did not answer; None if there is no other."""
         chosen = await self._choose(f"{self._here}/again/choose")
-        other = None if chosen.fault is not None else Choice.from_json(chosen.value)
+        other = None if chosen.fault is not None else read_json(Choice, chosen.value)
         is_other = other is not None and (other.agent, other.url) != (choice.agent, choice.url)
         return other if is_other else None
 
@@ -176,7 +175,7 @@ class _Attempt:
         async def effect() -> Any:
             while True:
                 try:
-                    return (await find_best()).to_json()
+                    return as_json(await find_best())
                 except LookupFailedError:
                     if not await self._wait_for_agents():
                         raise
@@ -186,8 +185,8 @@ class _Attempt:
         return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
 
     async def _wait_for_agents(self) -> bool:
-        """Give agents that are not there a moment to come; False where that is not worth while."""
-        if not self._ask.is_expected or not self._frame.context.patience_s:
+        """Wait a moment for missing agents; False if the time for that is over."""
+        if not self._ask.is_expected or not self._frame.context.agent_wait_s:
             return False
         await asyncio.sleep(AGAIN_S)
         return True
@@ -200,12 +199,14 @@ class _Attempt:
         try:
             arguments = ask.arguments_for(choice)
         except (InvalidParametersError, ExpressionError) as error:
-            raise await fail(context, path, error, step=self._path, skill=skill, agent=choice.agent) from None
+            raise await record_failure(
+                context, path, error, step=self._path, skill=skill, agent=choice.agent
+            ) from None
         self.sent = arguments
-        spending = self._frame.spending.open_step()
+        budget = self._frame.budget.open_step()
 
         async def effect() -> Any:
-            return await self._obtain(path, choice, skill, arguments, timeout_s, spending, patient=patient)
+            return await self._obtain(path, choice, skill, arguments, timeout_s, budget, patient=patient)
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
         facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
@@ -213,9 +214,9 @@ class _Attempt:
         if ask.skill is None:
             facts["role"] = ask.role
         outcome = await context.step(
-            path, effect, timeout_s=timeout_s, facts=facts, count=lambda: spending.calls
+            path, effect, timeout_s=timeout_s, facts=facts, count=lambda: budget.calls
         )
-        spending.close(outcome)
+        budget.close(outcome)
         return outcome
 
     async def _obtain(
@@ -225,11 +226,11 @@ class _Attempt:
         skill: str,
         arguments: Any,
         timeout_s: float,
-        spending: StepSpending,
+        budget: StepBudget,
         *,
         patient: bool,
     ) -> Mapping[str, Any]:
-        """The value of the call, or the one that was kept of an equal one."""
+        """Make the call, or take the cached value of an equal one."""
         ask, cache = self._ask, self._frame.tools.cache
         key = ""
         if ask.cache_ttl_s is not None:
@@ -247,14 +248,14 @@ class _Attempt:
             path=path,
             idempotency_key=self._frame.key(self._here),
             timeout_s=timeout_s,
-            trace=spending.begin(),
+            origin=budget.begin(),
         )
         outcome = await call()
         while _found_nobody(outcome.error, patient=patient) and await self._wait_for_agents():
             outcome = await call()
-        spending.told(outcome.calls_used)
+        budget.record_usage(outcome.calls_used)
         if is_callers_time(outcome.error):
-            # whoever was called knows only that its caller's time was over; here it has a name
+            # The agent knows only that its caller's time was over; the limit is that of this step.
             raise step_timed_out(self._path, timeout_s)
         if outcome.error is not None:
             raise outcome.error
@@ -271,9 +272,39 @@ class _Attempt:
 
 
 def _found_nobody(error: RetinueError | None, *, patient: bool) -> bool:
-    """Whether the chosen agent is not listed, or, to the ``patient``, did not hear: nothing has begun."""
+    """Whether an agent was missing before the call began; if ``patient``, also unreachable."""
     if isinstance(error, AgentUnreachableError):
         return patient and not error.sent
     if isinstance(error, CircuitOpenError):
         return patient and not error.relayed
     return isinstance(error, UnknownAgentError | UnknownSkillError)
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value is null, blank text, or a collection of such values."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, Mapping):
+        return all(is_nothing(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(is_nothing(inner) for inner in value)
+    return value is None
+
+
+def is_no_answer(value: Any, schema: Mapping[str, Any] | None) -> bool:
+    """Whether a value is blank text, or a null that the output schema does not allow."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None and not _allows_null(schema or {})
+
+
+def _allows_null(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    if kind == "null" or (isinstance(kind, list) and "null" in kind):
+        return True
+    if "const" in schema and schema["const"] is None:
+        return True
+    if None in (schema.get("enum") or ()):
+        return True
+    inner = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    return any(isinstance(one, Mapping) and _allows_null(one) for one in inner)

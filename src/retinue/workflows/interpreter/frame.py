@@ -1,33 +1,35 @@
-"""What all steps of one body share: the durable calls, what is known, what bounds them, what to undo."""
+"""The state that the steps of one body share, and the notes that they record in the run.
+
+A note is a durable call without an effect on the mesh: it makes a decision or a failure visible in the
+events of the run.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from retinue.core.call import MAX_KEY_LENGTH
-from retinue.core.errors import CallTimedOutError, ExpressionError, StepFailedError
-from retinue.workflows.caching import Cache, MemoryCache
-from retinue.workflows.caller import Caller
-from retinue.workflows.definitions.definition import Step, step_to_json
-from retinue.workflows.definitions.step_parts import Settings
+from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
+from retinue.workflows.caller import Cache, Caller, MemoryCache
+from retinue.workflows.definitions.definition import Settings, Step
+from retinue.workflows.definitions.run_forms import Bundled
 from retinue.workflows.expressions.scope import Scope
-from retinue.workflows.expressions.templates import parse_condition, render_value
-from retinue.workflows.interpreter.needs import find_needs
-from retinue.workflows.interpreter.notes import below, fail
-from retinue.workflows.interpreter.spending import Spending
-from retinue.workflows.run_records import Fault, RunRequest
-from retinue.workflows.runs import RunContext
+from retinue.workflows.expressions.templates import holds, parse_condition, render
+from retinue.workflows.interpreter.call_budget import CallBudget
+from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.records import Fault, Limit, RunRequest, as_json
 
+NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the steps of every run work with; ``clock`` gives seconds since 1970, inside effects only."""
+    """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only."""
 
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
@@ -35,64 +37,75 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A time at which something around a step is over: a step of its own (``owner``), or the run."""
-
-    owner: str
-    at: float
-    seconds: float
-    setting: str
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """What a step gave, further facts for its entry, and what its call was sent."""
+    """The output of a step, further facts for its entry, and the arguments of its call."""
 
     output: Any
     facts: Mapping[str, Any] = field(default_factory=dict)
     arguments: Any = None
 
 
-class RunSteps(Protocol):
-    """Runs nested steps in this body; their paths begin with ``prefix``."""
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The compensation of a done step: the call, and its arguments or the values they are chained from.
 
-    def __call__(self, steps: tuple[Step, ...], prefix: str) -> Awaitable[None]: ...
+    ``agent`` executed the step and is preferred for the compensation. ``fault`` = why the arguments could
+    not be computed; the step is not compensated then.
+    """
+
+    path: str
+    step_id: str
+    agent: str | None
+    call: Mapping[str, Any]
+    arguments: Mapping[str, Any] | None = None
+    fault: Fault | None = None
+    input: Any = None
+    sent: Any = None
+    output: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to the stored form, which has arguments and fault only where they are set."""
+        absent = {key for key in ("arguments", "fault") if getattr(self, key) is None}
+        return {key: value for key, value in as_json(self).items() if key not in absent}
+
+
+RunSteps = Callable[[tuple[Step, ...], str], Awaitable[None]]
+"""Runs nested steps in the same body; their paths begin with the prefix."""
 
 
 @dataclass(slots=True)
 class Frame:
-    """One body at work. ``undo`` are the compensations of what is done, the last step's last;
-    ``spending`` is what its steps may cause in further calls."""
+    """The state of one body. ``undo`` has the compensations of done steps, in the order of the steps."""
 
     context: RunContext
     request: RunRequest
     scope: Scope
     tools: Tools
     settings: Settings
-    nested: Mapping[str, Any]
+    nested: Bundled
     run_steps: RunSteps
     limits: tuple[Limit, ...] = ()
-    undo: list[dict[str, Any]] = field(default_factory=list)
-    spending: Spending = field(init=False)
+    undo: list[Undo] = field(default_factory=list)
+    budget: CallBudget = field(init=False)
 
     def __post_init__(self) -> None:
-        self.spending = Spending(self.request.ambient.get("trace"))
-        self.limits = tuple(Limit(**one) for one in self.request.ambient.get("limits", ()))
+        self.budget = CallBudget(self.request.origin)
+        self.limits = self.request.origin.limits
 
     @property
     def scopes(self) -> frozenset[str]:
-        return frozenset(self.request.ambient.get("scopes", ()))
+        return self.request.origin.scopes
 
-    def tell_calls(self) -> None:
-        """Say what the body has used, now that it ends."""
-        self.context.tell_calls(self.spending.used)
+    def record_usage(self) -> None:
+        """Report the calls that the body used, at its end."""
+        self.context.record_usage(self.budget.used)
 
     def name(self, path: str) -> str:
-        """A path of this body as nobody else has it."""
+        """A path of this body, unique among all runs."""
         return f"{self.context.run_id}/{path}"
 
     def key(self, path: str) -> str:
-        """The idempotency key of an effect: its name, made shorter where that is longer than keys may be."""
+        """The idempotency key of an effect: its name, shortened by a digest if it is too long for a key."""
         name = self.name(path)
         if len(name) <= MAX_KEY_LENGTH:
             return name
@@ -100,24 +113,21 @@ class Frame:
         return f"{name[: MAX_KEY_LENGTH - len(digest) - 1]}~{digest}"
 
     async def holds(self, condition: str, path: str) -> bool:
-        """The value of a condition; raises StepFailedError where it cannot be told.
-
-        The failure is recorded at ``path``, which must not be used otherwise then.
-        """
+        """Evaluate a condition; raises StepFailedError for an error, which is recorded at ``path``."""
         try:
-            return parse_condition(condition).holds(self.scope.variables)
+            return await holds(parse_condition(condition), self.scope.variables)
         except ExpressionError as error:
-            raise await fail(self.context, path, error) from None
+            raise await record_failure(self.context, path, error) from None
 
     async def render(self, value: Any, path: str, *, step: str | None = None) -> Any:
-        """A value with its templates replaced; raises StepFailedError where one fails, as `holds`."""
+        """Replace the templates of a value; raises StepFailedError for an error, as `holds`."""
         try:
-            return render_value(value, self.scope.variables)
+            return await render(value, self.scope.variables)
         except ExpressionError as error:
-            raise await fail(self.context, path, error, step=step) from None
+            raise await record_failure(self.context, path, error, step=step) from None
 
     async def add_limit(self, path: str, seconds: float, setting: str) -> None:
-        """From now on everything ends within ``seconds``, of what the owner at ``path`` does."""
+        """Limit the step at ``path``, or the run for "", to ``seconds`` from now."""
         if not path:
             now, owner = await self._read_clock(path, "settings/max_duration"), self.context.run_id
         else:
@@ -127,10 +137,10 @@ class Frame:
     async def bound(
         self, path: str, timeout_s: float, *, step: str | None = None
     ) -> tuple[float, Limit | None]:
-        """The seconds that a durable call may take, and the limit that made them fewer.
+        """The seconds that a durable call may take, and the limit that reduced them, if one did.
 
-        ``step`` is the path of the step that it serves, ``path`` itself if absent. Raises
-        StepFailedError when the time is over already.
+        ``step`` is the path of the step that the call serves, by default ``path``. Raises StepFailedError
+        if the time is already over.
         """
         if not self.limits:
             return timeout_s, None
@@ -141,39 +151,14 @@ class Frame:
         return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)
 
     async def sleep(self, path: str, seconds: float, *, step: str) -> None:
-        """Wait, not past the time that is left, for a step."""
+        """Sleep for a step, at most for the time that is left."""
         bounded_s, _ = await self.bound(path, seconds, step=step)
         await self.context.sleep(path, bounded_s)
 
     def is_overdue(self, error: StepFailedError) -> bool:
-        """Whether a failure is the end of something further out, which no step in between can mend."""
+        """Whether a limit around the step caused the failure, so that its on_error does not apply."""
         owner = error.cause.get("data", {}).get("limit_of")
         return owner is not None and any(limit.owner == owner for limit in self.limits)
-
-    def branch_request(
-        self, path: str, steps: tuple[Step, ...], *, loop: Mapping[str, Any] | None = None
-    ) -> RunRequest:
-        """The request of a child run that walks nested steps, and knows what they can read."""
-        needs = find_needs(steps)
-        return RunRequest(
-            name=f"{self.request.name}/{path}",
-            definition={
-                "branch": [step_to_json(step) for step in steps],
-                "known": needs.pick_known(self.scope.known),
-                "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
-                "nested": self.nested if needs.workflows else {},
-            },
-            input={
-                "input": needs.pick_input(self.scope.input),
-                "entries": needs.pick_entries(self.scope.entries),
-                "loop": self.scope.loop if loop is None else loop,
-            },
-            ambient=self.child_ambient(),
-        )
-
-    def child_ambient(self) -> Mapping[str, Any]:
-        """What child runs are started with: the same rights and trace, and the time that is left."""
-        return {**self.request.ambient, "limits": [asdict(limit) for limit in self.limits]}
 
     async def _read_clock(self, step: str, path: str) -> float:
         async def effect() -> float:
@@ -185,7 +170,42 @@ class Frame:
 
 
 def overdue(path: str, limit: Limit) -> dict[str, Any]:
-    """The fault of a step that was cut off by a limit around it."""
+    """The fault of a step that a limit around it cut off."""
     error = CallTimedOutError(f"step {path}", limit.seconds, layer="workflow", setting=limit.setting)
-    fault = Fault.from_error(error).to_json()
+    fault = as_json(Fault.from_error(error))
     return {**fault, "data": {**fault["data"], "limit_of": limit.owner}}
+
+
+async def add_note(
+    context: RunContext, path: str, facts: Mapping[str, Any], error: RetinueError | None = None
+) -> None:
+    """Record a fact at a path; with ``error``, a failure."""
+
+    async def effect() -> None:
+        if error is not None:
+            raise error
+
+    await context.step(path, effect, timeout_s=NOTE_TIMEOUT_S, facts=facts)
+
+
+async def record_failure(
+    context: RunContext,
+    path: str,
+    error: RetinueError,
+    *,
+    step: str | None = None,
+    skill: str | None = None,
+    agent: str | None = None,
+) -> StepFailedError:
+    """Record a failure without a call; returns the error to raise. ``step`` is ``path`` by default."""
+    facts = {"kind": "fail", "skill": skill, "agent": agent, "below": below(path, step or path)}
+    await add_note(context, path, facts, error)
+    return StepFailedError(step or path, agent, as_json(Fault.from_error(error)))
+
+
+def below(path: str, step: str) -> str:
+    """The part of a durable call's path after that of the step which it serves, such as ``/choose``.
+
+    It is among the facts of the call, so that readers of events can tell it from the name of a step.
+    """
+    return path.removeprefix(step) if path.startswith(step) else ""

@@ -1,31 +1,160 @@
-"""Parallel steps: what runs side by side, be it branches or one question to several agents."""
+"""Parallel steps: branches, or one prompt to several agents, and the modes of combining their results.
+
+Modes: ``all``, ``race``, ``vote`` and ``merge`` (SPEC 3, doubt 9).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.errors import EmptyOutputError, ExpressionError, RoleNotOfferedError, StepFailedError
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import AUTO, Step
-from retinue.workflows.expressions.scope import Entry
+from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments, text_of
 from retinue.workflows.interpreter.branches import (
     Branch,
+    BranchPlan,
+    BranchResult,
     Ended,
-    adopt_undo,
+    adopt_done,
     branch_failure,
     fault_of,
     first_failure,
+    output_of,
     read_error,
     run_branches,
 )
 from retinue.workflows.interpreter.call_steps import read_role
-from retinue.workflows.interpreter.frame import Frame, Result
-from retinue.workflows.interpreter.modes import MERGE_ROLES, Electorate, settle
-from retinue.workflows.interpreter.notes import fail
-from retinue.workflows.interpreter.texts import is_nothing
-from retinue.workflows.interpreter.voting import Ballot, count_votes
-from retinue.workflows.run_records import Fault
+from retinue.workflows.interpreter.calls import Ask, CallSteps, is_nothing
+from retinue.workflows.interpreter.frame import Frame, Result, record_failure
+from retinue.workflows.interpreter.voting import (
+    Ballot,
+    concatenate,
+    count_votes,
+    order_candidates,
+    rank_of,
+    read_choice,
+    write_choice_prompt,
+    write_merge_prompt,
+)
+from retinue.workflows.runs.records import Fault, as_json, read_json
+
+MERGE_ROLES = ("review", "plan")
+"""The roles that may merge results, in this order (SPEC 3, doubt 9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Names and scores of the branches, in their order, and the task."""
+
+    names: tuple[str, ...]
+    scores: tuple[float | None, ...]
+    task: str
+    allow_empty: bool = False
+
+
+async def settle(
+    frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
+) -> Result:
+    """Combine the ballots in the mode of the step; raises StepFailedError if all failed."""
+    assert step.parallel is not None
+    mode = step.parallel.mode
+    good = [ballot for ballot in ballots if ballot.ok]
+    if not good:
+        raise _all_failed(path, ballots)
+    if mode == "race":
+        return _give(good[0].output, ballots, agent=good[0].voter)
+    if mode == "all":
+        rows = [ballot.to_json() for ballot in ballots]
+        return Result(rows, {"ballots": rows})
+    if mode == "vote":
+        return await _vote(frame, step, path, voters, ballots)
+    return await _merge(frame, step, path, voters, ballots)
+
+
+async def _vote(frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]) -> Result:
+    tally = count_votes(ballots)
+    leaders = tally.leaders
+    if len(leaders) == 1:
+        winner, decided = leaders[0][0], "majority"
+    else:
+        candidates = order_candidates([group[0] for group in leaders])
+        prompt = write_choice_prompt(voters.task, candidates)
+        answer = await _review(frame, step, path, prompt, ("review",))
+        chosen = None if answer is None else read_choice(answer.output, candidates)
+        decided = "reviewer" if chosen is not None else "score"
+        winner = chosen or min(candidates, key=rank_of)
+    rows = [ballot.to_json() for ballot in ballots]
+    votes = {"votes": tally.counts, "decided_by": decided}
+    return Result(
+        winner.output, {"agent": winner.voter, "text": text_of(winner.output), "ballots": rows, **votes}
+    )
+
+
+async def _merge(
+    frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
+) -> Result:
+    good = [ballot for ballot in ballots if ballot.ok]
+    if len(good) == 1:
+        return _give(good[0].output, ballots, agent=good[0].voter)
+    prompt = write_merge_prompt(voters.task, order_candidates(good))
+    merged = await _review(frame, step, path, prompt, MERGE_ROLES)
+    if merged is None:
+        return _give(concatenate(good), ballots, agent=None)
+    return _give(merged.output, ballots, agent=merged.facts["agent"])
+
+
+def _give(output: Any, ballots: Sequence[Ballot], *, agent: str | None) -> Result:
+    rows = [ballot.to_json() for ballot in ballots]
+    return Result(output, {"agent": agent, "text": text_of(output), "ballots": rows})
+
+
+async def _review(frame: Frame, step: Step, path: str, prompt: str, roles: Sequence[str]) -> Result | None:
+    """Ask a reviewer; None if there is none or the call fails, for the fallback of the mode."""
+    assert step.parallel is not None
+    for role in roles:
+        ask = Ask(
+            step_id=step.id,
+            arguments_for=_with_prompt(frame, step, prompt),
+            role=role,
+            agent=step.parallel.reviewer,
+            timeout_s=step.timeout_s,
+            kind="review",
+            # A reviewer that is not named is optional: each mode has a fallback.
+            is_expected=step.parallel.reviewer is not None,
+        )
+        try:
+            return await CallSteps(frame).run(ask, f"{path}/{role}")
+        except StepFailedError as error:
+            if frame.is_overdue(error):
+                raise
+    return None
+
+
+def _with_prompt(frame: Frame, step: Step, prompt: str) -> Callable[[Choice], Any]:
+    def arguments_for(choice: Choice) -> Any:
+        place = address_prompt(choice.input_schema) or "prompt"
+        return chain_arguments(step.id, choice.skill, choice.input_schema, frame.scope, taken={place: prompt})
+
+    return arguments_for
+
+
+def _all_failed(path: str, ballots: Sequence[Ballot]) -> StepFailedError:
+    """The failure of a step whose branches all failed: the first cause, with all ballots."""
+    rows = [ballot.to_json() for ballot in ballots]
+    if not ballots or ballots[0].error is None:
+        return StepFailedError(path, None, {"type": "failed", "message": "no agent was asked", "data": {}})
+    first = dict(ballots[0].error)
+    said = "; ".join(f"{one.voter}: {(one.error or {}).get('message', '')}" for one in ballots[:5])
+    first["message"] = first.get("message", "") if len(ballots) == 1 else f"no agent succeeded: {said}"
+    first["data"] = {**first.get("data", {}), "ballots": rows}
+    agent = ballots[0].voter if len(ballots) == 1 else None
+    for key in ("step", "agent", "compensated"):
+        first.pop(key, None)
+    return StepFailedError(path, agent, first)
+
 
 LIST_TIMEOUT_S = 60.0
 
@@ -37,48 +166,42 @@ async def run_parallel(frame: Frame, step: Step, path: str) -> Result:
     if step.asks_agents:
         return await _ask_agents(frame, step, path)
     named = step.list_branches()
-    branches = [
-        Branch(f"{path}.{name}", frame.branch_request(f"{path}.{name}", steps)) for name, steps in named
-    ]
+    branches = [BranchPlan.of(frame, steps).branch(f"{path}.{name}") for name, steps in named]
     names = [name for name, _ in named]
     if step.parallel.mode == "all":
         return await _gather(frame, step, path, names, branches)
     task = "" if step.parallel.prompt is None else await frame.render(step.parallel.prompt, path)
     voters = Electorate(tuple(names), (None,) * len(names), str(task or step.description))
     ended = await _run(frame, step, path, branches, voters)
-    for place in sorted(ended):
-        if ended[place].status == "done":
-            adopt_undo(frame, ended[place])
-            _keep_entries(frame, ended[place].value["entries"])
+    for result in adopt_done(frame, ended).values():
+        _keep_entries(frame, result)
     return await settle(frame, step, path, voters, _list_ballots(ended, voters))
 
 
 async def _gather(
     frame: Frame, step: Step, path: str, names: Sequence[str], branches: Sequence[Branch]
 ) -> Result:
-    """Every branch's output by its name; one failure fails the step, once all have ended."""
+    """The output of each branch by name; fails after all have ended if one failed."""
     assert step.parallel is not None
     ended = await run_branches(frame, path, branches, concurrency=step.parallel.concurrency)
-    for place in sorted(ended):
-        if ended[place].status == "done":
-            adopt_undo(frame, ended[place])
+    done = adopt_done(frame, ended)
     if (failed := first_failure(ended)) is not None:
         raise branch_failure(failed)
     for place in range(len(names)):
-        _keep_entries(frame, ended[place].value["entries"])
-    return Result({name: ended[place].value["output"] for place, name in enumerate(names)})
+        _keep_entries(frame, done[place])
+    return Result({name: done[place].output for place, name in enumerate(names)})
 
 
 async def _ask_agents(frame: Frame, step: Step, path: str) -> Result:
-    """The same prompt to each agent that has the role, each in a child run."""
+    """Send the same prompt to each agent of the role, each in a child run."""
     assert step.parallel is not None
     role = await read_role(frame, step.parallel.role, path)
     choices = await _list_agents(frame, step, path, role)
     names = _name_apart([choice.agent for choice in choices])
-    branches = []
-    for name, choice in zip(names, choices, strict=True):
-        asked = _single_call(step, role, choice.agent)
-        branches.append(Branch(f"{path}.{name}", frame.branch_request(f"{path}.{name}", (asked,))))
+    branches = [
+        BranchPlan.of(frame, (_single_call(step, role, choice.agent),)).branch(f"{path}.{name}")
+        for name, choice in zip(names, choices, strict=True)
+    ]
     prompt = step.parallel.prompt
     task = frame.scope.input if prompt is None else await frame.render(prompt, f"{path}/task", step=path)
     task = task.get("prompt", "") if isinstance(task, Mapping) else task
@@ -90,7 +213,7 @@ async def _ask_agents(frame: Frame, step: Step, path: str) -> Result:
 
 
 async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
-    """Refuse a named reviewer that there is not, before anybody works: a tie may come or not."""
+    """Check before the branches start that a named reviewer exists."""
     reviewer = None if step.parallel is None else step.parallel.reviewer
     if reviewer is None:
         return
@@ -109,11 +232,11 @@ async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
     facts = {"kind": "choose", "role": "review", "skill": "review", "below": "/reviewer"}
     outcome = await frame.context.step(f"{path}/reviewer", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
     if outcome.fault is not None:
-        raise StepFailedError(path, reviewer, outcome.fault.to_json())
+        raise StepFailedError(path, reviewer, as_json(outcome.fault))
 
 
 async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[Choice]:
-    """Who is asked, recorded once, so that a resumed run asks the same."""
+    """List the agents to ask; recorded, so that a resumed run asks the same ones."""
     assert step.parallel is not None
     agents = step.parallel.agents or []
     if isinstance(agents, str):
@@ -121,18 +244,18 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
         agents = [agents] if isinstance(agents, str) else agents
         if not isinstance(agents, list) or not all(isinstance(name, str) for name in agents):
             error = ExpressionError(str(step.parallel.agents), "gives no list of names")
-            raise await fail(frame.context, path, error)
+            raise await record_failure(frame.context, path, error)
     named = tuple(name for name in agents if name != AUTO)
 
     async def effect() -> Any:
         found = await frame.tools.caller.list_role(role, named, frame.scopes)
-        return [choice.to_json() for choice in found]
+        return as_json(tuple(found))
 
     facts = {"kind": "choose", "role": role, "skill": role, "below": "/agents"}
     outcome = await frame.context.step(f"{path}/agents", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
     if outcome.fault is not None:
-        raise StepFailedError(path, None, outcome.fault.to_json())
-    return [Choice.from_json(choice) for choice in outcome.value]
+        raise StepFailedError(path, None, as_json(outcome.fault))
+    return [read_json(Choice, choice) for choice in outcome.value]
 
 
 async def _run(
@@ -156,14 +279,14 @@ async def _run(
 
 
 def _list_ballots(ended: Ended, voters: Electorate) -> list[Ballot]:
-    """What each branch that has ended gave, in the order of the definition."""
+    """The ballots of the ended branches, in the order of the definition."""
     ballots = []
     for place in sorted(ended):
         outcome, name, score = ended[place], voters.names[place], voters.scores[place]
         output, fault = None, None
         if outcome.status != "done":
             fault = fault_of(outcome)
-        elif is_nothing(output := outcome.value["output"]) and not voters.allow_empty:
+        elif is_nothing(output := output_of(outcome)) and not voters.allow_empty:
             fault = Fault.from_error(EmptyOutputError(f"branch {name}"))
         error = None if fault is None else read_error(fault)
         ballots.append(Ballot(name, output, error, score, outcome.duration_ms))
@@ -171,7 +294,7 @@ def _list_ballots(ended: Ended, voters: Electorate) -> list[Ballot]:
 
 
 def _single_call(step: Step, role: str, agent: str) -> Step:
-    """The one step of the branch that asks one agent; its prompt is rendered there, once."""
+    """The step of a branch that asks one agent; its prompt is rendered in the branch."""
     assert step.parallel is not None
     return Step.model_validate(
         {
@@ -189,7 +312,7 @@ def _single_call(step: Step, role: str, agent: str) -> Step:
 
 
 def _name_apart(names: Sequence[str]) -> list[str]:
-    """Names for paths, each another: the second ``claude`` is ``claude-2``."""
+    """Unique names for paths: the second ``claude`` becomes ``claude-2``."""
     found: list[str] = []
     for name in names:
         plain = "".join("~" if mark in "/@#." else mark for mark in name)
@@ -201,6 +324,6 @@ def _name_apart(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _keep_entries(frame: Frame, entries: Sequence[tuple[str, Entry]]) -> None:
-    for step_id, entry in entries:
+def _keep_entries(frame: Frame, result: BranchResult) -> None:
+    for step_id, entry in result.entries:
         frame.scope.keep(step_id, entry)

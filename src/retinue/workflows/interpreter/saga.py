@@ -1,76 +1,76 @@
-"""Undoing what is done (P-31): the compensations of a failed run, last step first.
+"""Compensation of done steps after a failure (P-31), last step first.
 
-A failed step leaves nothing behind: whatever was done in it, branches and nested workflows included,
-is compensated before its ``on_error`` is looked at; a failed run compensates all that is left. What is
-cancelled is not compensated, since it may be resumed.
+When a step fails, everything done inside it is compensated first, including branches and nested workflows;
+then its ``on_error`` applies. A failed run compensates all remaining steps. A cancelled run compensates
+nothing, because it may be resumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from retinue.core.errors import ExpressionError, StepFailedError
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Step
-from retinue.workflows.definitions.durations import parse_duration
-from retinue.workflows.definitions.step_parts import Compensation, Retry
+from retinue.workflows.definitions.definition import (
+    DEFAULT_STEP_TIMEOUT_S,
+    Compensation,
+    Retry,
+    Step,
+    parse_duration,
+)
 from retinue.workflows.expressions.scope import Scope
+from retinue.workflows.interpreter.arguments import chain_arguments
 from retinue.workflows.interpreter.branches import describe_error
 from retinue.workflows.interpreter.call_steps import render_with
 from retinue.workflows.interpreter.calls import Ask, CallSteps
-from retinue.workflows.interpreter.chaining import chain_arguments
-from retinue.workflows.interpreter.frame import Frame, Result
-from retinue.workflows.run_records import Fault
+from retinue.workflows.interpreter.frame import Frame, Result, Undo
+from retinue.workflows.runs.records import Fault, as_json
 
 RETRY = Retry(attempts=3)
-"""How often a compensation is tried that says nothing itself: what stays undone, a person must mend."""
+"""The default retry of compensations: a step that is not compensated needs a person."""
 
 
-def note_done(frame: Frame, step: Step, path: str, result: Result) -> None:
-    """Remember how a done step is undone; its ``with`` reads what is known now, its output included."""
-    compensation = step.compensate
-    if compensation is None:
-        return
-    entry: dict[str, Any] = {
-        "path": path,
-        "step_id": step.id,
-        "agent": result.facts.get("agent"),
-        "call": compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True),
-    }
+async def record_undo(
+    frame: Frame, compensation: Compensation, step: Step, path: str, result: Result
+) -> None:
+    """Record how to compensate a done step; ``with`` is rendered now, with the step's output."""
+    agent = result.facts.get("agent")
+    call = compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    undo = Undo(path, step.id, agent, call)
     if compensation.with_ is None:
-        entry |= {"input": frame.scope.input, "sent": result.arguments, "output": result.output}
+        undo = replace(undo, input=frame.scope.input, sent=result.arguments, output=result.output)
     else:
         try:
-            entry["arguments"] = dict(render_with(compensation.with_, frame.scope.variables))
+            undo = replace(undo, arguments=dict(await render_with(compensation.with_, frame.scope.variables)))
         except ExpressionError as error:
-            entry["fault"] = Fault.from_error(error).to_json()
-    frame.undo.append(entry)
+            undo = replace(undo, fault=Fault.from_error(error))
+    frame.undo.append(undo)
 
 
 async def compensate(frame: Frame, mark: int) -> list[dict[str, Any]]:
-    """Undo what was done since ``frame.undo`` was ``mark`` long; what became of each, last first."""
-    told = []
-    limits, frame.limits = frame.limits, ()  # the time being over is no reason to leave things undone
+    """Run the compensations after the first ``mark``, last first; returns their outcomes."""
+    outcomes = []
+    limits, frame.limits = frame.limits, ()  # compensations run even when the time of the run is over
     try:
         while len(frame.undo) > mark:
-            told.append(await _undo(frame, frame.undo.pop()))
+            outcomes.append(await _undo(frame, frame.undo.pop()))
     finally:
         frame.limits = limits
-    return told
+    return outcomes
 
 
-async def _undo(frame: Frame, entry: Mapping[str, Any]) -> dict[str, Any]:
-    call = Compensation.model_validate(entry["call"])
-    told: dict[str, Any] = {"step": entry["path"], "skill": call.skill, "agent": entry["agent"]}
-    if "fault" in entry:
-        return {**told, "ok": False, "error": entry["fault"]}
+async def _undo(frame: Frame, undo: Undo) -> dict[str, Any]:
+    call = Compensation.model_validate(undo.call)
+    outcome: dict[str, Any] = {"step": undo.path, "skill": call.skill, "agent": undo.agent}
+    if undo.fault is not None:
+        return {**outcome, "ok": False, "error": as_json(undo.fault)}
     ask = Ask(
-        step_id=entry["step_id"],
-        arguments_for=lambda choice: _arguments(entry, call.skill, choice),
+        step_id=undo.step_id,
+        arguments_for=lambda choice: _arguments(undo, call.skill, choice),
         skill=call.skill,
         agent=call.agent,
-        prefer=entry["agent"],
+        prefer=undo.agent,
         version=call.version,
         timeout_s=DEFAULT_STEP_TIMEOUT_S if call.timeout is None else parse_duration(call.timeout),
         retry=call.retry or RETRY,
@@ -78,17 +78,17 @@ async def _undo(frame: Frame, entry: Mapping[str, Any]) -> dict[str, Any]:
         kind="undo",
     )
     try:
-        result = await CallSteps(frame).run(ask, f"{entry['path']}/undo")
+        result = await CallSteps(frame).run(ask, f"{undo.path}/undo")
     except StepFailedError as error:
-        return {**told, "agent": error.agent, "ok": False, "error": describe_error(error)}
-    return {**told, "agent": result.facts["agent"], "ok": True}
+        return {**outcome, "agent": error.agent, "ok": False, "error": describe_error(error)}
+    return {**outcome, "agent": result.facts["agent"], "ok": True}
 
 
-def _arguments(entry: Mapping[str, Any], skill: str, choice: Choice) -> Any:
-    """What the compensation is sent: its ``with``, else chained out of the step's output, then its input."""
-    if "arguments" in entry:
-        return entry["arguments"]
-    own = Scope(entry["input"], ())
-    own.record("its arguments", entry["sent"])
-    own.record(entry["step_id"], entry["output"])
-    return chain_arguments(entry["step_id"], skill, choice.input_schema, own)
+def _arguments(undo: Undo, skill: str, choice: Choice) -> Any:
+    """The arguments: ``with``, else chained from the output of the step, then its input."""
+    if undo.arguments is not None:
+        return undo.arguments
+    own = Scope(undo.input, ())
+    own.record("its arguments", undo.sent)
+    own.record(undo.step_id, undo.output)
+    return chain_arguments(undo.step_id, skill, choice.input_schema, own)

@@ -1,0 +1,219 @@
+"""``retinue demo``: starts a hub and three agents as processes and runs a job through all of them.
+
+The demo has its own state folder, so it affects neither a running hub nor the user's state. All processes are
+stopped when the demo ends, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from filelock import FileLock, Timeout
+
+from retinue.cli.session import open_session
+from retinue.core.errors import ChildFailedError, ExecutionFailedError
+from retinue.execute.probe import answers
+from retinue.plugins import AGENTS, list_plugins
+from retinue.runtime.commands.client import Client, RunFollower, open_client
+from retinue.runtime.serving import Echo, Stop, check_loopback, run_loop
+from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
+from retinue.settings import load_settings
+from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.state import HUB_VARIABLE, State
+from retinue.web.http_client import HttpClient
+
+_PREFIX = "retinue-demo-"
+_LOCK = "demo.lock"
+_YOUNG_S = 60.0
+
+WORKFLOW = "plan-build-test"
+HUB_PORT = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """``module`` is an importable name or a path; the tests are written to ``folder``."""
+
+    module: str = "textwrap"
+    python: str | None = None
+    keep: bool = False
+    folder: Path = Path("retinue-demo")
+
+
+@click.command()
+@click.argument("module", default="textwrap")
+@click.option(
+    "--python",
+    metavar="EXE",
+    help="Python interpreter that has the module and runs its tests; default: this one.",
+)
+@click.option("--keep", is_flag=True, help="Keep the hub and its agents running until Ctrl-C.")
+def demo(module: str, python: str | None, keep: bool) -> int:
+    """Let three agents write tests for a Python module.
+
+    MODULE is an importable name or a path. Starts a hub and three agents (plan, build, test) as processes,
+    which write and review tests in rounds, and stops them at the end. Nothing leaves this machine.
+    """
+    open_session()
+    options = DemoOptions(module=module, python=python, keep=keep)
+    return run_loop(lambda: run_demo(options, click.echo))
+
+
+async def run_demo(options: DemoOptions, echo: Echo) -> int:
+    """Run the job and stop everything; returns the exit code (130 after Ctrl-C)."""
+    stop = Stop()
+    stop.on_signals()
+    job = asyncio.create_task(_run_job(options, stop, echo))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({job, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not job.done():
+        echo("stopping the hub and its agents …")
+        job.cancel()
+    stopping.cancel()
+    outcome, _ = await asyncio.gather(job, stopping, return_exceptions=True)
+    if isinstance(outcome, asyncio.CancelledError):
+        return 130
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
+    async with AsyncExitStack() as stack:
+        check_loopback()
+        home = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
+        client = await stack.enter_async_context(_team(home, echo))
+        echo("")
+        echo(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")
+        given = {"requirements": options.module}
+        if options.python is not None:
+            given["python"] = options.python
+        output = await RunFollower(client, echo).run(WORKFLOW, given)
+        echo("")
+        for line in str(output["review"]).splitlines():
+            echo(f"  {line}")
+        file = _save(options.folder, output)
+        echo("")
+        echo(f"The tests: {file}")
+        _echo_next(options, file, echo)
+        if options.keep:
+            echo("")
+            echo(
+                f"The hub stays at {client.hub_url} until Ctrl-C; use it with {HUB_VARIABLE}={client.hub_url}"
+            )
+            await stop.wait()
+    return 0
+
+
+@contextmanager
+def _own_folder(place: Path) -> Iterator[Path]:
+    """Create a temporary state folder; first remove those of demos that were killed.
+
+    A demo that still runs holds the lock in its folder. Folders younger than a minute are kept, because they
+    may not be locked yet.
+    """
+    for leftover in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError, Timeout):
+            found = leftover.lstat()
+            young = time.time() - found.st_mtime < _YOUNG_S
+            if young or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+                continue
+            if (leftover / _LOCK).is_file():
+                with FileLock(leftover / _LOCK, timeout=0):
+                    shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        with FileLock(home / _LOCK):
+            yield home
+
+
+@asynccontextmanager
+async def _team(home: Path, echo: Echo) -> AsyncIterator[Client]:
+    """Start a hub with its agents as child processes; yields a client of the hub."""
+    state = State(home)
+    settings = load_settings()
+    async with HttpClient() as http:
+
+        async def probe(ready: Ready) -> bool:
+            return await answers(http, str(ready["url"]), timeout_s=settings.timeouts.probe_s) is None
+
+        supervisor = Supervisor(probe)
+        arguments = ("hub", "--port", str(HUB_PORT), "--port-may-move")
+        hub = ChildSpec("hub", arguments, {"RETINUE_HOME": str(home), HUB_VARIABLE: ""}, ready_within_s=60.0)
+        try:
+            echo("Starting the hub and its agents …")
+            (ready,) = await supervisor.start([hub], insist=True)
+            url = str(ready["url"])
+            async with open_client(settings, state, hub_url=url) as client:
+                await _introduce(client, url, echo)
+                yield client
+        finally:
+            await supervisor.stop()
+            echo("The hub and its agents have stopped.")
+
+
+async def _introduce(client: Client, url: str, echo: Echo) -> None:
+    echo(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
+    rows: list[Mapping[str, Any]] = (await client.get("list_agents"))["agents"]
+    ours = [plugin for plugin in list_plugins(AGENTS) if plugin.target.startswith(f"{__package__}.")]
+    ports = {plugin.name: int(plugin.qualifier) for plugin in ours}
+    if missing := ports.keys() - {str(row["name"]) for row in rows}:
+        raise ChildFailedError(", ".join(sorted(missing)), "it is not among the agents of the hub")
+    for row in rows:
+        name, at = str(row["name"]), str(row["url"])
+        echo(f"  {name:<12} {at}{_moved(at, ports.get(name))}  {', '.join(row['skills'])}")
+
+
+def _moved(url: str, wanted: int | None) -> str:
+    taken = wanted is not None and urlsplit(url).port != wanted
+    return f" (port {wanted} is taken)" if taken else ""
+
+
+def _save(folder: Path, output: Mapping[str, Any]) -> Path:
+    """Write the generated tests to the output folder."""
+    code = output.get("code")
+    if not isinstance(code, str) or not code.strip():
+        raise ExecutionFailedError("the build agent returned no tests")
+    path = folder / Path(str(output["file_name"])).name
+    with storage_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, code.encode())
+    return path
+
+
+def _echo_next(options: DemoOptions, file: Path, echo: Echo) -> None:
+    command = _command()
+    other = "shlex" if options.module != "shlex" else "textwrap"
+    echo("Try next:")
+    echo(f"  {_pytest()} {file}")
+    echo(f"  {command} demo {other}")
+    echo(f"  {command} new my-agent")
+
+
+def _command() -> str:
+    """The command that started this program, to be typed again in this folder."""
+    called = Path(sys.argv[0])
+    found = shutil.which("retinue")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "retinue"
+    if called.name == "retinue":
+        return os.path.relpath(called)
+    return f"{os.path.relpath(sys.executable)} -m retinue"
+
+
+def _pytest() -> str:
+    beside = Path(sys.executable).with_name("pytest")
+    return os.path.relpath(beside) if beside.exists() else f"{os.path.relpath(sys.executable)} -m pytest"

@@ -1,0 +1,1 @@
+"""Scripts that run in limited subprocesses with the module under test; only ``calls`` is also imported."""

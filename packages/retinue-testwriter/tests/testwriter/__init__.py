@@ -1,0 +1,1 @@
+"""The tests of the agents that write tests, and of the demo."""

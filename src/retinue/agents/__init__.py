@@ -1,1 +1,0 @@
-"""The agents that ship with Retinue."""

@@ -1,0 +1,85 @@
+"""The rows of ``list_agents`` and ``find_skills``: the reply of seed 002, with further keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.core.record import AgentRecord, Candidate, Health, Listing, Skill, Stats, is_visible
+
+_SCORES = ("planning", "execution", "review")
+_STATUS: Mapping[Health, str] = {
+    "unknown": "unknown",
+    "healthy": "available",
+    "degraded": "degraded",
+    "unreachable": "unavailable",
+}
+
+
+def render_agent_row(
+    listing: Listing, *, scopes: frozenset[str], metrics: Stats | None = None
+) -> dict[str, Any]:
+    """One agent as its caller may see it, without hidden skills (L-20, SPEC 3 doubt 12).
+
+    ``metrics`` are included where there was a call; ``avgResponseTime`` is in milliseconds.
+    """
+    record = listing.record
+    row: dict[str, Any] = {
+        "name": record.name,
+        "status": _status(listing),
+        "version": record.version,
+        "description": record.description,
+        "skills": [skill.id for skill in record.skills if is_visible(skill.visibility, scopes)],
+        "url": record.url,
+        "source": listing.source,
+        "reference": f"{listing.key}:{listing.tag}" if listing.tag else listing.key,
+        "digest": listing.digest,
+    }
+    if capabilities := _capabilities(record):
+        row["capabilities"] = capabilities
+    if listing.since is not None:
+        row["since"] = listing.since.isoformat(timespec="seconds")
+    if listing.last_error is not None and listing.reachable is not None:
+        row["last_error"] = listing.last_error
+    if metrics is not None and metrics.calls:
+        row["metrics"] = _metrics(metrics)
+    return row
+
+
+def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
+    """One skill of one agent, as in the reply of ``find_skills``."""
+    return {
+        "agent": agent.name,
+        "skill": skill.id,
+        "description": skill.description,
+        "version": agent.version,
+        "tags": list(skill.tags),
+        "status": _status(agent),
+        "url": agent.url,
+        "input_schema": skill.input_schema,
+    }
+
+
+def _status(agent: Candidate) -> str:
+    if not agent.enabled:
+        return "disabled"
+    return _STATUS[agent.health]
+
+
+def _metrics(stats: Stats) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "successRate": round(1 - stats.failures / stats.calls, 4),
+        "totalRequests": stats.calls,
+    }
+    if stats.mean_latency_s is not None:
+        found = {"avgResponseTime": round(stats.mean_latency_s * 1000), **found}
+    return found
+
+
+def _capabilities(record: AgentRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if record.scores is not None:
+        found.update({name: record.scores[name] for name in _SCORES if name in record.scores})
+    if record.context_window is not None:
+        found["contextWindow"] = record.context_window
+    return found

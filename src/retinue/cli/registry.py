@@ -1,0 +1,179 @@
+"""``retinue publish``, ``pull``, ``forget`` and ``mirror``: cards and workflows in registries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli.completion import complete_agent
+from retinue.cli.options import json_option, registry_option
+from retinue.cli.output import clean, note, print_json, warn, working
+from retinue.cli.session import open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.oci.codec.artifacts import Artifact
+    from retinue.oci.mirror import MirrorReport
+    from retinue.oci.registry import Published
+
+REGISTRY_HELP = "An OCI registry (http://host:port) or a folder; else the one in the state folder."
+
+
+@click.command()
+@click.argument("target")
+@click.option("--tag", default="v1", show_default=True, help="Tag to publish under.")
+@click.option("--repository", metavar="R", help="Repository; default: derived from the name.")
+@click.option("--url", metavar="URL", help="URL of a Python agent; a card file names its own.")
+@registry_option(REGISTRY_HELP)
+@json_option
+def publish(
+    target: str, tag: str, repository: str | None, url: str | None, registry: str | None, as_json: bool
+) -> None:
+    """Publish an agent card or a workflow to a registry.
+
+    TARGET is an agent card (.json), a workflow (.yaml), or an agent: file.py[:name], module:name or
+    agent.json. Files are published byte for byte.
+    """
+    published = run_command(_publish(target, url, registry, tag=tag, repository=repository))
+    if published.superseded_by is not None:
+        warn(f"another publisher has moved {published} to {published.superseded_by} since")
+    if as_json:
+        print_json(
+            {
+                "registry": published.registry,
+                "repository": published.repository,
+                "tag": published.tag,
+                "digest": published.digest,
+            }
+        )
+    else:
+        click.echo(f"{published}@{published.digest}")
+        before = "" if published.replaced is None else f"; {published.tag} was {published.replaced} before"
+        note(f"published in {published.registry}{before}")
+
+
+@click.command()
+@click.argument("reference", metavar="REF")
+@click.option("-o", "--output", metavar="FILE", help="Output file; - for standard output.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@registry_option(f"{REGISTRY_HELP} REF may name one too.")
+def pull(reference: str, output: str | None, force: bool, registry: str | None) -> None:
+    """Fetch an agent card or a workflow from a registry.
+
+    REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
+    The content is verified against its digest and written under its own title.
+    """
+    from retinue.runtime.commands.publishing import write_content
+
+    artifact, place = run_command(_pull(reference, registry))
+    if output == "-":
+        click.echo(artifact.content, nl=False)
+        return
+    path = write_content(artifact, output, force=force)
+    click.echo(str(path))
+    note(f"{len(artifact.content):,} bytes, {artifact.digest}, from {place}")
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_agent)
+@click.option("--repository", metavar="R", help="Repository; default: derived from the name.")
+@registry_option(REGISTRY_HELP)
+def forget(name: str, repository: str | None, registry: str | None) -> None:
+    """Remove an agent or a workflow from a registry.
+
+    NAME is the agent's name, or workflows/NAME. Removes all tags; a running agent keeps running.
+    """
+    place, tags = run_command(_forget(name, repository, registry))
+    click.echo(f"{place}: {', '.join(tags)} removed")
+
+
+async def _publish(target: str, url: str | None, registry: str | None, **options: Any) -> Published:
+    from retinue.runtime.commands.publishing import open_catalog
+    from retinue.runtime.publishables import read_target
+
+    session = open_session()
+    content = read_target(target, url=url)
+    async with open_catalog(session.settings, session.state, registry) as catalog:
+        return await catalog.publish(content, **options)
+
+
+async def _pull(reference: str, registry: str | None) -> tuple[Artifact, str]:
+    from retinue.runtime.commands.publishing import open_catalog
+
+    session = open_session()
+    async with open_catalog(session.settings, session.state, registry) as catalog:
+        return await catalog.pull(reference)
+
+
+async def _forget(name: str, repository: str | None, registry: str | None) -> tuple[str, tuple[str, ...]]:
+    from retinue.runtime.commands.publishing import open_catalog
+
+    session = open_session()
+    async with open_catalog(session.settings, session.state, registry) as catalog:
+        return await catalog.forget(name, repository=repository)
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--repository", "repositories", metavar="R", multiple=True, help="Only this repository; repeatable."
+)
+@json_option
+def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: bool) -> int:
+    """Copy agents and workflows to another registry.
+
+    FROM and TO are OCI registries (http://host:port) or folders. Tags are copied byte for byte
+    and keep their digests. Existing content is skipped and nothing is deleted. The exit status is 1 if
+    anything could not be copied.
+    """
+    report = run_command(_mirror(source, target, repositories))
+    if as_json:
+        print_json(
+            {
+                "source": report.source,
+                "target": report.target,
+                "copied": [
+                    {"repository": one.repository, "tag": one.tag, "digest": one.digest}
+                    for one in report.copied
+                ],
+                "unchanged": report.unchanged,
+                "failed": [
+                    {"reference": name, "type": error.type, "error": error.message}
+                    for name, error in sorted(report.failed.items())
+                ],
+            }
+        )
+    else:
+        for one in report.copied:
+            click.echo(clean(f"{one}@{one.digest}"))
+        for name, error in sorted(report.failed.items()):
+            warn(f"{name}: {error.message}")
+        counts = f"{len(report.copied)} copied, {report.unchanged} already present"
+        note(f"{counts}, {len(report.failed)} failed" if report.failed else counts)
+    return 1 if report.failed else 0
+
+
+def _check_folder(place: str, given: str) -> None:
+    """Reject a folder that does not exist; otherwise an empty registry would be copied silently."""
+    from retinue.core.errors import InvalidSettingError
+
+    if "://" not in place and not Path(place).is_dir():
+        raise InvalidSettingError("FROM", f"no folder {given}", remedy="check the path")
+
+
+async def _mirror(source: str, target: str, repositories: tuple[str, ...]) -> MirrorReport:
+    from retinue.runtime.commands.publishing import check_location, mirror_registries
+
+    session = open_session()
+    place = check_location(source)
+    _check_folder(place, source)
+    with working(f"copying to {check_location(target).rpartition('@')[2]}"):
+        return await mirror_registries(
+            session.settings,
+            session.state,
+            place,
+            check_location(target),
+            repositories=repositories,
+        )

@@ -1,0 +1,157 @@
+"""``retinue find`` finds skills by words or by id; ``retinue call`` calls one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli.completion import complete_agent, complete_skill
+from retinue.cli.options import json_option, read_object, registry_option
+from retinue.cli.output import note, print_json, print_table, warn, warn_missing
+from retinue.cli.session import open_session, run_command
+from retinue.core.errors import CallTimedOutError, InvalidSettingError, is_callers_time
+
+if TYPE_CHECKING:
+    from retinue.core.call import Outcome
+
+MAX_ROWS = 50
+
+
+@click.command()
+@click.argument("text", required=False, default="")
+@click.option("--skill", metavar="ID", shell_complete=complete_skill, help="Id of the skill.")
+@click.option("--version", metavar="RANGE", help="Only agents in this version range, such as '>=1.2,<2'.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="K=V",
+    multiple=True,
+    help="Only agents with this label; K=* matches any value.",
+)
+@click.option("--why", metavar="AGENT", help="Explain the rank of this agent, or why it is not listed.")
+@click.option("--url", "only_url", is_flag=True, help="Print only the URLs of the agents.")
+@registry_option("Search only this registry; repeatable.", multiple=True)
+@json_option
+def find(
+    text: str,
+    skill: str | None,
+    version: str | None,
+    labels: tuple[str, ...],
+    why: str | None,
+    only_url: bool,
+    registries: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find skills by words or by id.
+
+    TEXT describes the skill in words; without it, all skills are listed. The best match comes first.
+    """
+    if why is not None and registries:
+        raise click.UsageError("--why cannot be combined with --registry")
+    wanted: dict[str, Any] = {
+        "query": text,
+        "skill": skill,
+        "version": version,
+        "labels": read_labels(labels),
+        "why": why,
+    }
+    reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries))
+    rows = reply["skills"]
+    if as_json:
+        print_json(reply)
+    elif only_url:
+        for url in dict.fromkeys(row["url"] for row in rows if row.get("url")):
+            click.echo(url)
+    elif rows:
+        print_table(
+            ("SKILL", "AGENT", "VERSION", "STATUS", "DESCRIPTION"),
+            [
+                (row["skill"], row["agent"], row.get("version"), row.get("status"), row.get("description"))
+                for row in rows
+            ],
+        )
+    else:
+        note(f"nothing found for {text!r}; list all: retinue find" if text else "no skills yet")
+    if not as_json:
+        if meant := reply.get("did_you_mean"):
+            note(f"did you mean: {meant}")
+        if rows and not reply.get("fit", {}).get("likely", True):
+            note("no skill seems to do this; these are the closest")
+        if because := reply.get("why"):
+            note(f"{because['agent']}: {'; '.join(because['reasons'])}")
+        if more := reply.get("more"):
+            note(f"{more} more; add words to narrow it")
+        warn_missing(reply)
+
+
+def read_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Parse ``K=V`` texts; raises InvalidSettingError for one without a key or a value."""
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise InvalidSettingError(
+                "--label",
+                f"{text[:80]!r} is not K=V",
+                remedy="write --label team=search, or --label 'team=*'",
+            )
+        labels[key] = value
+    return labels
+
+
+async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str, Any]:
+    session = open_session()
+    if registries:
+        from retinue.runtime.commands.publishing import find_in_registries
+
+        return await find_in_registries(registries, **wanted)
+    async with session.client() as client:
+        reply: dict[str, Any] = await client.get("find_skills", {**wanted, "limit": MAX_ROWS})
+        return reply
+
+
+@click.command()
+@click.argument("skill", shell_complete=complete_skill)
+@click.argument("arguments", metavar="[JSON]", default="{}")
+@click.option("--agent", metavar="NAME", shell_complete=complete_agent, help="Only this agent.")
+@click.option("--version", metavar="RANGE", help="Only agents in this version range, such as '>=1.2,<2'.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Give up after this many seconds.",
+)
+@json_option
+def call(
+    skill: str, arguments: str, agent: str | None, version: str | None, timeout_s: float, as_json: bool
+) -> None:
+    """Call a skill on any agent that offers it.
+
+    JSON is an object that matches the skill's input schema; - reads it from standard input. The result is
+    printed as JSON.
+    """
+    given = read_object(arguments, "arguments")
+    outcome = run_command(_call(skill, given, agent=agent, version=version, timeout_s=timeout_s))
+    for warning in outcome.warnings:
+        warn(warning)
+    print_json(outcome.value, compact=as_json)
+    if not as_json and outcome.agent is not None and sys.stderr.isatty():
+        note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
+
+
+async def _call(skill: str, arguments: dict[str, Any], **options: Any) -> Outcome:
+    async with open_session().client() as client:
+        began = time.monotonic()
+        outcome = await client.ask(skill, arguments, **options)
+        # the time-out may also be that of a nested call, with less time
+        if is_callers_time(outcome.error) and time.monotonic() - began > 0.9 * options["timeout_s"]:
+            raise CallTimedOutError(skill, options["timeout_s"], layer="caller", setting="--timeout")
+        outcome.get()
+        return outcome

@@ -1,0 +1,79 @@
+"""JSON values: lossless copies, depth limits, and names of shapes for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import OutputInvalidError, Problem
+
+MAX_DEPTH = 128
+"""Maximum levels of nesting in received JSON: orjson reads 1,024 but writes only 254."""
+
+
+def copy_json(value: Any, what: str) -> Any:
+    """A deep copy through JSON text; raises OutputInvalidError where JSON cannot represent the value."""
+    return orjson.loads(encode_json(value, what))
+
+
+def encode_json(value: Any, what: str) -> bytes:
+    """The JSON text of a value; raises OutputInvalidError where JSON cannot represent it."""
+    try:
+        encoded = orjson.dumps(
+            value, option=orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+        )
+    except TypeError as error:
+        problem = str(error)
+        if "64-bit" in problem:
+            problem = "an integer beyond 64 bits: send such a number as text"
+        raise OutputInvalidError(what, [Problem("", problem)]) from None
+    # orjson writes NaN and infinity as null, so they are searched for only where the text has a null.
+    if b"null" in encoded and _has_nonfinite_number(value):
+        raise OutputInvalidError(what, [Problem("", "NaN and infinity are not JSON")])
+    return encoded
+
+
+def _has_nonfinite_number(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            return True
+        if isinstance(item, Mapping):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)
+    return False
+
+
+def is_nested_deeper(raw: bytes, value: Any, max_depth: int = MAX_DEPTH) -> bool:
+    """Whether ``value``, decoded from ``raw``, has more than ``max_depth`` levels of lists and objects."""
+    # Counting brackets bounds the depth in a microsecond; only a text with more brackets is walked.
+    if raw.count(b"{") + raw.count(b"[") <= max_depth:
+        return False
+    level = [value]
+    for _ in range(max_depth):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+def name_shape(value: Any) -> str:
+    """The shape of a JSON value as text, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, int | float):
+        return "a number"
+    return "a list" if isinstance(value, list) else "an object"

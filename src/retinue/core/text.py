@@ -1,0 +1,56 @@
+"""Texts: similar names for "did you mean", and removal of tokens from logs and the audit log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+MIN_SIMILARITY = 0.6
+MIN_CONTAINED_LENGTH = 3
+
+HIDDEN = "[token]"
+
+MIN_TOKEN_LENGTH = 20
+"""Shorter text is not taken for a token."""
+
+_TOKENS = re.compile(
+    r"""
+      rtn[jm]?_[\w.~+/=-]{16,}                           # tokens of Retinue
+    | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                   # a JSON Web Token
+    | (?<=bearer[ ])[\w.~+/=-]{16,}                      # any bearer token in a header
+    | (?<=basic[ ])[A-Za-z0-9+/=]{16,}
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def suggest(word: str, names: Iterable[str], *, limit: int = 3) -> tuple[str, ...]:
+    """At most ``limit`` of ``names`` similar to ``word``, most similar first, then names that contain it.
+
+    Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90
+    (FACTS 4.6).
+    """
+    # loaded at the first unknown name: most processes never ask
+    from rapidfuzz import process
+    from rapidfuzz.distance import OSA
+
+    folded = {name: name.casefold() for name in names}
+    asked = word.casefold()
+    close = process.extract(
+        asked, folded, scorer=OSA.normalized_similarity, score_cutoff=MIN_SIMILARITY, limit=limit
+    )
+    near = [name for _, _, name in sorted(close, key=lambda hit: (-hit[1], hit[2]))]
+    if len(near) < limit and len(asked) >= MIN_CONTAINED_LENGTH:
+        near += sorted(n for n, f in folded.items() if asked in f and n not in near)[: limit - len(near)]
+    return tuple(near)
+
+
+def hide_tokens(text: str) -> str:
+    """The text with ``[token]`` in place of each token."""
+    return _TOKENS.sub(HIDDEN, text)
+
+
+def hide_tokens_in_line(logger: Any, method: str, line: Any) -> str:
+    """The last processor of structlog: removes tokens from every log line."""
+    return _TOKENS.sub(HIDDEN, line)

@@ -1,0 +1,70 @@
+"""URI templates of resources: the part of RFC 6570 that MCP uses.
+
+``{name}`` matches text without ``/``, ``{+name}`` any text. Two variables need text between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+MAX_URI_LENGTH = 8192
+
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
+
+
+class UriTemplateError(ValueError):
+    """The template is malformed; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class UriTemplate:
+    """A parsed template; made by `parse_template`."""
+
+    text: str
+    names: tuple[str, ...]
+    _pattern: re.Pattern[str]
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """The values of the variables in this uri; None when it does not match."""
+        found = self._pattern.fullmatch(uri) if len(uri) <= MAX_URI_LENGTH else None
+        return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """The uri with these values; raises KeyError for a missing value."""
+
+        def fill(expression: re.Match[str]) -> str:
+            name = expression[1]
+            return quote(values[name.lstrip("+")], safe="/" if name.startswith("+") else "")
+
+        return _EXPRESSION.sub(fill, self.text)
+
+
+def is_template(uri: str) -> bool:
+    """Whether a uri has variables."""
+    return "{" in uri
+
+
+def parse_template(text: str) -> UriTemplate:
+    """Parse a template; raises UriTemplateError."""
+    names: list[str] = []
+    pattern, at = "", 0
+    for expression in _EXPRESSION.finditer(text):
+        variable = _VARIABLE.fullmatch(expression[1])
+        if variable is None:
+            raise UriTemplateError(f"{expression[0]} is not a variable; write {{name}} or {{+name}}")
+        if variable[2] in names:
+            raise UriTemplateError(f"{expression[0]} appears twice")
+        if names and expression.start() == at:
+            raise UriTemplateError(f"{expression[0]} follows another variable without text between them")
+        names.append(variable[2])
+        pattern += re.escape(text[at : expression.start()])
+        pattern += f"(?P<{variable[2]}>{'.+?' if variable[1] else '[^/]+?'})"
+        at = expression.end()
+    rest = text[at:]
+    if "{" in rest or "}" in rest or "}" in _EXPRESSION.sub("", text):
+        raise UriTemplateError("unbalanced brace")
+    return UriTemplate(text, tuple(names), re.compile(pattern + re.escape(rest), re.DOTALL))

@@ -1,1 +1,0 @@
-"""What we call: the only sockets, subprocesses and disks."""

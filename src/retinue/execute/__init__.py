@@ -1,0 +1,1 @@
+"""The protocol of Retinue's own processes: /execute, /agent-card, /health."""

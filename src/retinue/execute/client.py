@@ -1,0 +1,222 @@
+"""Calls to other processes of the mesh over ``POST /execute``: to an agent, or to a hub.
+
+The body has exactly the four keys of seed 001 (P-07); trace, idempotency key and token are headers. An
+error of the reply is raised as the agent sent it: code, message and data.
+
+The url of an agent comes from its card, which anybody may have published in a foreign registry. So a token
+is sent only to agents of the source that it is for, and the token of the state never to another machine.
+With the token go the caller and its scopes (``web.codec.peer_requests``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from retinue.cards.pallet_card import parse_card
+from retinue.core.call import Answer, Call, Outcome, Status, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    GuardError,
+    InvalidParametersError,
+    InvalidRequestError,
+    NotAuthenticatedError,
+    ParseError,
+    Problem,
+    RemoteFaultError,
+    RetinueError,
+)
+from retinue.core.record import Listing, Skill
+from retinue.mesh.channel import Channel
+from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall, Signer
+from retinue.mesh.permissions import is_exposed_here
+from retinue.web.addresses import is_loopback_url
+from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, render_request
+from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
+from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
+from retinue.web.http_client import HttpClient, HttpResponse, ResponseTooLargeError, TransportError
+
+_UNBOUNDED_S = 3600.0
+"""Time-out of requests without a deadline; the dispatcher limits them."""
+
+
+_NO_SUCH_METHOD = -32601
+
+_CARD_TIMEOUT_S = 2.0
+
+
+class PeerInvoker:
+    """Runs skills of agents elsewhere; ``signer`` signs the trace that goes with each call.
+
+    ``token_for`` gives the token for an agent of a source at a URL, None for none.
+    """
+
+    def __init__(
+        self,
+        http: HttpClient,
+        *,
+        signer: Signer | None = None,
+        token_for: Callable[[str, str], str | None] = lambda source, url: None,
+    ) -> None:
+        self._http = http
+        self._signer = signer
+        self._token_for = token_for
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """One request to the agent's ``/execute``; the dispatcher enforces the time limit."""
+        name, url = listing.record.name, listing.record.url
+        if url is None:
+            raise AgentUnreachableError(name, "(no url)", "its card names no url")
+        if is_exposed_here(skill):
+            # Exposed by this hub and not by the agent, so it is called with the mesh scope.
+            principal = replace(call.principal, scopes=call.principal.scopes | {"mesh"})
+            call = replace(call, principal=principal)
+        target = Target(name, url, name, skill.id, self._token_for(listing.source, url))
+        with admitted.forward() as outgoing:
+            try:
+                return Answer(value=await execute(self._http, target, call, outgoing, self._signer))
+            except (RemoteFaultError, NotAuthenticatedError) as error:
+                # Such an answer may come from another agent that has taken the port of one that is gone.
+                is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
+                if is_suspect and (other := await _find_other(self._http, name, url)):
+                    cause = f"another agent answers there: {other}"
+                    raise AgentUnreachableError(name, url, cause) from error
+                raise
+
+
+async def _find_other(http: HttpClient, name: str, url: str) -> str | None:
+    """The name of another agent whose card is served at the url; None where there is none."""
+    try:
+        reply = await http.request("GET", f"{url.rstrip('/')}/agent-card", timeout_s=_CARD_TIMEOUT_S)
+        shown = parse_card(reply.body, reference=url).name if reply.status == 200 else name
+    except (TransportError, RetinueError):
+        return None
+    return shown if shown != name else None
+
+
+class HubCalls:
+    """The mesh behind a hub: every call goes to the hub's ``/execute``, which finds the agent.
+
+    ``token`` is that of this machine's state, which means nothing to a hub elsewhere; ``joined`` the one
+    that this very hub gave out for this machine.
+    """
+
+    def __init__(
+        self,
+        http: HttpClient,
+        url: str,
+        *,
+        token: str | None = None,
+        joined: str | None = None,
+        signer: Signer | None = None,
+    ) -> None:
+        self._http = http
+        self._url = url
+        self._signer = signer
+        self._token = joined or (token if is_loopback_url(url) else None)
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """The outcome as the hub reports it; ``agent`` is None where only the hub knows it."""
+        base = self._url.rstrip("/")
+        url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
+        target = Target("hub", url, call.agent or "", call.skill, self._token)
+        outgoing = OutgoingCall(call.trace)
+        try:
+            value = await execute(self._http, target, call, outgoing, self._signer)
+        except RetinueError as error:
+            status: Status = "refused" if isinstance(error, GuardError) else "failed"
+            return Outcome(
+                call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
+            )
+        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value, calls_used=outgoing.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target of a request; ``name`` is used in error texts."""
+
+    name: str
+    url: str
+    agent: str
+    skill: str
+    token: str | None = None
+
+
+async def execute(
+    http: HttpClient, target: Target, call: Call, outgoing: OutgoingCall, signer: Signer | None = None
+) -> Any:
+    """Send one ``POST {url}/execute`` and return the result.
+
+    The usage that the reply reports is recorded in ``outgoing``. Raises RemoteFaultError,
+    AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the GuardError of a process
+    further down the chain.
+    """
+    timeout_s = _UNBOUNDED_S
+    trace = outgoing.trace
+    if call.deadline is not None:
+        timeout_s = max(call.deadline - asyncio.get_running_loop().time(), 0.001)
+        trace = replace(trace, seconds_left=round(timeout_s, 3))
+    if signer is not None:
+        trace = signer.sign(trace, target.agent, target.skill)
+    try:
+        body = render_request(target.skill, call.arguments)
+    except TypeError as error:
+        outgoing.record_usage(0)
+        raise InvalidParametersError([Problem("", f"the arguments are not JSON: {error}")]) from error
+    try:
+        reply = await http.request(
+            "POST",
+            f"{target.url.rstrip('/')}/execute",
+            headers=_headers_of(call, trace, target.token),
+            body=body,
+            timeout_s=timeout_s,
+            what=call.skill,
+            layer="caller",
+            setting="the call's timeout",
+        )
+    except ResponseTooLargeError as error:
+        raise RemoteFaultError(target.name, -32603, f"agent {target.name}: {error.cause}") from error
+    except TransportError as error:
+        if not error.sent:
+            outgoing.record_usage(0)
+        raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
+    if reply.status < 400 or not is_lost(reply.status):
+        outgoing.record_usage(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
+    return _read_reply(reply, target)
+
+
+def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str, str]:
+    headers = {"content-type": "application/json", **render_trace_headers(trace)}
+    if call.idempotency_key is not None:
+        headers["idempotency-key"] = call.idempotency_key
+    if call.version_range is not None:
+        headers["x-retinue-version"] = call.version_range
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+        # The token is this process's own; the caller may have fewer scopes.
+        headers |= render_rights(call.principal)
+    return headers
+
+
+def _read_reply(reply: HttpResponse, target: Target) -> Any:
+    if reply.status >= 400:
+        check_not_refused(target.name, reply.status)
+    try:
+        found = parse_response(reply.body)
+    except (ParseError, InvalidRequestError) as error:
+        if is_lost(reply.status):
+            raise lost(target.name, target.url, reply.status) from error
+        raise RemoteFaultError(
+            target.name,
+            -32603,
+            f"agent {target.name} answered {reply.status} with no JSON-RPC reply: {error.message}",
+        ) from error
+    if isinstance(found, Fault):
+        refusal = find_guard_error(found.code, found.message, found.data)
+        raise refusal or RemoteFaultError(target.name, found.code, found.message, found.data)
+    return found.value

@@ -1,0 +1,114 @@
+"""Probes of agents: each is asked for its card, which shows more than an open socket (DESIGN 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retinue.cards.pallet_card import parse_card
+from retinue.core.errors import CallTimedOutError, InvalidRequestError, MalformedArtifactError, ParseError
+from retinue.core.record import Candidate
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.health.agent_stats import AgentStatsTable, report_health
+from retinue.web.codec.jsonrpc import parse_response, render_request
+from retinue.web.http_client import HttpClient, HttpResponse, TransportError
+
+_AT_ONCE = 32
+_REFUSALS = frozenset({401, 403, 405})
+"""Statuses of an agent that is alive: probes are sent without the tokens of callers."""
+
+_NO_METHOD = "rpc.discover"
+"""A method name reserved by JSON-RPC: no skill has it, and every server answers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a probe failed; ``certain`` = the agent is not there at all."""
+
+    reason: str
+    certain: bool = False
+
+
+async def find_trouble(
+    http: HttpClient, url: str, *, timeout_s: float, name: str | None = None
+) -> Trouble | None:
+    """None when the agent at ``url`` returns its card, with this ``name`` where one is given.
+
+    The statuses 401, 403 and 405 count as alive. A server without a card is asked over ``/execute`` whether
+    it speaks JSON-RPC, because agents of other software may not serve cards.
+    """
+    base = url.rstrip("/")
+    try:
+        reply = await http.request("GET", f"{base}/agent-card", timeout_s=timeout_s)
+        if reply.status == 404:
+            reply = await http.request(
+                "POST",
+                f"{base}/execute",
+                headers={"content-type": "application/json"},
+                body=render_request(_NO_METHOD, {}),
+                timeout_s=timeout_s,
+            )
+            return _judge_reply(reply)
+    except TransportError as error:
+        return Trouble(error.cause, certain=not error.sent)
+    except CallTimedOutError:
+        return Trouble(f"no answer within {timeout_s:g} s (timeouts.probe_s)")
+    return _judge_card(reply, url, name)
+
+
+async def answers(http: HttpClient, url: str, *, timeout_s: float) -> str | None:
+    """As `find_trouble` for an agent of any name: the reason as one line of text."""
+    trouble = await find_trouble(http, url, timeout_s=timeout_s)
+    return None if trouble is None else trouble.reason
+
+
+async def probe(
+    directory: Directory,
+    agent_stats: AgentStatsTable,
+    agents: Sequence[Candidate],
+    http: HttpClient,
+    *,
+    timeout_s: float,
+) -> None:
+    """Probe agents, and record their health in ``directory``."""
+    waiting = iter(agents)
+
+    async def ask() -> None:
+        for agent in waiting:
+            if agent.url is None:
+                continue
+            trouble = await find_trouble(http, agent.url, timeout_s=timeout_s, name=agent.name)
+            stats = agent_stats.of(agent)
+            if trouble is None:
+                stats.probe_answered()
+            else:
+                stats.probe_failed(trouble.reason, certain=trouble.certain)
+            report_health(stats, agent, directory.record_health)
+
+    # A few workers, rather than a task for each of a hundred thousand agents.
+    await asyncio.gather(*(ask() for _ in range(min(_AT_ONCE, len(agents)))))
+
+
+def _judge_card(reply: HttpResponse, url: str, name: str | None) -> Trouble | None:
+    if reply.status in _REFUSALS:
+        return None
+    if reply.status != 200:
+        return Trouble(f"its card endpoint answers with status {reply.status}")
+    try:
+        shown = parse_card(reply.body, reference=url).name
+    except MalformedArtifactError:
+        return Trouble("its card endpoint returns no agent card")
+    if name is not None and shown != name:
+        return Trouble(f"another agent answers there: {shown}", certain=True)
+    return None
+
+
+def _judge_reply(reply: HttpResponse) -> Trouble | None:
+    if reply.status in _REFUSALS:
+        return None
+    try:
+        parse_response(reply.body)
+    except (ParseError, InvalidRequestError):
+        return Trouble("no agent answers there: neither a card nor JSON-RPC")
+    return None

@@ -1,0 +1,249 @@
+"""The endpoints of our own processes: ``/execute``, ``/agent-card`` and ``/health``.
+
+``POST /execute`` is JSON-RPC 2.0 where the method is a skill (SPEC 2, P-07 … P-12, P-22 … P-24). It is a
+plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC errors
+have HTTP status 200 (SPEC 2, doubt 12); only rejections by ``web.security`` have another status. ``GET
+/agent-card`` returns the part of the agent's card that the caller may see (P-10), ``GET /health`` that the
+process is alive (SPEC 2, formats).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from retinue.core.call import MAX_KEY_LENGTH, Call, Principal, TraceContext, new_id
+from retinue.core.errors import (
+    ExecutionFailedError,
+    InvalidRequestError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+)
+from retinue.mesh.dispatch import Calls
+from retinue.web.codec.jsonrpc import (
+    INTERNAL_ERROR,
+    Malformed,
+    Request,
+    parse_message,
+    render_batch,
+    render_error,
+    render_result,
+)
+from retinue.web.codec.trace import CALLS_USED_KEY, parse_trace_headers
+from retinue.web.disconnect import CancelOnDisconnect, read_body
+from retinue.web.error_table import execute_fault
+from retinue.web.security import Headers, RequestIdentity, identity_of
+
+CardSource = Callable[[frozenset[str]], bytes]
+"""Renders the card for a caller with these scopes; must be cheap."""
+
+MAX_AT_ONCE = 16
+"""Maximum number of requests of one batch that run concurrently."""
+
+
+_TRACE_HEADERS = {
+    name.encode(): name
+    for name in (
+        "x-openstarry-trace-id",
+        "x-openstarry-trace-depth",
+        "x-retinue-trace",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    )
+}
+
+_CALLS_USED = CALLS_USED_KEY.lower().encode()
+
+_NO_TRACE = TraceContext(id="")
+"""The trace of a request without one; the guard gives it an id."""
+
+
+_NOTHING: frozenset[str] = frozenset()
+_log = structlog.get_logger(__name__)
+
+
+def execute_route(
+    calls: Calls,
+    *,
+    path: str = "/execute",
+    agent: str | None = None,
+    endpoint: str = "execute",
+    answer_without_id: bool = False,
+    validation_code: int = INTERNAL_ERROR,
+) -> Route:
+    """The endpoint at ``path`` for ``agent``, or for the agent that ``{agent}`` in the path names.
+
+    With ``answer_without_id`` notifications are answered as well (SPEC 7, seed 001). ``validation_code`` is
+    the code of invalid parameters; −32602 is that of JSON-RPC (SPEC 2, doubt 1).
+    """
+    app = ExecuteEndpoint(calls, agent, endpoint, answer_without_id, validation_code)
+    return Route(path, app, methods=["POST"])
+
+
+class ExecuteEndpoint:
+    """The endpoint as an ASGI app; `execute_route` makes it a route."""
+
+    def __init__(
+        self, calls: Calls, agent: str | None, endpoint: str, answer_without_id: bool, validation_code: int
+    ) -> None:
+        self._calls = calls
+        self._agent = agent
+        self._endpoint = endpoint
+        self._answer_without_id = answer_without_id
+        self._validation_code = validation_code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor = identity_of(scope)
+        body = await read_body(receive)
+        if body is None:
+            return
+        agent = self._agent or scope.get("path_params", {}).get("agent")
+        used = _CallsUsed()
+        with CancelOnDisconnect(receive):
+            await _send(send, await self._answer(body, visitor, agent, used), used)
+
+    async def _answer(
+        self, body: bytes, visitor: RequestIdentity, agent: str | None, used: _CallsUsed
+    ) -> bytes | None:
+        try:
+            is_batch, entries = parse_message(body)
+            key = _idempotency_key(visitor.headers)
+        except RetinueError as error:
+            return self._render_error(None, error)
+        trace = _trace_of(visitor.headers)
+        if not is_batch:
+            return await self._answer_one(entries[0], visitor, agent, trace, key, used)
+        replies: list[bytes | None] = [None] * len(entries)
+        pending = enumerate(entries)
+
+        async def work(entries: Iterator[tuple[int, Request | Malformed]]) -> None:
+            for index, entry in entries:
+                own_key = f"{key}/{index}" if key else None
+                replies[index] = await self._answer_one(entry, visitor, agent, trace, own_key, used)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(MAX_AT_ONCE, len(entries))):
+                group.create_task(work(pending))
+        said = [reply for reply in replies if reply is not None]
+        return render_batch(said) if said else None
+
+    async def _answer_one(
+        self,
+        entry: Request | Malformed,
+        visitor: RequestIdentity,
+        agent: str | None,
+        trace: TraceContext,
+        key: str | None,
+        used: _CallsUsed,
+    ) -> bytes | None:
+        """The rendered reply to one entry; None for a notification."""
+        if isinstance(entry, Malformed):
+            return self._render_error(entry.id, entry.error)
+        call = Call(
+            id=new_id(),
+            skill=entry.method,
+            arguments=entry.params,
+            principal=visitor.principal,
+            endpoint=self._endpoint,
+            trace=trace,
+            agent=agent,
+            version_range=_version_range(visitor.headers),
+            idempotency_key=key,
+        )
+        try:
+            outcome = await self._calls.dispatch(call)
+            error = outcome.error
+            used.calls += outcome.calls_used or 0
+        except Exception:  # noqa: BLE001 - one failing call must not end a batch
+            # A bug in Retinue: its text belongs in the log, not on the wire.
+            _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
+            error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
+        if entry.notification and not self._answer_without_id:
+            return None
+        if error is None:
+            try:
+                return render_result(entry.id, outcome.value)
+            except TypeError as cause:
+                error = OutputInvalidError(entry.method, [Problem("", f"it is not a JSON value: {cause}")])
+        return self._render_error(entry.id, error)
+
+    def _render_error(self, request_id: Any, error: RetinueError) -> bytes:
+        code, message, data = execute_fault(error, validation_code=self._validation_code)
+        return render_error(request_id, code, message, data)
+
+
+@dataclass(slots=True)
+class _CallsUsed:
+    """Further calls that a request has caused; reported to its caller, which counts them in its budget."""
+
+    calls: int = 0
+
+
+async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
+    if body is None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if used.calls:
+        headers.append((_CALLS_USED, str(used.calls).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _trace_of(headers: Headers) -> TraceContext:
+    if headers.keys().isdisjoint(_TRACE_HEADERS):
+        return _NO_TRACE
+    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS.items() if raw in headers}
+    return parse_trace_headers(given) or _NO_TRACE
+
+
+def _version_range(headers: Headers) -> str | None:
+    """The version range that the request asks for; checked when an agent is chosen."""
+    wanted = headers.get(b"x-retinue-version")
+    return None if wanted is None else wanted.decode("latin-1")
+
+
+def _idempotency_key(headers: Headers) -> str | None:
+    key = headers.get(b"idempotency-key")
+    if key is None:
+        return None
+    if not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise InvalidRequestError(f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}")
+    return key.decode("latin-1")
+
+
+def card_route(
+    card: CardSource, path: str = "/agent-card", *, sees: Callable[[Principal], bool] = lambda _: True
+) -> Route:
+    """The route of one agent's card, with the published bytes.
+
+    A caller that does not see the agent gets a card without skills.
+    """
+
+    async def answer(request: HttpRequest) -> Response:
+        caller = identity_of(request.scope).principal
+        return Response(card(caller.scopes if sees(caller) else _NOTHING), media_type="application/json")
+
+    return Route(path, answer, methods=["GET"])
+
+
+async def _answer(request: HttpRequest) -> JSONResponse:
+    stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return JSONResponse({"status": "ok", "timestamp": stamp})
+
+
+def health_route(path: str = "/health") -> Route:
+    """The route that shows whether the process is alive; it needs no token."""
+    return Route(path, _answer, methods=["GET"])

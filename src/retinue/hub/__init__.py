@@ -1,0 +1,1 @@
+"""The hub's own skills: directory, search, workflows, runs."""

@@ -1,0 +1,94 @@
+"""MCP resources and prompts of the hub: each agent as ``agent:<name>``, each workflow as a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import structlog
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.cards.pallet_card import render_card
+from retinue.cards.rows import render_agent_row
+from retinue.core.record import Listing, Stats
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.permissions import Access, is_seen
+from retinue.workflows.library import Library, Stored
+
+Json = dict[str, Any]
+
+AGENT_TEMPLATE = "agent:{name}"
+
+_log = structlog.get_logger("retinue.prompts")
+
+
+def render_agent(listing: Listing, scopes: frozenset[str], stats_of: Callable[[Listing], Stats]) -> Json:
+    """One agent as JSON: its card, and its row of the directory with statistics."""
+    return {
+        "card": render_card(listing.record, scopes=scopes),
+        "listing": render_agent_row(listing, scopes=scopes, metrics=stats_of(listing)),
+    }
+
+
+def add_agent_resources(
+    agent: Agent, directory: Directory, stats_of: Callable[[Listing], Stats], access: Access
+) -> None:
+    """Add the resource ``agent:<name>`` and its completion; ``access`` decides which agents a caller sees."""
+
+    @agent.resource(AGENT_TEMPLATE, name="agent", mime="application/json", expose=True)
+    async def read_agent(name: str, ctx: Context) -> Json:
+        """An agent of the mesh: its card, its status and its statistics."""
+        await directory.ensure_fresh()
+        listing = await directory.open_named(name, view=access.view_of(ctx.principal))
+        return render_agent(listing, ctx.principal.scopes, stats_of)
+
+    @agent.completes(AGENT_TEMPLATE, "name")
+    async def complete_name(value: str, ctx: Context) -> list[str]:
+        await directory.ensure_fresh()
+        view = access.view_of(ctx.principal)
+        names: list[str] = []
+        async for page in directory.iterate_pages():
+            fitting = (one for one in page if one.name.startswith(value) and is_seen(view, one.name))
+            names += map(directory.name_of, fitting)
+        return sorted(names)
+
+
+class WorkflowPrompts:
+    """Keeps one prompt of the hub's agent up to date for each stored workflow."""
+
+    def __init__(self, agent: Agent, library: Library) -> None:
+        self._agent = agent
+        self._library = library
+        self._held: dict[str, Stored] = {}
+
+    async def refresh(self) -> None:
+        """Add, replace and remove prompts to match the stored workflows."""
+        stored = {one.name: one for one in await self._library.list_all() if one.definition is not None}
+        for name in [held for held, was in self._held.items() if stored.get(held) != was]:
+            del self._held[name]
+            self._agent.forget_prompt(name)
+        for name, one in stored.items():
+            if name not in self._held:
+                self._held[name] = one
+                self._add(one)
+
+    def _add(self, stored: Stored) -> None:
+        definition = stored.definition
+        assert definition is not None
+        name = stored.name
+        description = definition.description or f"Runs the workflow {name}"
+        schema = orjson.dumps(definition.input).decode() if definition.input else "any"
+
+        async def run_workflow(input: str = "") -> str:  # noqa: A002 - the workflow's own word for it
+            wanted = f"The request: {input}\n" if input else ""
+            return (
+                f"Run the workflow {name!r} of this mesh. {description}\n"
+                f"{wanted}"
+                f"Call the tool orchestrate_workflow with workflow = {name!r} and input = a value that fits "
+                f"this JSON Schema: {schema}\n"
+                "Then report the output, and what failed."
+            )
+
+        self._agent.prompt(name, title=name, description=description, expose=True)(run_workflow)

@@ -1,0 +1,269 @@
+"""The hub's skills about runs: list, show, follow, cancel, resume, rerun and signal.
+
+One rule guards them all. A run calls skills with the scopes of the caller that started it, and its record
+shows the results. A caller that lacks any of these scopes therefore cannot access the run. A run also sees
+the whole mesh, so a caller that is limited to some agents has no access to any run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Principal
+from retinue.core.errors import (
+    AmbiguousNameError,
+    InvalidParametersError,
+    InvalidRequestError,
+    NotAllowedError,
+    UnknownRunError,
+)
+from retinue.mesh.permissions import covers
+from retinue.mesh.schema.checks import compile_schema
+from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.run_forms import parse_form
+from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_run_id
+from retinue.workflows.runs.tree import draw_tree, list_effects
+
+Json = dict[str, Any]
+
+_PROCESS_SCOPES = frozenset({"private"})
+"""Scopes that a run does not keep, because another process may resume it."""
+
+_LONGEST_WAIT_S = 25.0
+_LISTED = 50
+_CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
+"""Kinds of steps whose bodies are runs of their own."""
+
+
+def reject_limited(principal: Principal) -> None:
+    """Reject a caller that is limited to some agents; raises NotAllowedError."""
+    if principal.agents:
+        raise NotAllowedError(
+            "a caller that is limited to some agents runs no workflows", remedy="call the skills directly"
+        )
+
+
+def may_access(scopes: frozenset[str], record: RunRecord) -> bool:
+    """Whether these scopes include every scope that the run was started with."""
+    return covers(scopes, record.request.origin.scopes - _PROCESS_SCOPES)
+
+
+def accessible_runs(principal: Principal) -> Callable[[RunRecord], bool]:
+    """A predicate for the runs that this caller may access; raises NotAllowedError if there are none."""
+    reject_limited(principal)
+    return lambda record: may_access(principal.scopes, record)
+
+
+async def get_accessible_run(runs: Runs, run_id: str, principal: Principal) -> RunRecord:
+    """Get a run that the caller may access.
+
+    Raises NotAllowedError, and UnknownRunError also for an existing run without access.
+    """
+    is_accessible = accessible_runs(principal)
+    record = await runs.get(run_id)
+    if not is_accessible(record):
+        raise UnknownRunError(run_id)
+    return record
+
+
+def add_run_skills(agent: Agent, runs: Runs) -> None:
+    """Add the skills about runs to the hub's agent."""
+
+    @agent.skill(read_only=True)
+    async def list_runs(
+        ctx: Context,
+        status: Annotated[
+            Literal["running", "done", "failed", "cancelled"] | None,
+            Field(description="Only runs with this status"),
+        ] = None,
+        workflow: Annotated[str | None, Field(description="Only runs of this workflow")] = None,
+        limit: Annotated[
+            int, Field(description="Maximum number of runs, newest first", ge=1, le=1000)
+        ] = _LISTED,
+    ) -> Json:
+        """Lists the runs, newest first."""
+        accept = accessible_runs(ctx.principal)
+        found = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
+        return {"runs": [_render_run(record) for record in found]}
+
+    @agent.skill(read_only=True)
+    async def show_run(run: str, ctx: Context) -> Json:
+        """Shows one run: its steps as a tree, with agents, attempts, inputs, outputs and errors."""
+        record = await get_accessible_run(runs, run, ctx.principal)
+        events = await runs.list_events(run)
+        ended = None if record.status == "running" else record.status
+        shown = _render_run(record) | {"input": record.request.input}
+        if record.status == "done":
+            shown["output"] = record.value
+        if record.fault is not None:
+            shown["error"] = as_json(record.fault)
+        steps = draw_tree(events, await runs.list_steps(run), ended=ended)
+        return shown | {"steps": steps, "effects": list_effects(events)}
+
+    @agent.skill(read_only=True)
+    async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:
+        """Returns the events of a run after ``after``; waits at most ``wait_s`` seconds for a new one."""
+        await get_accessible_run(runs, run, ctx.principal)
+        events = await _next_events(runs, run, after, min(wait_s, _LONGEST_WAIT_S))
+        record = await runs.get(run)
+        # done only together with the last event, so that the caller misses none
+        last = events[-1] if events else None
+        is_complete = last is None or (last.kind == "run_finished" and last.run_id == run)
+        done = record.status != "running" and is_complete
+        reply: Json = {
+            "events": [_render_event(event) for event in events],
+            "next": last.seq if last else after,
+            "done": done,
+            "status": record.status,
+        }
+        if done and record.status == "done":
+            reply["output"] = record.value
+        elif done and record.fault is not None:
+            reply["error"] = as_json(record.fault)
+        if done and record.status == "cancelled":
+            reply["effects"] = list_effects(await runs.list_events(run))
+        return reply
+
+    @agent.skill
+    async def cancel_run(run: str, ctx: Context) -> Json:
+        """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
+        await get_accessible_run(runs, run, ctx.principal)
+        record = await runs.cancel(run)
+        effects = list_effects(await runs.list_events(run))
+        return {"run": record.id, "status": record.status, "effects": effects}
+
+    @agent.skill
+    async def resume_run(run: str, ctx: Context) -> Json:
+        """Resumes a cancelled run where it stopped; completed steps do not run again."""
+        await get_accessible_run(runs, run, ctx.principal)
+        seen = await runs.list_events(run)
+        record = await runs.resume(run)
+        return {"run": record.id, "status": record.status, "after": seen[-1].seq if seen else 0}
+
+    @agent.skill
+    async def rerun_run(
+        run: str,
+        ctx: Context,
+        from_step: Annotated[str, Field(description="First step to run again; results before it are kept")],
+        new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
+    ) -> Json:
+        """Runs again from a step, as a new run that keeps the results recorded before the step."""
+        await get_accessible_run(runs, run, ctx.principal)
+        new_run = uuid.uuid4().hex if new_run is None else check_run_id(new_run)
+        record = await runs.fork(run, from_step=from_step, new_run_id=new_run)
+        return {"run": record.id, "workflow": record.request.name, "from": run}
+
+    @agent.skill
+    async def signal_run(
+        run: str,
+        topic: str,
+        ctx: Context,
+        value: Annotated[Any, Field(description="The output of the waiting step")] = None,
+        step: Annotated[str | None, Field(description="The waiting step, if several wait")] = None,
+    ) -> Json:
+        """Answers a step that waits for a signal, such as a person's approval."""
+        record = await get_accessible_run(runs, run, ctx.principal)
+        if record.status != "running":
+            raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
+        waits = _list_waits(await runs.list_events(run))
+        waiting = [one for one in waits if one.facts["topic"] == topic and step in (None, one.step)]
+        if len(waiting) > 1:
+            raise AmbiguousNameError(topic, [one.step for one in waiting])
+        if not waiting:
+            _check_topic(record, topic, step, waits)
+            await runs.signal(run, topic, value)
+            return {"run": run, "topic": topic, "step": None}
+        (wait,) = waiting
+        schema = wait.facts.get("schema")
+        if schema is not None and (problems := compile_schema(schema, f"signal {topic}").problems(value)):
+            raise InvalidParametersError(problems)
+        if await runs.count_signals(wait.run_id, topic):
+            # a second signal would go to the next step that waits for the topic
+            raise InvalidRequestError(
+                f"Step {wait.step} of run {run} was answered already", remedy="wait until it has ended"
+            )
+        await runs.signal(wait.run_id, topic, value)
+        return {"run": run, "topic": topic, "step": wait.step}
+
+
+async def _next_events(runs: Runs, run: str, after: int, wait_s: float) -> list[RunEvent]:
+    """The events after ``after``; without any, wait for the next one."""
+    found = list(await runs.list_events(run, after=after))
+    if found or (await runs.get(run)).status != "running":
+        return found
+    stream = runs.follow(run, after=after)
+    try:
+        async with asyncio.timeout(wait_s):
+            await anext(stream, None)
+    except TimeoutError:
+        return []
+    return list(await runs.list_events(run, after=after))
+
+
+def _render_event(event: RunEvent) -> Json:
+    """The event as JSON, with the step's facts: its kind, agent, skill and duration."""
+    facts = {key: value for key, value in event.facts.items() if key != "input"}
+    return {"seq": event.seq, "event": event.kind, "step": event.step, "at": event.at, **facts}
+
+
+def _render_run(record: RunRecord) -> Json:
+    row: Json = {
+        "run": record.id,
+        "workflow": record.request.name,
+        "status": record.status,
+        "started_at": record.started_at,
+    }
+    if record.finished_at is not None:
+        row["finished_at"] = record.finished_at
+        row["duration_ms"] = round((record.finished_at - record.started_at) * 1000, 3)
+    if record.forked_from is not None:
+        row["forked_from"] = record.forked_from
+    if record.request.origin.digest:
+        row["digest"] = record.request.origin.digest
+    return row
+
+
+def _list_waits(events: Iterable[RunEvent]) -> list[RunEvent]:
+    """The steps that wait for a signal."""
+    waiting: dict[str, RunEvent] = {}
+    for event in events:
+        if event.facts.get("kind") != "wait":
+            continue
+        if event.kind == "step_started":
+            waiting[event.step] = event
+        else:
+            waiting.pop(event.step, None)
+    return list(waiting.values())
+
+
+def _check_topic(record: RunRecord, topic: str, step: str | None, waits: Iterable[RunEvent]) -> None:
+    """Reject a signal that no step can receive."""
+    own = set(_list_topics(parse_form(record.request.definition).steps))
+    if step is None and topic in own:
+        return  # the signal is kept until the step waits
+    now = ", ".join(sorted(f"{one.facts['topic']} ({one.step})" for one in waits)) or "none"
+    later = ", ".join(sorted(own)) or "none"
+    where = "no step waits" if step is None else f"step {step} does not wait"
+    raise InvalidRequestError(
+        f"In run {record.id} {where} for {topic!r}",
+        remedy=f"waiting now: {now}; later: {later}; a step of a branch must wait before it can be answered",
+    )
+
+
+def _list_topics(steps: Iterable[Step]) -> Iterable[str]:
+    """The topics that steps of the run itself wait for, without those of its child runs."""
+    for step in steps:
+        if step.wait_for is not None:
+            yield step.wait_for.topic
+        if step.kind not in _CHILD_RUN_KINDS:
+            yield from _list_topics(step.steps or ())
+            for branch in (step.branches or {}).values():
+                yield from _list_topics(branch)

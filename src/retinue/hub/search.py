@@ -1,0 +1,195 @@
+"""The hub's skill ``find_skills``: finds skills by id, words or agent, filtered by version and labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import structlog
+from pydantic import Field
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.cards.rows import render_skill_row
+from retinue.core.errors import RetinueError, StateError
+from retinue.core.record import Candidate, Listing, ListingKey, Skill
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.routing import select_candidates
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, AgentView, is_seen
+from retinue.mesh.search.agents import explain_place
+from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
+from retinue.mesh.search.words import stem_words
+
+Json = dict[str, Any]
+Offer = tuple[Candidate, Skill]
+
+_YIELD_EVERY = 5_000
+"""Entries processed before other tasks may run."""
+
+_MAX_UNINDEXED = 500
+"""Maximum number of listings searched without an index: about 50 ms."""
+
+_log = structlog.get_logger("retinue.search")
+
+
+def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+    """Add the skill ``find_skills``; ``access`` decides which agents a caller sees."""
+    finder = _Finder(directory, search)
+
+    @agent.skill(expose=True, read_only=True)
+    async def find_skills(
+        ctx: Context,
+        query: Annotated[str, Field(description="What the skill should do, in words; empty for all")] = "",
+        skill: Annotated[str | None, Field(description="Only the skill with this id")] = None,
+        agent: Annotated[str | None, Field(description="Only skills of this agent")] = None,
+        version: Annotated[
+            str | None, Field(description="Only agents in this version range, such as >=1.2,<2")
+        ] = None,
+        labels: Annotated[
+            dict[str, str] | None, Field(description="Only agents with all of these labels; * = any value")
+        ] = None,
+        why: Annotated[
+            str | None, Field(description="Explain the rank of this agent, or why it is not listed")
+        ] = None,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+    ) -> Json:
+        """Finds skills by words, by id or by agent, best first."""
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
+        said: Json = {}
+        if skill is not None:
+            offering = await directory.resolve_skill(
+                skill, scopes, version_range=version, agent=agent, view=view
+            )
+            chosen = select_candidates(offering, labels=labels)
+            offers, more = finder.open_offers([(one, skill) for one in chosen[:limit]]), len(chosen) - limit
+        else:
+            await directory.ensure_fresh()
+            within = None
+            if view is not None or agent is not None or version is not None or labels or not query.strip():
+                within = await finder.narrow(agent, version, labels, view)
+            if query.strip():
+                offers, said = await finder.find(query, scopes, within, limit, why, view)
+                more = len(offers) - limit
+            else:
+                offers, more = await finder.list_offers(within or [], scopes, limit)
+        return {
+            "skills": [render_skill_row(one, offer) for one, offer in offers[:limit]],
+            "more": max(0, more),
+            **said,
+            "missing": list_missing(directory, view),
+        }
+
+
+class _Finder:
+    """Finds skills in the directory, by words through the search index."""
+
+    def __init__(self, directory: Directory, search: SkillSearch) -> None:
+        self._directory = directory
+        self._search = search
+
+    async def narrow(
+        self,
+        agent: str | None = None,
+        version: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        view: AgentView | None = None,
+    ) -> list[Entry]:
+        """The enabled agents of this name, version and labels that the caller sees."""
+        found: list[Entry] = []
+        async for page in self._directory.iterate_pages():
+            seen = [one for one in page if is_seen(view, one.name)]
+            found += select_candidates(seen, agent=agent, version_range=version, labels=labels)
+        return found
+
+    async def list_offers(
+        self, entries: Sequence[Entry], scopes: frozenset[str], limit: int
+    ) -> tuple[list[Offer], int]:
+        """The first visible skills of these agents, and how many more there are."""
+        first: list[tuple[Entry, str]] = []
+        count = 0
+        for number, entry in enumerate(entries):
+            visible = entry.list_skills(scopes)
+            count += len(visible)
+            if len(first) < limit:
+                first += [(entry, skill_id) for skill_id in visible]
+            if number % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        return self.open_offers(first[:limit]), count - limit
+
+    def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
+        """Resolve pairs of agent and skill id; those that no longer exist are skipped."""
+        found = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
+        return [(entry, offer) for entry, offer in found if offer is not None]
+
+    async def find(
+        self,
+        query: str,
+        scopes: frozenset[str],
+        within: Sequence[Entry] | None,
+        limit: int,
+        why: str | None,
+        view: AgentView | None,
+    ) -> tuple[list[Offer], Json]:
+        """The skills that match a query, and further fields of the reply."""
+        keys: list[ListingKey] | None = None if within is None else [one.id for one in within]
+        represents_agent = self._directory.represents_agent
+        try:
+            found = self._search.find_skills(query, scopes, limit=limit, within=keys, accept=represents_agent)
+        except StateError as error:
+            # a full or damaged disk makes the search slower and less precise, but does not end it
+            _log.warning("text index unusable", error=error.message)
+            listings = await self._list_by_name(query, within)
+            return [*rank_skills(query, listings, scopes)], {"warning": error.message}
+        said = _render_fit(found)
+        if why is not None:
+            named = self._directory.get(why, view=view)
+            said["why"] = asdict(
+                explain_place(query, named, scopes, self._search, within=keys, accept=represents_agent)
+            )
+        if view is not None:
+            said.pop("did_you_mean", None)  # the word may come from a hidden agent
+        return [(hit.entry, hit.skill) for hit in found.hits], said
+
+    async def _list_by_name(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
+        """Listings to search without an index; of many, those with a word of the query in a name."""
+        entries = within if within is not None else await self.narrow()
+        if len(entries) > _MAX_UNINDEXED:
+            stems = [stem for stem, _ in stem_words(query)]
+            entries = [
+                one for one in entries if any(stem in name.lower() for name in _names(one) for stem in stems)
+            ]
+        return self._directory.open_all(entries[:_MAX_UNINDEXED])
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return entry.name, *entry.skills
+
+
+def _render_fit(found: Found) -> Json:
+    """The number of further hits, how well the best one matches, and a spelling suggestion."""
+    said: Json = {
+        "more": found.more,
+        "fit": {"score": round(found.fit.score, 3), "likely": found.fit.is_likely},
+    }
+    if found.did_you_mean is not None:
+        said["did_you_mean"] = found.did_you_mean
+    return said
+
+
+def list_missing(directory: Directory, view: AgentView | None) -> list[Json]:
+    """The sources and cards that could not be read; they are part of every list.
+
+    A caller that does not see every agent gets sources only, because a key would name an agent.
+    """
+    return [
+        {"source": problem.source, "key": problem.key, "error": _render_error(problem.error)}
+        for problem in directory.problems()
+        if view is None or problem.key is None
+    ]
+
+
+def _render_error(error: RetinueError) -> str:
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message

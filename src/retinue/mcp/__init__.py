@@ -1,0 +1,1 @@
+"""The Model Context Protocol, one folder for all its parts."""

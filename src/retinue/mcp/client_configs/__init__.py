@@ -1,0 +1,1 @@
+"""Configuration files of MCP clients."""

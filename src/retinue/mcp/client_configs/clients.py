@@ -1,0 +1,212 @@
+"""The MCP clients that can be connected: where each keeps its configuration, and how an entry looks there.
+
+Places and keys are those of the clients' own documentation in November 2026. Always the person's own
+configuration, never a project's: the entry holds a token, and projects are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from retinue.core.errors import InvalidSettingError
+from retinue.mcp.client_configs import jsonc as jsonc_edit
+from retinue.mcp.client_configs import toml as toml_edit
+
+TRANSPORT_KEYS = frozenset(
+    {"type", "url", "httpUrl", "headers", "http_headers", "command", "args", "env", "source"}
+    | {"bearer_token_env_var", "env_http_headers"}
+)
+"""What an entry of the other form leaves behind; every other key in it is the person's own."""
+
+TOKEN_KEYS = frozenset({"headers", "http_headers", "bearer_token_env_var", "env_http_headers"})
+"""Those of them that may say with what token the hub is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the place of a configuration depends on; ``platform`` as in ``sys.platform``."""
+
+    platform: str
+    home: Path
+    environ: Mapping[str, str]
+
+    def folder(self, variable: str, default: Path) -> Path:
+        """The folder in a variable, else the default."""
+        return Path(given).expanduser() if (given := self.environ.get(variable)) else default
+
+    @property
+    def application_data(self) -> Path:
+        """Where desktop programs keep the settings of a person."""
+        if self.platform == "darwin":
+            return self.home / "Library" / "Application Support"
+        if self.platform == "win32":
+            return self.folder("APPDATA", self.home / "AppData" / "Roaming")
+        return self.folder("XDG_CONFIG_HOME", self.home / ".config")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One program: its configuration, the words for both forms, and what to do there next.
+
+    ``files`` gives places, the first whose folder exists counts, else the last; all but the last may hold
+    the wildcards of ``glob``.
+    ``url_key`` is None where only programs can be started. ``program`` is what it is called on a PATH.
+    """
+
+    name: str
+    title: str
+    files: Callable[[Places], tuple[Path, ...]]
+    container: str
+    next_step: str
+    url_key: str | None = "url"
+    headers_key: str = "headers"
+    typed: bool = False
+    format: Literal["json", "toml"] = "json"
+    program: str = ""
+
+    def render_http(self, url: str, token: str | None) -> dict[str, Any]:
+        """An entry that reaches the hub by its url."""
+        assert self.url_key is not None, self.name
+        entry: dict[str, Any] = {"type": "http"} if self.typed else {}
+        entry[self.url_key] = url
+        if token is not None:
+            entry[self.headers_key] = {"Authorization": f"Bearer {token}"}
+        return entry
+
+    def render_stdio(self, command: str, arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
+        """An entry that starts a program and speaks to it over its standard streams."""
+        entry: dict[str, Any] = {"type": "stdio"} if self.typed else {}
+        return entry | {"command": command, "args": arguments, "env": dict(environ)}
+
+    def read_entry(self, text: str, entry_name: str, where: str) -> Any:
+        """The entry of that name, or None; raises InvalidSettingError for a broken text."""
+        codec = toml_edit if self.format == "toml" else jsonc_edit
+        return codec.read_value(text, (self.container, entry_name), where)
+
+    def write_entry(self, text: str, entry_name: str, entry: dict[str, Any], where: str) -> str:
+        """The text with the entry in it; the same text when it is there already.
+
+        Of an entry that is there, only what says how to connect changes.
+        """
+        path = (self.container, entry_name)
+        if self.format == "toml":
+            return toml_edit.set_table(text, path, entry, TRANSPORT_KEYS, where)
+        old = self.read_entry(text, entry_name, where)
+        if not isinstance(old, dict):
+            return jsonc_edit.set_value(text, path, entry, where)
+        for key in sorted(TRANSPORT_KEYS & old.keys() - entry.keys()):
+            text = jsonc_edit.remove_value(text, (*path, key), where)
+        for key, value in entry.items():
+            text = jsonc_edit.set_value(text, (*path, key), value, where)
+        return text
+
+    def remove_entry(self, text: str, entry_name: str, where: str) -> str:
+        """The text without the entry; the same text where there is none."""
+        path = (self.container, entry_name)
+        if self.format == "toml":
+            return toml_edit.remove_table(text, path, where)
+        return jsonc_edit.remove_value(text, path, where)
+
+
+def get_client(name: str) -> Client:
+    """The client of that name; raises InvalidSettingError."""
+    if name not in CLIENTS:
+        raise InvalidSettingError("CLIENT", f"{name!r} is unknown", remedy=f"one of {', '.join(CLIENTS)}")
+    return CLIENTS[name]
+
+
+def _find_claude(at: Places) -> tuple[Path, ...]:
+    return (at.folder("CLAUDE_CONFIG_DIR", at.home) / ".claude.json",)
+
+
+def _find_claude_desktop(at: Places) -> tuple[Path, ...]:
+    file = "claude_desktop_config.json"
+    usual = at.application_data / "Claude" / file
+    if at.platform != "win32":
+        return (usual,)
+    local = Path(escape(str(at.folder("LOCALAPPDATA", at.home / "AppData" / "Local"))))
+    # Packaged builds see a folder of their own in place of %APPDATA%.
+    packaged = local / "Packages" / "Claude_*" / "LocalCache" / "Roaming" / "Claude" / file
+    return (local / "Claude-Data" / "[Cc]laude*" / file, packaged, usual)
+
+
+def _find_zed(at: Places) -> tuple[Path, ...]:
+    if at.platform == "win32":
+        return (at.application_data / "Zed" / "settings.json",)
+    config = at.home / ".config"
+    if at.platform != "darwin":
+        config = at.folder("XDG_CONFIG_HOME", config)
+    return (config / "zed" / "settings.json",)
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client(
+            "claude",
+            "Claude Code",
+            _find_claude,
+            "mcpServers",
+            "start claude and type: /mcp",
+            typed=True,
+            program="claude",
+        ),
+        Client(
+            "claude-desktop",
+            "Claude Desktop",
+            _find_claude_desktop,
+            "mcpServers",
+            "quit Claude Desktop and start it again; its tools stand under Settings, Developer",
+            url_key=None,
+        ),
+        Client(
+            "cursor",
+            "Cursor",
+            lambda at: (at.home / ".cursor" / "mcp.json",),
+            "mcpServers",
+            "restart Cursor; the server stands under Settings, MCP, where it is switched on",
+            program="cursor",
+        ),
+        Client(
+            "vscode",
+            "VS Code",
+            lambda at: (at.application_data / "Code" / "User" / "mcp.json",),
+            "servers",
+            "in VS Code run the command: MCP: List Servers, choose the server and start it",
+            typed=True,
+            program="code",
+        ),
+        Client(
+            "gemini",
+            "Gemini CLI",
+            lambda at: (at.folder("GEMINI_CLI_HOME", at.home) / ".gemini" / "settings.json",),
+            "mcpServers",
+            "start gemini in a folder that it trusts (else it connects to nothing) and type: /mcp",
+            url_key="httpUrl",
+            program="gemini",
+        ),
+        Client(
+            "codex",
+            "Codex",
+            lambda at: (at.folder("CODEX_HOME", at.home / ".codex") / "config.toml",),
+            "mcp_servers",
+            "start codex and type: /mcp",
+            headers_key="http_headers",
+            format="toml",
+            program="codex",
+        ),
+        Client(
+            "zed",
+            "Zed",
+            _find_zed,
+            "context_servers",
+            "open the agent panel of Zed; its settings show the server with a green dot",
+            program="zed",
+        ),
+    )
+}
+"""By the name that the command line takes."""

@@ -1,0 +1,155 @@
+"""Configuration files of other programs: read whole, changed with a backup beside, never half written.
+
+They belong to somebody else, who may write them at the same time: what was read is compared with what is
+there just before the new text takes its place, and the edit is made again when it differs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.storage.files import replace_file, storage_errors
+
+MAX_BYTES = 64 * 1024 * 1024
+PRIVATE = 0o600
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of a file; ``backup`` is where its former content lies, if anywhere."""
+
+    path: Path
+    changed: bool
+    backup: Path | None = None
+
+
+def find_file(candidates: tuple[Path, ...]) -> Path:
+    """The first candidate (``*`` matches any name) that exists, or whose folder does; else the last."""
+    for candidate in candidates[:-1]:
+        anchor = Path(candidate.anchor)
+        folders = sorted(anchor.glob(str(candidate.parent.relative_to(anchor))))
+        files = [folder / candidate.name for folder in folders]
+        if files:
+            return next((file for file in files if file.exists()), files[0])
+    return candidates[-1]
+
+
+def read_text(path: Path) -> str | None:
+    """The file's text, its byte-order mark and line ends included; None where there is no file.
+
+    Raises InvalidSettingError for what is no text, StateError for what cannot be read.
+    """
+    data = _read(path)
+    return None if data is None else _decode(data, path)
+
+
+def change_text(
+    path: Path, edit: Callable[[str | None], str | None], *, secret: bool, backup: bool = True
+) -> Changed:
+    """Give the file the text that ``edit`` makes of its text; None on either side means no file.
+
+    Symbolic links are followed, missing folders made, the file's mode is kept; with ``secret`` only its
+    owner may read it from then on. Raises StateError when the file is read-only, cannot be written, or
+    keeps changing meanwhile; whatever ``edit`` raises leaves everything as it is.
+    """
+    target = _follow(path)
+    for _ in range(_TRIES):
+        before = _read(target)
+        text = None if before is None else _decode(before, path)
+        edited = edit(text)
+        if edited == text:
+            with storage_errors(path):
+                if secret and target.stat().st_mode & 0o077:
+                    target.chmod(PRIVATE)
+            return Changed(path, changed=False)
+        data = None if edited is None else _encode(edited, path)
+        if before is not None and not os.access(target, os.W_OK):
+            raise StateError(
+                f"{path} is read-only", remedy="change it where it comes from: --print shows what"
+            )
+        with storage_errors(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            mode = None if before is None else target.stat().st_mode & 0o777
+            kept = _keep(target, before) if backup and before is not None else None
+            if _read(target) != before:
+                continue
+            if data is None:
+                target.unlink(missing_ok=True)
+            else:
+                replace_file(target, data, mode=PRIVATE if secret or mode is not None else 0o644)
+                if mode is not None and not secret:
+                    target.chmod(mode)
+        return Changed(path, changed=True, backup=kept)
+    raise StateError(f"{path} keeps changing", remedy="close the program that writes it, then try again")
+
+
+def read_backups(path: Path) -> list[str]:
+    """The texts of a file's backups, the newest first; what cannot be read is left out."""
+    found = []
+    for backup in sorted(_list_backups(_follow(path)), reverse=True):
+        try:
+            found.append(backup.read_bytes().decode())
+        except (OSError, UnicodeDecodeError):
+            continue
+    return found
+
+
+def _follow(path: Path) -> Path:
+    """The file behind a symbolic link, which need not exist."""
+    try:
+        return path.resolve()
+    except RuntimeError:
+        raise StateError(f"{path} is a link that leads to itself", remedy="remove it") from None
+
+
+def _list_backups(target: Path) -> list[Path]:
+    return [file for file in target.parent.glob("*.bak") if file.name.startswith(f"{target.name}.")]
+
+
+def _keep(target: Path, data: bytes) -> Path:
+    """A copy beside the file that only its owner reads; the one that is there when it is the same."""
+    for backup in _list_backups(target):
+        if backup.stat().st_size == len(data) and backup.read_bytes() == data:
+            return backup
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = target.with_name(f"{target.name}.{stamp}.bak")
+    replace_file(backup, data, mode=PRIVATE)
+    return backup
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InvalidSettingError(str(path), "is over 64 MiB", remedy="see whether it is the right file")
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(
+            f"cannot read {path}: {error.strerror or error}", remedy="check its owner and mode"
+        ) from error
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidSettingError(
+            str(path), f"no UTF-8 in line {line}", remedy="save it as UTF-8; nothing was changed"
+        ) from None
+
+
+def _encode(text: str, path: Path) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidSettingError(
+            str(path), "a path in the entry is no text", remedy="move Retinue to folders with names in UTF-8"
+        ) from None

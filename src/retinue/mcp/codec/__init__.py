@@ -1,0 +1,1 @@
+"""MCP messages and their values (pure)."""

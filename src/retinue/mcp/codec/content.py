@@ -1,0 +1,167 @@
+"""Pure: values and parts as MCP content blocks and back; resources and prompts as MCP lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from retinue.core.call import Part
+from retinue.core.record import Prompt, Resource, Schema
+from retinue.core.uri_template import is_template
+from retinue.mcp.codec.tools import render_output_schema, wrap_result
+
+_MEDIA = ("image", "audio")
+
+
+def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema | None) -> dict[str, Any]:
+    """A ``CallToolResult``: a text is itself (GOLDEN 4-4), other values are JSON as text and as data.
+
+    Parts stand for the value where there are some, unless an output schema was promised.
+    """
+    blocks = [render_part(part) for part in parts]
+    promised = render_output_schema(output_schema) is not None
+    result: dict[str, Any] = {"content": blocks or [render_text(value_as_text(value))]}
+    if not blocks or promised:
+        structured = wrap_result(output_schema, value)
+        if structured is not None:
+            result["structuredContent"] = structured
+    return result
+
+
+def render_error_result(message: str, data: Any = None) -> dict[str, Any]:
+    """A failed result with its error as text for the model (SEP-1303); the facts go to ``_meta``."""
+    result: dict[str, Any] = {"content": [render_text(message)], "isError": True}
+    if data is not None:
+        result["_meta"] = {"retinue/error": data}
+    return result
+
+
+def render_text(text: str) -> dict[str, Any]:
+    """One text block."""
+    return {"type": "text", "text": text}
+
+
+def value_as_text(value: Any) -> str:
+    """A value as the text of a block."""
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+def render_part(part: Part) -> dict[str, Any]:
+    """One content block; a part without a block of its own in MCP becomes text."""
+    block: dict[str, Any]
+    if part.kind in _MEDIA:
+        block = {"type": part.kind, "data": part.value, "mimeType": part.mime}
+    elif part.kind == "resource" and isinstance(part.value, Mapping):
+        block = _render_resource(part)
+    else:
+        block = render_text(value_as_text(part.value))
+    if part.annotations:
+        block["annotations"] = dict(part.annotations)
+    return block
+
+
+def parse_block(block: Mapping[str, Any]) -> Part:
+    """One content block as a part; an unknown one is kept as data."""
+    kind = block.get("type")
+    annotations = block.get("annotations") or {}
+    if kind == "text" and isinstance(block.get("text"), str):
+        return Part("text", block["text"], annotations=annotations)
+    if kind in _MEDIA and isinstance(block.get("data"), str):
+        mime = block.get("mimeType") or "application/octet-stream"
+        return Part(kind, block["data"], mime, annotations=annotations)
+    if kind == "resource" and isinstance(block.get("resource"), Mapping):
+        contents = dict(block["resource"])
+        mime = contents.pop("mimeType", None) or "text/plain"
+        return Part("resource", contents, mime, annotations=annotations)
+    if kind == "resource_link" and isinstance(block.get("uri"), str):
+        return Part(
+            "resource",
+            {"uri": block["uri"]},
+            block.get("mimeType") or "text/plain",
+            name=block.get("name"),
+            annotations=annotations,
+        )
+    return Part("data", dict(block), "application/json")
+
+
+def _render_resource(part: Part) -> dict[str, Any]:
+    """An embedded resource if the part has the content, else a link."""
+    contents = dict(part.value)
+    if "text" in contents or "blob" in contents:
+        return {"type": "resource", "resource": {**contents, "mimeType": part.mime}}
+    uri = contents.get("uri", "")
+    return {"type": "resource_link", "uri": uri, "name": part.name or uri, "mimeType": part.mime}
+
+
+MAX_COMPLETIONS = 100
+"""MCP allows no more values in one response."""
+
+
+def render_resources(resources: Iterable[Resource]) -> list[dict[str, Any]]:
+    """The entries of ``resources/list``: resources with a fixed URI."""
+    return [_render_listed(one, "uri") for one in resources if not is_template(one.uri)]
+
+
+def render_templates(resources: Iterable[Resource]) -> list[dict[str, Any]]:
+    """The entries of ``resources/templates/list``."""
+    return [_render_listed(one, "uriTemplate") for one in resources if is_template(one.uri)]
+
+
+def render_prompt(prompt: Prompt) -> dict[str, Any]:
+    """The entry of ``prompts/list``."""
+    entry: dict[str, Any] = {"name": prompt.name}
+    if prompt.title:
+        entry["title"] = prompt.title
+    if prompt.description:
+        entry["description"] = prompt.description
+    entry["arguments"] = [
+        {
+            "name": one.name,
+            **({"description": one.description} if one.description else {}),
+            "required": one.required,
+        }
+        for one in prompt.arguments
+    ]
+    return entry
+
+
+def render_contents(uri: str, parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """The contents of ``resources/read``; a part other than a resource becomes text of this URI."""
+    return [_render_content(uri, part) for part in parts]
+
+
+def render_message(role: str, part: Part) -> dict[str, Any]:
+    """One message of ``prompts/get``."""
+    return {"role": role, "content": render_part(part)}
+
+
+def render_completion(values: Iterable[str], total: int | None = None) -> dict[str, Any]:
+    """The result of ``completion/complete``; values over the cap are counted, not sent."""
+    known = list(values)
+    count = max(len(known), total or 0)
+    return {"values": known[:MAX_COMPLETIONS], "total": count, "hasMore": count > MAX_COMPLETIONS}
+
+
+def _render_listed(resource: Resource, key: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {key: resource.uri, "name": resource.name}
+    if resource.title:
+        entry["title"] = resource.title
+    if resource.description:
+        entry["description"] = resource.description
+    entry["mimeType"] = resource.mime
+    return entry
+
+
+def _render_content(uri: str, part: Part) -> dict[str, Any]:
+    if part.kind == "resource" and isinstance(part.value, Mapping):
+        content = {"uri": uri, **part.value}
+        if "text" not in content and "blob" not in content:
+            content["text"] = ""
+        return {"uri": content.pop("uri"), "mimeType": part.mime, **content}
+    if part.kind in ("image", "audio"):
+        return {"uri": uri, "mimeType": part.mime, "blob": part.value}
+    return {"uri": uri, "mimeType": part.mime, "text": value_as_text(part.value)}

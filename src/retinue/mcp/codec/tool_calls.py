@@ -1,0 +1,164 @@
+"""Pure: a tool call of 2026-07-28 as a client sends it, and its result as the value of a skill.
+
+The reverse of what `mcp.server` renders (https://modelcontextprotocol.io/specification/2026-07-28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from retinue.core.call import Answer
+from retinue.core.errors import CannotAskError, RemoteFaultError, RetinueError
+from retinue.core.record import Schema, Skill
+from retinue.mcp.codec.content import parse_block
+from retinue.mcp.codec.messages import Message, Reply
+from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
+from retinue.mcp.codec.wire import VERSION_KEY
+
+VERSION = "2026-07-28"
+WHOLE_KEY = "retinue/whole"
+"""In ``_meta`` of a call: the result goes to a program and must not be shortened."""
+
+ERROR_KEY = "retinue/error"
+
+_META = "io.modelcontextprotocol/"
+_LACKING = -32021
+"""The caller lacks a capability that the tool needs (2026-07-28)."""
+
+_LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of ``skill``; ``answers`` and ``state`` continue one that asked for input."""
+
+    skill: Skill
+    arguments: Any
+    capabilities: frozenset[str]
+    answers: Mapping[str, Any] | None = None
+    state: str | None = None
+
+    def as_message(self, client: str, client_version: str) -> Message:
+        """The request, with the client's name and version."""
+        wrapped = is_input_wrapped(self.skill.input_schema)
+        asked: dict[str, Any] = {
+            one: {} for one in ("elicitation", "sampling", "roots") if one in self.capabilities
+        }
+        meta = {**_client_meta(client, client_version, asked), WHOLE_KEY: True}
+        if "progress" in self.capabilities:
+            meta["progressToken"] = "call"
+        if "log" in self.capabilities:
+            meta[f"{_META}logLevel"] = "debug"
+        params: dict[str, Any] = {
+            "name": self.skill.id,
+            "arguments": {INPUT_FIELD: self.arguments} if wrapped else self.arguments,
+            "_meta": meta,
+        }
+        if self.answers is not None:
+            params["inputResponses"] = dict(self.answers)
+        if self.state is not None:
+            params["requestState"] = self.state
+        return _as_request("tools/call", params)
+
+
+def list_request(client: str, client_version: str) -> Message:
+    """The request for the list of tools."""
+    return _as_request("tools/list", {"_meta": _client_meta(client, client_version, {})})
+
+
+def _client_meta(client: str, client_version: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        VERSION_KEY: VERSION,
+        f"{_META}clientCapabilities": capabilities,
+        f"{_META}clientInfo": {"name": client, "version": client_version},
+    }
+
+
+def _as_request(method: str, params: dict[str, Any]) -> Message:
+    return Message("request", method, 1, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """A message of an agent while it works: progress (``fraction``, ``text``) or a log line."""
+
+    kind: str
+    text: str = ""
+    fraction: float | None = None
+    level: str = "info"
+    data: Mapping[str, Any] | None = None
+
+
+def parse_feedback(document: Mapping[str, Any]) -> Feedback | None:
+    """The progress or log line in this message; None for any other."""
+    if not isinstance(document.get("params"), dict):
+        return None
+    params = document["params"]
+    if document.get("method") == "notifications/progress":
+        total, progress, text = params.get("total"), params.get("progress"), params.get("message")
+        known = isinstance(total, int | float) and isinstance(progress, int | float) and total > 0
+        return Feedback(
+            "progress", text if isinstance(text, str) else "", progress / total if known else None
+        )
+    if document.get("method") == "notifications/message":
+        level = _LEVELS.get(params.get("level"), "error")
+        said = params.get("data")
+        if isinstance(said, dict) and isinstance(said.get("message"), str):
+            rest = {key: value for key, value in said.items() if key != "message"}
+            return Feedback("log", said["message"], level=level, data=rest)
+        return Feedback("log", said if isinstance(said, str) else orjson.dumps(said).decode(), level=level)
+    return None
+
+
+def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
+    """The value and parts of a result; raises RemoteFaultError with the error of the agent."""
+    if reply.error is not None:
+        raise _read_error(reply.error, agent, skill)
+    result = reply.result or {}
+    if reply.is_tool_error:
+        meta = result.get("_meta")
+        facts = meta.get(ERROR_KEY) if isinstance(meta, dict) else None
+        raise RemoteFaultError(agent, -32603, reply.text or "the tool failed", facts)
+    content = result.get("content")
+    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    plain = len(blocks) == 1 and blocks[0].get("type") == "text"
+    parts = () if plain else tuple(parse_block(block) for block in blocks)
+    if "structuredContent" not in result:
+        return Answer(value=reply.text if plain else None, parts=parts)
+    return Answer(value=_unwrap(result["structuredContent"], skill.output_schema), parts=parts)
+
+
+def list_questions(reply: Reply) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
+    """The questions of a result that asks for input: key, method, parameters."""
+    asked = (reply.result or {}).get("inputRequests")
+    for key, request in (asked if isinstance(asked, dict) else {}).items():
+        if isinstance(request, dict) and isinstance(request.get("method"), str):
+            params = request.get("params")
+            yield key, request["method"], params if isinstance(params, dict) else {}
+
+
+def read_state(reply: Reply) -> str | None:
+    """The state that names the suspended call, None without one."""
+    state = (reply.result or {}).get("requestState")
+    return state if isinstance(state, str) else None
+
+
+def _unwrap(structured: Any, schema: Schema | None) -> Any:
+    if is_output_wrapped(schema) and isinstance(structured, dict) and set(structured) == {RESULT_FIELD}:
+        return structured[RESULT_FIELD]
+    return structured
+
+
+def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueError:
+    code, message, data = error.get("code"), error.get("message"), error.get("data")
+    if code == -32602 and isinstance(message, str) and message.startswith("Unknown tool"):
+        # as ``/execute`` reports it, so that the card is read again
+        return RemoteFaultError(agent, -32601, f"Unknown skill: {skill.id}", {"type": "unknown_skill"})
+    if code == _LACKING and isinstance(data, dict) and isinstance(data.get("requiredCapabilities"), dict):
+        return CannotAskError(next(iter(data["requiredCapabilities"]), "capability"))
+    code = code if type(code) is int else -32603
+    return RemoteFaultError(agent, code, message if isinstance(message, str) else "no message given", data)

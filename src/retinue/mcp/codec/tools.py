@@ -1,0 +1,212 @@
+"""Pure: skills as MCP tools: their entries, arguments, results and names.
+
+``_meta`` holds what a tool entry has no field for (DESIGN 2, renderings): the id as authored, the agent, and
+which schemas were wrapped because MCP requires objects at the root.
+
+Names (SPEC 6, "Tool names"): Claude, Codex and Copilot reject a whole session for one name outside
+``^[A-Za-z0-9_-]{1,64}$``, and seed 004 writes ``fs:read_file``. Lists therefore show aliases, and a call may
+use either spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Literal
+
+from retinue.core.record import Hints, Schema, Skill
+
+SKILL_KEY = "retinue/skill"
+
+AGENT_KEY = "retinue/agent"
+
+WRAPPED_KEY = "retinue/wrapped"
+
+
+INPUT_FIELD = "input"
+
+RESULT_FIELD = "result"
+
+
+_PLAIN_TEXT: dict[str, Any] = {"type": "string"}
+
+
+def render_tool(skill: Skill, alias: str, *, agent: str | None = None) -> dict[str, Any]:
+    """The entry of ``tools/list``; always with a description, which clients require."""
+    full = skill.id if agent is None else f"{agent}: {skill.id}"
+    title = skill.title or (full if alias != skill.id else None)
+    tool: dict[str, Any] = {"name": alias}
+    if title:
+        tool["title"] = title
+    tool["description"] = skill.description or skill.title or skill.id
+    tool["inputSchema"] = render_input_schema(skill.input_schema)
+    wrapped = ["input"] if is_input_wrapped(skill.input_schema) else []
+    output_schema = render_output_schema(skill.output_schema)
+    if output_schema is not None:
+        tool["outputSchema"] = output_schema
+        if is_output_wrapped(skill.output_schema):
+            wrapped.append("result")
+    if annotations := _render_hints(skill.hints):
+        tool["annotations"] = annotations
+    meta: dict[str, Any] = {SKILL_KEY: skill.id}
+    if agent is not None:
+        meta[AGENT_KEY] = agent
+    if wrapped:
+        meta[WRAPPED_KEY] = wrapped
+    tool["_meta"] = meta
+    return tool
+
+
+def is_input_wrapped(schema: Schema | None) -> bool:
+    """Whether the arguments are wrapped in ``{"input": …}`` because the skill does not take an object."""
+    return schema is not None and not _is_object(schema) and _may_be_other(schema)
+
+
+def is_output_wrapped(schema: Schema | None) -> bool:
+    """Whether the result is wrapped in ``{"result": …}`` because the skill does not return an object."""
+    return schema is not None and not _is_object(schema)
+
+
+def render_input_schema(schema: Schema | None) -> dict[str, Any]:
+    """The schema with an object at its root."""
+    if schema is None:
+        return {"type": "object"}
+    if is_input_wrapped(schema):
+        return _wrap(schema, INPUT_FIELD)
+    return dict(schema) if schema.get("type") == "object" else {"type": "object", **_less_type(schema)}
+
+
+def render_output_schema(schema: Schema | None) -> dict[str, Any] | None:
+    """The schema with an object at its root; None where nothing is promised.
+
+    Any text whatever is no promise either: the text block is the result, and a second copy of it as
+    ``structuredContent`` would only double what a model reads.
+    """
+    if schema is None or dict(schema) == _PLAIN_TEXT or not schema:
+        return None
+    return _wrap(schema, RESULT_FIELD) if is_output_wrapped(schema) else dict(schema)
+
+
+def read_arguments(schema: Schema | None, arguments: Mapping[str, Any] | None) -> Any:
+    """The arguments of the skill, without the wrapping."""
+    given = {} if arguments is None else arguments
+    return given.get(INPUT_FIELD) if is_input_wrapped(schema) else given
+
+
+def wrap_result(schema: Schema | None, value: Any) -> Any:
+    """The value as ``structuredContent``; None where none is promised and the value is no object."""
+    if render_output_schema(schema) is None:
+        return value if isinstance(value, dict) else None
+    if is_output_wrapped(schema):
+        return {RESULT_FIELD: value}
+    return value if isinstance(value, dict) else None
+
+
+def _is_object(schema: Schema) -> bool:
+    return schema.get("type") == "object"
+
+
+def _may_be_other(schema: Schema) -> bool:
+    """Whether something other than an object fits; a schema without a type says nothing about it."""
+    kind = schema.get("type")
+    if kind is not None:
+        return "object" not in kind if isinstance(kind, list) else True
+    return bool(set(schema) & {"anyOf", "oneOf", "allOf", "enum", "const", "$ref", "items"})
+
+
+def _wrap(schema: Schema, field: str) -> dict[str, Any]:
+    """The schema inside an object; its definitions move to the root, where ``#/$defs/…`` points."""
+    inner = dict(schema)
+    wrapped: dict[str, Any] = {"type": "object", "properties": {field: inner}, "required": [field]}
+    for key in ("$defs", "definitions", "$schema"):
+        if key in inner:
+            wrapped[key] = inner.pop(key)
+    return wrapped
+
+
+def _less_type(schema: Schema) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "type"}
+
+
+def _render_hints(hints: Hints) -> dict[str, bool]:
+    """The hints that the author set: MCP defines defaults for the others."""
+    given = {
+        "readOnlyHint": hints.read_only,
+        "destructiveHint": hints.destructive,
+        "idempotentHint": hints.idempotent,
+        "openWorldHint": hints.open_world,
+    }
+    return {name: True for name, said in given.items() if said}
+
+
+MAX_LENGTH = 64
+
+AGENT_MARK = "__"
+"""Between agent and skill in the tool name of another agent's skill."""
+
+
+Names = Literal["safe", "seed"]
+"""The names in lists: aliases, or the authors' own (setting ``mcp.names``)."""
+
+
+_SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+_HASH_LENGTH = 8
+
+
+def safe_names(ids: Iterable[str]) -> dict[str, str]:
+    """An alias for each id: unique, safe, the same whatever the order of the ids.
+
+    A safe id keeps its name. Any other has its characters replaced by ``_``; where that is taken, too
+    long or empty, it is cut and ends in a hash of the id.
+    """
+    known = dict.fromkeys(ids)
+    safe = {one for one in known if is_safe(one)}
+    folded = {one: _UNSAFE.sub("_", one) for one in known if one not in safe}
+    wanted = Counter(folded.values())
+    taken = set(safe)
+    aliases: dict[str, str] = {}
+    hashed: list[str] = []
+    for one in known:
+        if one in safe:
+            aliases[one] = one
+        elif is_safe(folded[one]) and wanted[folded[one]] == 1 and folded[one] not in safe:
+            aliases[one] = folded[one]
+            taken.add(folded[one])
+        else:
+            hashed.append(one)
+    for one in sorted(hashed):
+        aliases[one] = _hashed(one, taken)
+        taken.add(aliases[one])
+    return {one: aliases[one] for one in known}
+
+
+def is_safe(name: str) -> bool:
+    """Whether every known client accepts this name."""
+    return _SAFE.fullmatch(name) is not None
+
+
+def list_spellings(agent: str | None, skill: str) -> tuple[str, ...]:
+    """The spellings of a tool besides its alias that a call may use (SPEC 6: ``helpful-agent.calculate``)."""
+    if agent is None:
+        return (skill,)
+    return (f"{agent}{AGENT_MARK}{skill}", f"{agent}.{skill}")
+
+
+def tool_id(agent: str | None, skill: str) -> str:
+    """The name from which the alias is made: ``<agent>__<skill>`` for a tool of another agent."""
+    return skill if agent is None else f"{agent}{AGENT_MARK}{skill}"
+
+
+def _hashed(one: str, taken: set[str]) -> str:
+    digest = sha256(one.encode("utf-8", "surrogatepass")).hexdigest()
+    stem = _UNSAFE.sub("_", one)[: MAX_LENGTH - 1 - _HASH_LENGTH]
+    for length in range(_HASH_LENGTH, len(digest)):
+        alias = f"{stem[: MAX_LENGTH - 1 - length]}_{digest[:length]}"
+        if alias not in taken:
+            return alias
+    return digest[:MAX_LENGTH]

@@ -1,0 +1,1 @@
+"""MCP to any agent through the hub."""

@@ -1,0 +1,1 @@
+"""An agent or the hub as an MCP server."""

@@ -1,0 +1,267 @@
+"""Notifies connected clients that a list or a resource changed, each only of what it may see.
+
+Clients with sessions get ``list_changed`` and updates over their connection, clients of 2026-07-28 over
+their ``subscriptions/listen`` streams. The SDK (2.3.0) has no public way from a request to its connection:
+the one private attribute is read in this file alone, and a test checks that it exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import anyio.lowlevel
+import orjson
+import structlog
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+
+from retinue.core.call import Principal
+from retinue.core.errors import RetinueError
+from retinue.core.record import Prompt, Resource
+from retinue.core.uri_template import is_template, parse_template
+from retinue.mcp.server.channel import Context, current_principal, is_modern, principal_of
+from retinue.mcp.server.offer import Offer
+from retinue.mesh.reading import Change
+
+SEND_TIMEOUT_S = 10.0
+"""A client that does not read a notification for this time gets no more of them."""
+
+
+DEFAULT_LEVEL = "info"
+
+
+@dataclass(slots=True)
+class Live:
+    """One connected client, and what it subscribed to."""
+
+    connection: Connection
+    principal: Principal
+    key: Hashable
+    uris: set[str] = field(default_factory=set)
+    level: str = DEFAULT_LEVEL
+
+
+class Connections:
+    """The connections of clients with sessions, each from its first message to its end.
+
+    ``visibility_key_of`` is the offer's: equal for clients that see the same.
+    """
+
+    def __init__(self, visibility_key_of: Callable[[Principal], Hashable]) -> None:
+        self._key_of = visibility_key_of
+        self._live: dict[int, Live] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def visibility_keys(self) -> dict[Hashable, Principal]:
+        """The visibility keys of the connected clients, with one principal for each."""
+        return {live.key: live.principal for live in self._live.values()}
+
+    def note(self, context: Context) -> Live | None:
+        """The connection of this message, recorded when it is new; None without a session."""
+        if is_modern(context):
+            return None
+        connection = connection_of(context)
+        live = self._live.get(id(connection))
+        if live is None:
+            principal = principal_of(context)
+            live = self._live[id(connection)] = Live(connection, principal, self._key_of(principal))
+            connection.exit_stack.callback(self._live.pop, id(connection), None)
+        return live
+
+    async def notify(
+        self, method: str, params: dict[str, Any] | None, wanted_by: Callable[[Live], bool]
+    ) -> None:
+        """Send a notification to the clients that want it; one that does not read it is dropped."""
+        chosen = [live for live in self._live.values() if wanted_by(live)]
+        await asyncio.gather(*(self._send(live, method, params) for live in chosen))
+
+    async def _send(self, live: Live, method: str, params: dict[str, Any] | None) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await live.connection.notify(method, params)
+        except TimeoutError:
+            self._live.pop(id(live.connection), None)
+
+
+def connection_of(context: Context) -> Connection:
+    """The connection that this message came over."""
+    return context.session._connection
+
+
+_log = structlog.get_logger(__name__)
+
+
+DELAY_FACTOR = 10.0
+"""Comparing the lists of all visibility keys takes at most this fraction (1/n) of the time."""
+
+
+UNDELAYED_S = 0.02
+"""Finding out is not delayed as long as it takes no longer than this."""
+
+
+Listener = Callable[[ServerEvent], None]
+
+
+_EVENTS: dict[str, ServerEvent] = {
+    "tools": ToolsListChanged(),
+    "resources": ResourcesListChanged(),
+    "prompts": PromptsListChanged(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Digests of the lists that callers with one visibility key were last shown."""
+
+    tools: bytes
+    resources: bytes
+    prompts: bytes
+
+
+class ChangeNotifier:
+    """Notifies clients of changes of an offer; also the SDK's event bus for ``subscriptions/listen``."""
+
+    def __init__(self, offer: Offer, connections: Connections) -> None:
+        self._offer = offer
+        self._connections = connections
+        self._listeners: dict[object, tuple[Listener, Principal, Hashable]] = {}
+        self._views: dict[Hashable, _View] = {}
+        self._pause_s = 0.0
+        self._pending: dict[Change, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flushing: set[asyncio.Task[None]] = set()
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def open(self) -> None:
+        """Begin to observe the offer, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._unsubscribe = self._offer.subscribe(self._changed)
+
+    def close(self) -> None:
+        self._unsubscribe()
+        for task in self._flushing:
+            task.cancel()
+
+    def attend(self, principal: Principal) -> None:
+        """Record what callers like this one see now, to detect later changes."""
+        key = self._offer.visibility_key_of(principal)
+        if key not in self._views:
+            self._find_changes(key, principal)
+
+    async def publish(self, event: ServerEvent) -> None:
+        """Deliver an event to every stream (the SDK's bus protocol)."""
+        self._deliver(event, None)
+        await anyio.lowlevel.checkpoint()
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Add one ``subscriptions/listen`` stream, with the view of the request that opened it."""
+        token, principal = object(), current_principal.get()
+        self.attend(principal)
+        self._listeners[token] = (listener, principal, self._offer.visibility_key_of(principal))
+        return lambda: self._forget(token)
+
+    def _forget(self, token: object) -> None:
+        self._listeners.pop(token, None)
+
+    def _changed(self, change: Change) -> None:
+        """Take a change, in any thread; changes of one moment are sent once."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take, change)
+
+    def _take(self, change: Change) -> None:
+        if not self._pending:
+            task = asyncio.ensure_future(self._flush())
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
+        self._pending[change] = None
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        changes, self._pending = self._pending, {}
+        needed = self._connections.visibility_keys
+        needed |= {key: principal for _, principal, key in self._listeners.values()}
+        for key in [known for known in self._views if known not in needed]:
+            del self._views[key]
+        if any(change.kind != "resource" for change in changes):
+            began = time.perf_counter()
+            changed = {key: self._find_changes(key, principal) for key, principal in needed.items()}
+            spent_s = time.perf_counter() - began
+            self._pause_s = DELAY_FACTOR * spent_s if spent_s > UNDELAYED_S else 0.0
+            for key, kinds in changed.items():
+                await self._notify_lists(key, kinds)
+        for change in changes:
+            if change.kind == "resource":
+                await self._notify_update(change.uri, needed)
+
+    def _find_changes(self, key: Hashable, principal: Principal) -> list[str]:
+        """The kinds of lists that differ now."""
+        before = self._views.get(key)
+        try:
+            now = self._views[key] = self._look(principal)
+        except RetinueError as error:
+            _log.warning("the lists of MCP clients could not be made", error=str(error))
+            return []
+        return [kind for kind in _EVENTS if before is None or getattr(before, kind) != getattr(now, kind)]
+
+    async def _notify_lists(self, key: Hashable, kinds: list[str]) -> None:
+        for kind in kinds:
+            self._deliver(_EVENTS[kind], key)
+            await self._connections.notify(
+                f"notifications/{kind}/list_changed", None, lambda live: live.key == key
+            )
+
+    async def _notify_update(self, uri: str, needed: Mapping[Hashable, Principal]) -> None:
+        seeing = {s for s, principal in needed.items() if find_resource(self._offer, uri, principal)}
+        for key in seeing:
+            self._deliver(ResourceUpdated(uri), key)
+
+        def wants(live: Live) -> bool:
+            return uri in live.uris and live.key in seeing
+
+        await self._connections.notify("notifications/resources/updated", {"uri": uri}, wants)
+
+    def _deliver(self, event: ServerEvent, key: Hashable) -> None:
+        """Send to the streams with this visibility key; None = to all."""
+        for listener, _, own in list(self._listeners.values()):
+            if key is not None and own != key:
+                continue
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001 - one stream must not silence the others
+                _log.exception("a listening stream failed")
+
+    def _look(self, principal: Principal) -> _View:
+        offer = self._offer
+        return _View(
+            sha256(offer.tools(principal).listed).digest(),
+            _digest(offer.resources(principal)),
+            _digest(offer.prompts(principal)),
+        )
+
+
+def _digest(things: Iterable[Resource | Prompt]) -> bytes:
+    return sha256(orjson.dumps(list(things))).digest()
+
+
+def find_resource(offer: Offer, uri: str, principal: Principal) -> Resource | None:
+    """The resource of this URI, or the template that matches it, if the caller may see it."""
+    seen = offer.resources(principal)
+    exact = next((one for one in seen if one.uri == uri), None)
+    if exact is not None:
+        return exact
+    templates = (one for one in seen if is_template(one.uri))
+    return next((one for one in templates if parse_template(one.uri).match(uri) is not None), None)

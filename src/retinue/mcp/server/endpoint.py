@@ -1,0 +1,235 @@
+"""One MCP server: the SDK's low-level server with our handlers, over HTTP (``/mcp``) and stdio.
+
+The SDK keeps sessions, protocol versions and framing. What a caller may see is asked of the offer at each
+request, so that one server serves every caller. A session works only for the principal that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from retinue.core.call import Principal
+from retinue.core.uri_template import is_template
+from retinue.mcp.server.change_notifier import ChangeNotifier, Connections
+from retinue.mcp.server.channel import STDIO, Context, current_principal, is_modern, principal_of, stamp
+from retinue.mcp.server.interactions import Interactions, SuspendedCall
+from retinue.mcp.server.long_results import LongResults
+from retinue.mcp.server.offer import McpOptions, Offer
+from retinue.mcp.server.resources import ReadHandlers
+from retinue.mcp.server.suspended_calls import SuspendedCalls
+from retinue.mcp.server.tools import ToolHandlers, fill_in
+from retinue.mesh.dispatch import Calls
+from retinue.mesh.permissions import as_mcp_client, principal_key
+from retinue.mesh.reading import Reader
+from retinue.web.disconnect import watch
+from retinue.web.security import identity_of
+
+UNDECLARED = {
+    "prompts/list": "prompts",
+    "prompts/get": "prompts",
+    "completion/complete": "completions",
+    "logging/setLevel": "logging",
+}
+"""Method → the capability without which it is answered like an unknown method."""
+
+
+def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
+    """The capabilities that the server declares to ``principal`` (S-04; SPEC 7, seed 004).
+
+    What the caller cannot see is not declared: a hidden prompt declares nothing.
+    """
+    resources = offer.resources(principal)
+    prompts = offer.prompts(principal)
+    declared: dict[str, Any] = {"tools": {"listChanged": True}, "resources": {"listChanged": True}}
+    if any(one.live for one in resources):
+        declared["resources"] = {"subscribe": True, "listChanged": True}
+    if prompts:
+        declared["prompts"] = {"listChanged": True}
+    if prompts or any(is_template(one.uri) for one in resources):
+        declared["completions"] = {}
+    if offer.facts.logs:
+        declared["logging"] = {}
+    return declared
+
+
+_VERSION = b"mcp-protocol-version"
+
+_SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
+
+
+class McpEndpoint:
+    """The endpoint as an ASGI app, behind a SecurityMiddleware.
+
+    ``ensure_fresh`` is awaited before each request, so that the offer is current.
+    """
+
+    def __init__(
+        self,
+        manager: StreamableHTTPSessionManager,
+        is_running: Callable[[], bool],
+        ensure_fresh: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._manager = manager
+        self._is_running = is_running
+        self._ensure_fresh = ensure_fresh
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._is_running():
+            await Response("this server is stopping", 503)(scope, receive, send)
+            return
+        if self._ensure_fresh is not None:
+            await self._ensure_fresh()
+        visitor = identity_of(scope)
+        principal = as_mcp_client(visitor.principal)
+        scope["headers"] = [_trimmed(name, value) for name, value in scope["headers"]]
+        # the SDK compares this with the opener of the session, and answers another caller with 404
+        scope["user"] = AuthenticatedUser(
+            AccessToken(token="", client_id=principal_key(principal), scopes=sorted(principal.scopes))
+        )
+        if visitor.headers.get(_VERSION) not in _SESSIONLESS:
+            receive = watch(scope, receive)
+        marked = current_principal.set(principal)
+        try:
+            await self._manager.handle_request(scope, receive, fill_in(scope, send))
+        finally:
+            current_principal.reset(marked)
+
+
+def _trimmed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Without white space around the value (RFC 9110, 5.5); uvicorn leaves what trails it."""
+    return (name, value.strip(b" \t")) if name.startswith(b"mcp-") else (name, value)
+
+
+Handler = Callable[[Context, Any], Awaitable[dict[str, Any]]]
+
+
+class McpServer:
+    """The MCP server of one offer. Enter ``running()`` once to serve."""
+
+    def __init__(self, offer: Offer, calls: Calls, reads: Reader, options: McpOptions | None = None) -> None:
+        options = options or McpOptions()
+        self._offer = offer
+        self._connections = Connections(offer.visibility_key_of)
+        self._notifier = ChangeNotifier(offer, self._connections)
+        self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
+        self._listening = ListenHandler(self._notifier)
+        interactions = Interactions(self._connections, self._suspended)
+        long_results = LongResults(options.result_chars)
+        self._tools = ToolHandlers(offer, calls, interactions, long_results, options.guard_as_tool_error)
+        self._reading = ReadHandlers(offer, reads, self._connections, interactions, long_results)
+        facts = offer.facts
+        self._server: Server[Any] = Server(
+            facts.name,
+            version=facts.version,
+            title=facts.title,
+            instructions=facts.instructions,
+            get_tool_input_schema=self._tools.find_input_schema,
+        )
+        self._register()
+        # the two most frequent requests: their results are well-formed, and the SDK would validate and
+        # copy each of them again (50 ms for a thousand tools)
+        self._direct: dict[str, tuple[type[BaseModel], Handler]] = {
+            "tools/list": (types.PaginatedRequestParams, self._tools.list_tools),
+            "tools/call": (types.CallToolRequestParams, self._tools.call_tool),
+        }
+        # the SDK's own tracing costs a sixth of a call; ours observes the event bus (DESIGN 2)
+        self._server.middleware[:] = [self._answer]
+        self._running = False
+        self._ended = asyncio.Event()
+        self._manager = StreamableHTTPSessionManager(
+            self._server,
+            max_sessions=options.max_sessions,
+            session_idle_timeout=options.session_idle_s,
+            max_request_body_size=options.max_body_bytes,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while inside; leaving ends every session."""
+        ready = asyncio.Event()
+        # in a task of its own: the SDK's task group must be left by the task that entered it
+        holder = asyncio.create_task(self._hold(ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({holder, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        self._notifier.open()
+        try:
+            yield
+        finally:
+            self.end()
+            await holder
+
+    def end(self) -> None:
+        """End every session and stream now, so that a server that waits for them can stop."""
+        self._notifier.close()
+        self._listening.close()
+        self._suspended.end()
+        self._ended.set()
+
+    def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
+        """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
+        return McpEndpoint(self._manager, self._is_running, ensure_fresh)
+
+    async def serve_streams(self, reading: Any, writing: Any) -> None:
+        """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""
+        changes = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
+        current_principal.set(STDIO)
+        await self._server.run(reading, writing, self._server.create_initialization_options(changes))
+
+    def _is_running(self) -> bool:
+        return self._running and not self._ended.is_set()
+
+    async def _hold(self, ready: asyncio.Event) -> None:
+        async with self._manager.run():
+            self._running = True
+            ready.set()
+            await self._ended.wait()
+
+    def _register(self) -> None:
+        add = self._server.add_request_handler
+        tools, reading = self._tools, self._reading
+        add("tools/list", types.PaginatedRequestParams, tools.list_tools)
+        add("tools/call", types.CallToolRequestParams, tools.call_tool)
+        add("resources/list", types.PaginatedRequestParams, reading.list_resources)
+        add("resources/templates/list", types.PaginatedRequestParams, reading.list_templates)
+        add("resources/read", types.ReadResourceRequestParams, reading.read_resource)
+        add("resources/subscribe", types.SubscribeRequestParams, reading.subscribe)
+        add("resources/unsubscribe", types.UnsubscribeRequestParams, reading.unsubscribe)
+        add("prompts/list", types.PaginatedRequestParams, reading.list_prompts)
+        add("prompts/get", types.GetPromptRequestParams, reading.get_prompt)
+        add("completion/complete", types.CompleteRequestParams, reading.complete_argument)
+        add("logging/setLevel", types.SetLevelRequestParams, reading.set_level)
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listening)
+
+    async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware around every message: declares, and answers, only what the caller may see."""
+        principal = principal_of(ctx)
+        if not is_modern(ctx) and self._connections.note(ctx) is not None:
+            self._notifier.attend(principal)
+        required = UNDECLARED.get(ctx.method)
+        if required is not None and required not in capabilities_of(self._offer, principal):
+            raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
+        direct = self._direct.get(ctx.method)
+        if direct is not None and ctx.session.client_capabilities is not None:
+            kind, handler = direct
+            return stamp(ctx, await handler(ctx, kind.model_validate(ctx.params or {})), self._server)
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            result["capabilities"] = capabilities_of(self._offer, principal)
+        return result

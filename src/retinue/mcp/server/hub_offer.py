@@ -1,0 +1,206 @@
+"""The offer of a hub: its own skills under their own names, every agent's as ``<agent>__<skill>``.
+
+With more than `MANY` skills of agents, only the hub's own tools are listed (setting ``hub.listing``),
+because every listed tool takes room in the model's context; the others stay callable. A session keeps the
+form of its list while agents join. Only the cards of listed agents are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cachetools import LRUCache
+
+from retinue.core.call import Principal
+from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility, is_visible
+from retinue.mcp.codec.tools import Names
+from retinue.mcp.server.offer import ServerFacts, ToolCatalog
+from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, VisibilityKey
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.reading import Change, ChangeObserver, Changes
+
+ListingMode = Literal["all", "search", "auto"]
+
+MANY = 40
+"""With more skills of agents than this, ``auto`` lists only the hub's own tools."""
+
+TOO_MANY = 1_000
+"""With more than this, it does so even in a session that began with the long list."""
+
+AGENT_URI = "agent:"
+
+_MAX_SESSIONS = 10_000
+_MAX_KEYS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """The number of visible tools and agents, and the agents that may be listed."""
+
+    tools: int
+    agents: int
+    entries: list[Entry]
+
+
+@dataclass(slots=True)
+class _View:
+    """What callers with one visibility key see; each part is made on demand."""
+
+    is_many: bool | None = None
+    survey: _Survey | None = None
+    catalogs: dict[bool, ToolCatalog] = field(default_factory=dict)
+
+
+class HubOffer:
+    """The offer of a hub: ``read_record`` returns its own record, ``directory`` holds all other agents.
+
+    ``access`` says which agents a caller sees.
+    """
+
+    def __init__(
+        self,
+        read_record: Callable[[], AgentRecord],
+        subscribe: Callable[[ChangeObserver], Callable[[], None]],
+        directory: Directory,
+        access: Access,
+        *,
+        listing: ListingMode = "auto",
+        names: Names = "safe",
+        instructions: str | None = None,
+    ) -> None:
+        self._read_record = read_record
+        self._directory = directory
+        self._access = access
+        self._listing = listing
+        self._names = names
+        self._instructions = instructions
+        self._changes = Changes()
+        self._record = read_record()
+        self._views: LRUCache[VisibilityKey, _View] = LRUCache(_MAX_KEYS)
+        self._short: LRUCache[str, bool] = LRUCache(_MAX_SESSIONS)
+        subscribe(self._own_changed)
+        directory.subscribe(self._agent_changed)
+
+    @property
+    def facts(self) -> ServerFacts:
+        record = self._record
+        return ServerFacts(record.name, record.version or "", record.title, self._instructions, logs=True)
+
+    @property
+    def agent(self) -> str:
+        return self._record.name
+
+    def visibility_key_of(self, principal: Principal) -> VisibilityKey:
+        return VisibilityKey(principal.scopes, self._access.view_of(principal))
+
+    def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
+        key = self.visibility_key_of(principal)
+        view = self._view(key)
+        short = self._is_short(key, view, session)
+        found = view.catalogs.get(short)
+        if found is None:
+            found = view.catalogs[short] = self._make(key, short)
+        return found
+
+    def resources(self, principal: Principal) -> Sequence[Resource]:
+        key = self.visibility_key_of(principal)
+        if not is_seen(key.view, self.agent):
+            return ()
+        own = [one for one in self._record.resources if is_visible(one.visibility, key.scopes)]
+        agents = self._survey(key).entries[:MANY]
+        return (*own, *(_resource_of(self._directory.name_of(one)) for one in agents))
+
+    def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        key = self.visibility_key_of(principal)
+        return tuple(one for one in self._record.prompts if self._is_own_seen(one.visibility, key))
+
+    def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
+        return self._changes.subscribe(observer)
+
+    def _is_own_seen(self, visibility: Visibility, key: VisibilityKey) -> bool:
+        return is_visible(visibility, key.scopes) and is_seen(key.view, self.agent)
+
+    def _view(self, key: VisibilityKey) -> _View:
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = _View()
+        return found
+
+    def _survey(self, key: VisibilityKey) -> _Survey:
+        view = self._view(key)
+        if view.survey is None:
+            tools, agents, entries = 0, 0, list[Entry]()
+            for entry in self._directory.list_entries():
+                if seen := key.count_skills(entry):
+                    tools, agents = tools + seen, agents + 1
+                    if agents <= TOO_MANY or self._listing == "all":
+                        entries.append(entry)
+            view.survey = _Survey(tools, agents, entries)
+        return view.survey
+
+    def _count(self, key: VisibilityKey) -> tuple[int, int]:
+        survey = self._survey(key)
+        return survey.tools, survey.agents
+
+    def _has_over(self, limit: int, key: VisibilityKey) -> bool:
+        """Whether more tools than this are visible; stops counting as soon as it knows."""
+        tools = 0
+        for entry in self._directory.list_held():
+            seen = key.count_skills(entry)
+            if seen and self._directory.represents_agent(entry):
+                tools += seen
+                if tools > limit:
+                    return True
+        return False
+
+    def _is_short(self, key: VisibilityKey, view: _View, session: str | None) -> bool:
+        if self._listing != "auto":
+            return self._listing == "search"
+        if view.is_many is None:
+            view.is_many = self._has_over(MANY, key)
+        if session is None:
+            return view.is_many
+        fixed = self._short.setdefault(session, view.is_many)
+        return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
+
+    def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
+        own = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        if short:
+            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
+        entries = self._survey(key).entries
+        names = {one.id: self._directory.name_of(one) for one in entries}
+        others: list[tuple[str | None, Skill]] = [
+            (names[listing.id], skill)
+            for listing in self._directory.open_all(entries)
+            for skill in listing.record.skills
+            if is_visible(skill.visibility, key.scopes)
+        ]
+        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
+
+    def _own_changed(self, change: Change) -> None:
+        self._record = self._read_record()
+        self._views.clear()
+        self._changes.notify(change)
+
+    def _agent_changed(self, change: ListingChange) -> None:
+        """Drop the views; without views, clients have been notified already. Measurements change no list."""
+        if change.measured or not self._views:
+            return
+        self._views.clear()
+        self._changes.notify(Change("tools"))
+        self._changes.notify(Change("resources"))
+
+
+def _resource_of(name: str) -> Resource:
+    return Resource(
+        uri=AGENT_URI + name,
+        name=name,
+        mime="application/json",
+        visibility="exposed",
+        description=f"The agent {name}: its card, and what is known of it here.",
+    )

@@ -1,0 +1,175 @@
+"""What an MCP server offers: the port for agents and hubs, the catalog of tools, the offer of one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import orjson
+
+from retinue.core.call import Principal
+from retinue.core.record import AgentRecord, Prompt, Resource, Skill, is_visible
+from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
+from retinue.mesh.reading import ChangeObserver
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The server as ``initialize`` describes it. ``logs``: its skills send log lines to clients."""
+
+    name: str
+    version: str = ""
+    title: str | None = None
+    instructions: str | None = None
+    logs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEntry:
+    """One tool: a skill under the name that clients see; of another agent if ``agent`` is set."""
+
+    alias: str
+    skill: Skill
+    agent: str | None = None
+
+
+class ToolCatalog:
+    """The tools that callers with one visibility key see; rendered once, found by every spelling.
+
+    ``offered`` are (agent or None, skill) in their order.
+    """
+
+    def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
+        listed = list(offered)
+        ids = [tool_id(agent, skill.id) for agent, skill in listed]
+        aliases = safe_names(ids) if names == "safe" else {one: one for one in ids}
+        entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
+        self._rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
+        self._found: dict[str, ToolEntry] = {}
+        for entry in entries:
+            for spelling in list_spellings(entry.agent, entry.skill.id):
+                self._found.setdefault(spelling, entry)
+        # an alias is what the list shows: it wins over other spellings
+        self._found.update((entry.alias, entry) for entry in entries)
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._rendered}
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The entries of ``tools/list``."""
+        return self._rendered
+
+    @cached_property
+    def listed(self) -> bytes:
+        """``tools`` as JSON."""
+        return orjson.dumps(self.tools)
+
+    def find(self, name: str) -> ToolEntry | None:
+        """The tool of this alias or original name."""
+        return self._found.get(name)
+
+    def find_input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The input schema as listed, by alias or original name."""
+        entry = self._found.get(name)
+        return None if entry is None else self._schemas.get(entry.alias)
+
+
+class Offer(Protocol):
+    """What a server shows to each caller; asked at each request, so implementations cache."""
+
+    @property
+    def facts(self) -> ServerFacts: ...
+
+    @property
+    def agent(self) -> str:
+        """The agent of a tool name without an agent."""
+
+    def visibility_key_of(self, principal: Principal) -> Hashable:
+        """Equal for callers that see the same, now and after every change."""
+
+    def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
+        """The tools that ``principal`` sees; within a session the list keeps its form."""
+
+    def resources(self, principal: Principal) -> Sequence[Resource]: ...
+
+    def prompts(self, principal: Principal) -> Sequence[Prompt]: ...
+
+    def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
+        """Call ``observer`` after each change, in any thread; returns the function that ends it."""
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class RecordOffer:
+    """The offer of one agent. ``read_record`` returns its current record, ``subscribe`` reports changes.
+
+    ``sees`` tells whether a caller sees the agent at all; to another it shows nothing.
+    """
+
+    def __init__(
+        self,
+        read_record: Callable[[], AgentRecord],
+        subscribe: Callable[[ChangeObserver], Callable[[], None]],
+        *,
+        names: Names = "safe",
+        logs: bool = False,
+        sees: Callable[[Principal], bool] = lambda _: True,
+    ) -> None:
+        self._read_record = read_record
+        self._subscribe = subscribe
+        self._names = names
+        self._logs = logs
+        self._sees = sees
+        self._record = read_record()
+        self._catalogs: dict[frozenset[str], ToolCatalog] = {}
+        subscribe(lambda _: self._forget())
+
+    @property
+    def facts(self) -> ServerFacts:
+        record = self._record
+        return ServerFacts(
+            record.name, record.version or "", record.title, record.description or None, self._logs
+        )
+
+    @property
+    def agent(self) -> str:
+        return self._record.name
+
+    def visibility_key_of(self, principal: Principal) -> frozenset[str]:
+        return principal.scopes if self._sees(principal) else _NOTHING
+
+    def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
+        scopes = self.visibility_key_of(principal)
+        found = self._catalogs.get(scopes)
+        if found is None:
+            seen = [(None, skill) for skill in self._record.skills if is_visible(skill.visibility, scopes)]
+            found = self._catalogs[scopes] = ToolCatalog(seen, names=self._names)
+        return found
+
+    def resources(self, principal: Principal) -> Sequence[Resource]:
+        scopes = self.visibility_key_of(principal)
+        return tuple(one for one in self._record.resources if is_visible(one.visibility, scopes))
+
+    def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        scopes = self.visibility_key_of(principal)
+        return tuple(one for one in self._record.prompts if is_visible(one.visibility, scopes))
+
+    def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
+        return self._subscribe(observer)
+
+    def _forget(self) -> None:
+        self._record = self._read_record()
+        self._catalogs = {}
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions:
+    """Options of a server; see ``[mcp]`` in the settings."""
+
+    guard_as_tool_error: bool = False
+    result_chars: int = 100_000
+    max_sessions: int = 10_000
+    session_idle_s: float = 1800.0
+    max_body_bytes: int = 4 * 1024 * 1024

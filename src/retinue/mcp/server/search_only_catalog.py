@@ -1,0 +1,121 @@
+"""The catalog of a hub with very many tools: lists only the hub's own, finds every other by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from retinue.core.record import ListingKey, Skill
+from retinue.mcp.codec.tools import AGENT_MARK, Names, safe_names, tool_id
+from retinue.mcp.server.offer import ToolCatalog, ToolEntry
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import AgentView, is_seen
+
+MAX_KNOWN = 5_000
+"""Up to this number, unlisted tools are found by any alias; beyond, by aliases with the agent's name."""
+
+FINDER = "find_skills"
+CALLER = "call_skill"
+
+_MARKS = (AGENT_MARK, ".")
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityKey:
+    """What a caller may see: skills of these scopes, of agents within the view. Equal for callers alike."""
+
+    scopes: frozenset[str]
+    view: AgentView | None
+
+    def count_skills(self, entry: Entry) -> int:
+        """The number of skills of an agent that may be called; 0 for a hidden or disabled agent."""
+        is_there = entry.enabled and is_seen(self.view, entry.name)
+        return entry.count_skills(self.scopes) if is_there else 0
+
+    def list_skills(self, entry: Entry) -> list[str]:
+        """The ids of these skills."""
+        return entry.list_skills(self.scopes) if self.count_skills(entry) else []
+
+
+class SearchOnlyCatalog(ToolCatalog):
+    """Lists ``own``; every other tool is looked up when it is called.
+
+    ``count`` gives the number of tools that are not listed, and of their agents.
+    """
+
+    def __init__(
+        self,
+        own: Iterable[Skill],
+        directory: Directory,
+        key: VisibilityKey,
+        names: Names,
+        count: Callable[[], tuple[int, int]],
+    ) -> None:
+        super().__init__(((None, skill) for skill in own), names=names)
+        self._directory = directory
+        self._key = key
+        self._count = count
+
+    @cached_property
+    def tools(self) -> list[dict[str, Any]]:
+        """The hub's own tools; the description of the finder says how many more there are."""
+        tools, agents = self._count()
+        more = (
+            f" {tools} more tools of {agents} agent{'s' * (agents != 1)} are not in this list: "
+            f"find them here, call them with {CALLER}."
+        )
+        return [
+            {**tool, "description": tool["description"] + more} if tool["name"] == FINDER else tool
+            for tool in super().tools
+        ]
+
+    def find(self, name: str) -> ToolEntry | None:
+        return super().find(name) or self._find_spelt(name) or self._find_alias(name)
+
+    def _find_spelt(self, name: str) -> ToolEntry | None:
+        """The tool of ``<agent>__<skill>`` or ``<agent>.<skill>``, the skill as authored or safe."""
+        for mark in _MARKS:
+            at = name.find(mark)
+            while at > 0:
+                entry = self._directory.find_named(name[:at], view=self._key.view)
+                found = None if entry is None else self._find_of(entry, name, name[at + len(mark) :])
+                if found is not None:
+                    return found
+                at = name.find(mark, at + 1)
+        return None
+
+    def _find_of(self, entry: Entry, name: str, rest: str) -> ToolEntry | None:
+        skills = self._key.list_skills(entry)
+        if rest in skills:
+            return self._open(entry, rest)
+        agent = self._directory.name_of(entry)
+        ids = {tool_id(agent, skill): skill for skill in skills}
+        skill = next((ids[one] for one, alias in safe_names(ids).items() if alias == name), None)
+        return None if skill is None else self._open(entry, skill)
+
+    def _find_alias(self, name: str) -> ToolEntry | None:
+        listing_id, skill = self._aliases.get(name, (None, ""))
+        entry = None if listing_id is None else self._directory.find_entry(listing_id)
+        return None if entry is None else self._open(entry, skill)
+
+    @cached_property
+    def _aliases(self) -> dict[str, tuple[ListingKey, str]]:
+        known: dict[str, tuple[ListingKey, str]] = {}
+        for entry in self._directory.list_held():
+            if not self._directory.represents_agent(entry):
+                continue
+            agent = self._directory.name_of(entry)
+            known.update((tool_id(agent, s), (entry.id, s)) for s in self._key.list_skills(entry))
+            if len(known) > MAX_KNOWN:
+                return {}
+        return {alias: known[one] for one, alias in safe_names(known).items()}
+
+    def _open(self, entry: Entry, skill_id: str) -> ToolEntry | None:
+        skill = self._directory.find_skill(entry, skill_id)
+        if skill is None:
+            return None
+        agent = self._directory.name_of(entry)
+        return ToolEntry(tool_id(agent, skill.id), skill, agent)

@@ -1,0 +1,158 @@
+"""Admission: rate limits, a cap on calls in flight and the trace guard, for calls and for other messages.
+
+The rate-limit libraries we evaluated block instead of rejecting; an endpoint must reject with a retry-after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from cachetools import LRUCache
+
+from retinue.core.call import Call, Outcome
+from retinue.core.errors import BusyError, CallCancelledError, RetinueError
+from retinue.mesh.events import CallEndedEvent, EventBus, now
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
+from retinue.mesh.health.failure_policy import status_of
+
+Clock = Callable[[], float]
+
+
+class TokenBucket:
+    """Allows ``rate_per_s`` calls on average and bursts of ``burst``."""
+
+    __slots__ = ("_burst", "_clock", "_rate_per_s", "_seen_at", "_tokens")
+
+    def __init__(self, rate_per_s: float, burst: int, clock: Clock = time.monotonic) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = float(burst)
+        self._clock = clock
+        self._tokens = float(burst)
+        self._seen_at = clock()
+
+    def take(self) -> float:
+        """Take one token; returns 0, or the seconds until one is available."""
+        at = self._clock()
+        self._tokens = min(self._burst, self._tokens + (at - self._seen_at) * self._rate_per_s)
+        self._seen_at = at
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / self._rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Limits of one process. ``rate_per_s`` is per caller; None = no rate limit (the default on loopback)."""
+
+    max_in_flight: int = 1000
+    rate_per_s: float | None = None
+    burst: int = 100
+    max_callers: int = 10_000
+
+
+class Limits:
+    """The limits of one process; each `admit` that succeeds is followed by one `release`."""
+
+    def __init__(self, settings: LimitSettings | None = None, clock: Clock = time.monotonic) -> None:
+        self._settings = settings or LimitSettings()
+        self._clock = clock
+        self._in_flight = 0
+        self._buckets: LRUCache[str, TokenBucket] = LRUCache(self._settings.max_callers)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def admit(self, caller: str) -> None:
+        """Admit one call; raises BusyError with the time to retry."""
+        settings = self._settings
+        if self._in_flight >= settings.max_in_flight:
+            raise BusyError(f"{settings.max_in_flight} calls in flight", 1.0)
+        if settings.rate_per_s is not None:
+            wait_s = self._bucket(caller, settings.rate_per_s).take()
+            if wait_s:
+                raise BusyError(f"{caller} passed {settings.rate_per_s:g} calls per second", wait_s)
+        self._in_flight += 1
+
+    def release(self) -> None:
+        """End an admitted call."""
+        self._in_flight -= 1
+
+    def _bucket(self, caller: str, rate_per_s: float) -> TokenBucket:
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            bucket = self._buckets[caller] = TokenBucket(rate_per_s, self._settings.burst, self._clock)
+        return bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What every call and message of a process passes first: its limits, then its trace guard.
+
+    Messages that run no skill are reads (`mesh.reading`) and what a hub forwards of MCP: lists,
+    subscriptions and notifications (DESIGN 2, the second thin path). ``events`` receives the outcome of
+    each.
+    """
+
+    guard: TraceGuard = field(default_factory=TraceGuard)
+    limits: Limits = field(default_factory=Limits)
+    events: EventBus = field(default_factory=EventBus)
+
+    def enter(self, call: Call, agent: str) -> AdmittedCall:
+        """Admit one call to ``agent``; end it with `leave`.
+
+        Raises BusyError and the errors of `TraceGuard.enter`.
+        """
+        self.limits.admit(call.principal.id)
+        try:
+            return self.guard.enter(call, agent)
+        except BaseException:
+            self.limits.release()
+            raise
+
+    def leave(self, admitted: AdmittedCall) -> None:
+        """End an admitted call."""
+        self.limits.release()
+        self.guard.leave(admitted)
+
+    @contextmanager
+    def message(self, call: Call, agent: str) -> Iterator[AdmittedCall]:
+        """Admit a message that runs no skill, and record it when the block ends.
+
+        ``call.skill`` is its method. Raises what `enter` raises. An error that the block raises is recorded
+        as the message's.
+        """
+        started = time.perf_counter()
+        error: RetinueError | None = None
+        try:
+            admitted = self.enter(call, agent)
+            call = replace(call, trace=admitted.trace)
+            try:
+                yield admitted
+            finally:
+                self.leave(admitted)
+        except RetinueError as caught:
+            error = caught
+            raise
+        except asyncio.CancelledError:
+            error = CallCancelledError(call.skill)
+            raise
+        finally:
+            if self.events.observed:
+                self.events.emit(CallEndedEvent(call, _outcome(call, agent, started, error), now()))
+
+
+def _outcome(call: Call, agent: str, started: float, error: RetinueError | None) -> Outcome:
+    return Outcome(
+        call_id=call.id,
+        skill=call.skill,
+        status=status_of(error),
+        agent=agent,
+        duration_ms=(time.perf_counter() - started) * 1000,
+        error=error,
+    )

@@ -1,0 +1,1 @@
+"""The agent directory: which agents exist and which of them may take a call."""

@@ -1,0 +1,390 @@
+"""The directory of agents: read from sources, kept in a store, searched by skill and by name.
+
+In memory an agent is an `Entry`, which is enough to find it; `Directory.open` gives the whole listing.
+
+A look-up within the time to live reads no source. A look-up that finds nothing reads the sources again
+before it fails, once for all look-ups that fail at that moment. The agents of a source that cannot be read
+stay listed, and `Directory.problems` reports the source, so that one dead registry never empties the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
+from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
+from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
+from retinue.mesh.directory.listings import Listings
+from retinue.mesh.directory.routing import not_found_error, select_candidates, visible_candidates
+from retinue.mesh.directory.source_refresh import YIELD_EVERY, SourceRefresher, SourceSync
+from retinue.mesh.directory.sources import Source, SourceProblem
+from retinue.mesh.entry import Entry, Scopes
+from retinue.mesh.permissions import AgentView, is_seen
+
+TTL_S = 300.0
+"""How long a look-up trusts the last reading of a source (P-30)."""
+
+GRACE_S = 1.0
+"""How long a look-up waits for sources whose time to live is over before it uses what is listed."""
+
+STORE = "store"
+"""The source that `Directory.problems` names for a store that cannot be written."""
+
+_RANK_OF_GIVEN = -1
+"""Listings that `Directory.upsert` added under the name of no source rank before all sources."""
+
+MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
+"""The scopes of agents of the mesh and of programs on the same machine."""
+
+
+class Directory:
+    """The agents of ``sources``, in their order, and those added by `upsert`.
+
+    ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
+    foreign agents. Call `aclose` at the end.
+    """
+
+    def __init__(
+        self,
+        listings: Listings,
+        sources: Sequence[Source] = (),
+        *,
+        ttl_s: float = TTL_S,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        expose_override: ExposeOverride | None = None,
+    ) -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._now = now
+        self._refreshers: dict[str, SourceRefresher] = {}
+        self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
+        self._watchers: list[Callable[[ListingChange], None]] = []
+        ranks = {source.name: rank for rank, source in enumerate(sources)}
+        self._cache = ListingCache(
+            listings,
+            lambda name: ranks.get(name, _RANK_OF_GIVEN),
+            ranks.__contains__,
+            self._notify,
+            expose_override,
+        )
+        self._index = self._cache.index
+        for source in sources:
+            self._follow(source)
+
+    def list_entries(self) -> list[Entry]:
+        """Every agent once, by source order and key; enabled or not, reachable or not."""
+        return self._index.list_agents()
+
+    async def iterate_pages(self, after: ListingKey | None = None) -> AsyncIterator[list[Entry]]:
+        """As `list_entries` in pages, from the one behind ``after`` on; other tasks run between pages.
+
+        Agents that are removed meanwhile are left out, and agents that are added may be.
+        """
+        ids = self._index.list_ids(after)
+        for start in range(0, len(ids), YIELD_EVERY):
+            held = map(self._index.find, ids[start : start + YIELD_EVERY])
+            yield [entry for entry in held if entry is not None and self._index.represents_agent(entry)]
+            await asyncio.sleep(0)
+
+    def list_held(self) -> Iterator[Entry]:
+        """Every entry, including several of one agent; do not change the directory while iterating."""
+        return iter(self._index)
+
+    def list_all(self) -> tuple[Listing, ...]:
+        """As `list_entries`, as whole listings; meant for the few agents of a test or a command."""
+        return tuple(self.open_all(self.list_entries()))
+
+    def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
+        """Enabled agents that offer the skill to these scopes: health ▸ source order ▸ key ▸ version.
+
+        Reads no source. The first one is the seed's "first in catalog order" among live agents.
+        """
+        return self._index.list_offering(skill_id, scopes)
+
+    def list_with_role(self, role: str, scopes: Scopes) -> list[Entry]:
+        """The entries of `list_entries` with a skill of this role that is visible to these scopes."""
+        return self._index.list_with_role(role, scopes)
+
+    def find_named(self, name: str, *, view: AgentView | None = None) -> Entry | None:
+        """The agent of a bare name or ``name@source``, within the view of the caller.
+
+        Among agents of one bare name, the order is enabled ▸ health ▸ source order ▸ version.
+        """
+        found = self._index.find_named(name)
+        return found if found is not None and is_seen(view, found.name) else None
+
+    def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
+        """As `find_named`, as a whole listing; raises StateError where the store cannot be read."""
+        entry = self.find_named(name, view=view)
+        return self._cache.open(entry.id) if entry is not None else None
+
+    def get(self, name: str, *, view: AgentView | None = None) -> Listing:
+        """As `find`; raises UnknownAgentError with similar names."""
+        found = self.find(name, view=view)
+        if found is None:
+            raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
+        return found
+
+    async def open_named(self, name: str, *, view: AgentView | None = None) -> Listing:
+        """As `get`, but reads a listing that the store has lost from its source, as `open` does."""
+        entry = self.find_named(name, view=view)
+        listing = await self.open(entry) if entry is not None else None
+        # Read again, it may have another name than the one that was looked up.
+        if listing is None or not is_seen(view, listing.name):
+            raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
+        return listing
+
+    def find_entry(self, listing_id: ListingKey) -> Entry | None:
+        """The entry with this id, even where another listing represents the same agent."""
+        return self._index.find(listing_id)
+
+    def find_listing(self, listing_id: ListingKey) -> Listing | None:
+        """As `find_entry`, as a whole listing; raises StateError where the store cannot be read."""
+        return self._cache.open(listing_id)
+
+    def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        """One skill of a listing, or None; cheaper than opening the listing. Raises StateError."""
+        return self._cache.find_skill(entry, skill_id)
+
+    def open_all(self, entries: Sequence[Entry]) -> list[Listing]:
+        """The whole listings, without those that are gone; about 100 µs each. Raises StateError."""
+        return self._cache.open_all(entries)
+
+    async def open(self, candidate: Candidate) -> Listing | None:
+        """The whole listing, from its source where the store has lost it; None when it is gone.
+
+        Raises StateError where neither has it.
+        """
+        if self._index.find(candidate.id) is None:
+            return None
+        try:
+            listing = self._cache.open(candidate.id)
+        except StateError:
+            if candidate.source not in self._refreshers:
+                raise
+            listing = None
+        if listing is None and (refresher := self._refreshers.get(candidate.source)) is not None:
+            task = self._rereads.get(candidate.id)
+            await asyncio.shield(task or self._start_reread(refresher, candidate.id))
+            listing = self._cache.open(candidate.id)
+        return listing
+
+    def name_of(self, entry: Candidate) -> str:
+        """The name that identifies this agent: ``name@source`` where another agent has the same name."""
+        return self._index.name_of(entry)
+
+    def represents_agent(self, entry: Candidate) -> bool:
+        """Whether `list_entries` has this listing for its agent, rather than another one of the agent."""
+        return self._index.represents_agent(entry)
+
+    def skill_ids(self, scopes: Scopes) -> tuple[str, ...]:
+        """The ids of all skills that are visible to these scopes, sorted."""
+        return tuple(sorted(i for i in self._index.skill_ids() if self._index.is_offered(i, scopes)))
+
+    def suggest_skills(self, skill_id: str, scopes: Scopes) -> tuple[str, ...]:
+        """At most three visible skill ids similar to ``skill_id``, most similar first."""
+        return self._index.suggest_skills(skill_id, scopes)
+
+    async def resolve_skill(
+        self,
+        skill_id: str,
+        scopes: Scopes,
+        *,
+        version_range: str | None = None,
+        agent: str | None = None,
+        view: AgentView | None = None,
+    ) -> tuple[Entry, ...]:
+        """The agents that can take a call of this skill, best first; at least one, all within ``view``.
+
+        Reads the sources again before it fails. Raises SkillNotOfferedError, UnknownSkillError (``agent``
+        does not have the skill), UnknownAgentError or VersionConflictError.
+        """
+        asked_at = self._clock()
+        reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
+        narrow: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = tuple
+        if agent is not None or version_range is not None:
+            narrow = partial(select_candidates, agent=agent, version_range=version_range)
+        await self.ensure_fresh()
+        found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+        if not found and self._refreshers:
+            await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
+            found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+        if not found:
+            unasked = [name for name, refresher in self._refreshers.items() if refresher.failure is not None]
+            raise not_found_error(
+                self._index,
+                skill_id,
+                scopes,
+                version_range=version_range,
+                agent=agent,
+                view=view,
+                unasked=unasked,
+            )
+        return found
+
+    async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
+        """The url of the best agent that offers the skill, exactly as in its card.
+
+        Raises what `resolve_skill` raises, and SkillNotOfferedError when no card has a url.
+        """
+        for entry in await self.resolve_skill(skill_id, scopes):
+            if entry.url is not None:
+                return entry.url
+        raise SkillNotOfferedError(skill_id)
+
+    async def refresh(self, *, thorough: bool = True) -> None:
+        """Read every source now; failures are in `problems`. Without ``thorough``, only revalidate."""
+        await asyncio.gather(*(refresher.read(thorough=thorough) for refresher in self._refreshers.values()))
+
+    async def ensure_fresh(self) -> None:
+        """Read the sources that were never read, report a change, or are past their time to live.
+
+        Where listings of an expired source are known, from its last reading or an earlier process, it waits
+        at most `GRACE_S` and then uses them.
+        """
+        needed: list[SourceRefresher] = []
+        expired: list[SourceRefresher] = []
+        for refresher in self._refreshers.values():
+            if refresher.has_changed or (refresher.reads == 0 and not refresher.has_kept_listings):
+                needed.append(refresher)
+            elif refresher.reads == 0 or refresher.is_expired(self._ttl_s):
+                expired.append(refresher)
+        if expired:
+            await asyncio.wait([refresher.start() for refresher in expired], timeout=GRACE_S)
+        if needed:
+            await asyncio.gather(*(refresher.read_if_needed() for refresher in needed))
+
+    async def reread(self, listing: Candidate) -> Listing | None:
+        """Read a listing from its source again, after a call found no agent at its url.
+
+        Returns the current listing, or None when it is gone. A source that cannot be read changes nothing.
+        """
+        refresher = self._refreshers.get(listing.source)
+        if refresher is not None:
+            task = self._rereads.get(listing.id)
+            await asyncio.shield(task or self._start_reread(refresher, listing.id))
+        return self._cache.open(listing.id)
+
+    async def reread_key(self, source: str, key: str) -> Entry | None:
+        """Read one key, known or not, from a source; None for an unknown source.
+
+        As `reread`, but never uses a reading that began before the call.
+        """
+        refresher, listing_id = self._refreshers.get(source), ListingKey(source, key)
+        if refresher is not None:
+            while (task := self._rereads.get(listing_id)) is not None:
+                await asyncio.wait([task])
+            await asyncio.shield(self._start_reread(refresher, listing_id))
+        return self._index.find(listing_id)
+
+    def upsert(self, listing: Listing) -> Entry:
+        """Add or replace a listing; returns the current entry.
+
+        Measurements and choices are kept. A listing that was published earlier does not replace a later one.
+        """
+        (held,) = self._cache.accept([listing])
+        return held
+
+    def remove(self, listing_id: ListingKey) -> None:
+        """Remove a listing, if it exists; its source may list it again."""
+        self._cache.remove([listing_id])
+
+    def set_enabled(self, listing: Candidate, enabled: bool) -> None:
+        """Enable or disable an agent; a disabled one is listed but never called."""
+        current = self._index.find(listing.id)
+        if current is not None and current.enabled != enabled:
+            self._cache.update([replace(current, enabled=enabled)])
+
+    def record_health(self, listing: Candidate, health: Health, reason: str = "") -> None:
+        """Record the health that calls and probes found for the agent at the listing's url."""
+        if health == "healthy":
+            self.mark_reachable(listing)
+        elif health == "degraded":
+            self.mark_degraded(listing, reason)
+        elif health == "unreachable":
+            self.mark_unreachable(listing, reason)
+
+    def mark_reachable(self, listing: Candidate) -> None:
+        """Record that the agent answered at the listing's url."""
+        self._mark(listing, lambda entry: entry.as_reachable(self._now()))
+
+    def mark_degraded(self, listing: Candidate, reason: str) -> None:
+        """Record that other agents should be preferred to the one at the listing's url, and why."""
+        self._mark(listing, lambda entry: entry.as_degraded(reason, self._now()))
+
+    def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
+        """Record that no agent answers at the listing's url; ``since`` stays at the first failure."""
+        self._mark(listing, lambda entry: entry.as_unreachable(str(error), self._now()))
+
+    def problems(self) -> tuple[SourceProblem, ...]:
+        """The sources and single listings that could not be read, and why."""
+        found = [
+            problem
+            for name, refresher in self._refreshers.items()
+            for problem in (
+                *([SourceProblem(name, None, refresher.failure)] if refresher.failure else ()),
+                *refresher.problems.values(),
+            )
+        ]
+        if self._cache.failure is not None:
+            found.append(SourceProblem(STORE, None, self._cache.failure))
+        return tuple(found)
+
+    def subscribe(self, watcher: Callable[[ListingChange], None]) -> Callable[[], None]:
+        """Call ``watcher`` after each change; returns the function that removes it."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    async def aclose(self) -> None:
+        """Stop reading the sources. The owner of the store closes it."""
+        for refresher in self._refreshers.values():
+            await refresher.aclose()
+        rereads = list(self._rereads.values())
+        for task in rereads:
+            task.cancel()
+        await asyncio.gather(*rereads, return_exceptions=True)
+
+    def _mark(self, listing: Candidate, mark: Callable[[Entry], Entry]) -> None:
+        twins = self._index.list_at_same_url(listing)
+        self._cache.update([marked for twin in twins if (marked := mark(twin)) is not twin])
+
+    def _follow(self, source: Source) -> None:
+        async def reread(key: str) -> None:
+            await self._reread(refresher, ListingKey(source.name, key))
+
+        refresher = self._refreshers[source.name] = SourceRefresher(
+            source, SourceSync(source.name, self._cache, reread), self._clock
+        )
+        kept = [entry for entry in self._index if entry.source == source.name]
+        refresher.has_kept_listings = bool(kept)
+        source.remember(kept)
+
+    def _start_reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._reread(refresher, listing_id), name=f"reread {listing_id.key}")
+        self._rereads[listing_id] = task
+        task.add_done_callback(lambda _: self._rereads.pop(listing_id, None))
+        return task
+
+    async def _reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> None:
+        refresher.add_reread_key(listing_id.key)
+        try:
+            listing = await refresher.source.read_one(listing_id.key)
+        except RetinueError as error:
+            refresher.problems[listing_id.key] = SourceProblem(listing_id.source, listing_id.key, error)
+            return
+        refresher.problems.pop(listing_id.key, None)
+        if listing is None:
+            self.remove(listing_id)
+        else:
+            self.upsert(listing)
+            self._cache.keep_in_memory(listing)
+
+    def _notify(self, change: ListingChange) -> None:
+        for watcher in tuple(self._watchers):
+            watcher(change)

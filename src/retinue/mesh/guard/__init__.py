@@ -1,0 +1,1 @@
+"""Limits on a chain of calls: depth, cycles and call budget."""

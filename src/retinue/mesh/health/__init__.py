@@ -1,0 +1,1 @@
+"""Circuit breakers and measured statistics of agents."""

@@ -1,0 +1,263 @@
+"""Statistics of each agent: calls in flight, latency, failures, and the health that follows from them.
+
+They are kept in the memory of the calling process and are cheap enough to be updated at every attempt. The
+figures decay while an agent is not called, so that a slow or failing agent is tried again after a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import exp
+
+from cachetools import LRUCache
+
+from retinue.core.errors import RetinueError
+from retinue.core.record import Candidate, Health, Listing, Stats
+from retinue.mesh.health.breaker import CircuitBreaker, Clock, Condition
+
+FADE_S = 30.0
+"""After this time without a call, a figure has decayed to about a third."""
+
+_WEIGHT = 0.3
+"""Weight of the newest call in the mean latency of a skill."""
+
+_USUAL_WEIGHT = 0.02
+_FAILURE_WEIGHT = 0.2
+FAILING = 0.5
+"""An agent is degraded from this share of failures on (four in a row) …"""
+
+RECOVERED = 0.25
+"""… until the share is down to this one."""
+
+_FAILURE_COST = 10.0
+_UNTRIED_COST = 1e6
+"""An agent without figures gets one call at a time; further calls go to agents with figures."""
+
+SLOW_FACTOR = 5.0
+SLOW_S = 1.0
+SLOW_MIN_CALLS = 20
+"""An agent is degraded when it is this many times slower than usual, above this mean latency, after this
+many calls."""
+
+
+HealthSink = Callable[[Candidate, Health, str], None]
+"""Receives the health of an agent when it changes, with the reason where it is not healthy."""
+
+
+class _Latency:
+    """The latency of one skill of one agent; ``usual_s`` is a mean over many more calls than ``mean_s``."""
+
+    __slots__ = ("at", "calls", "mean_s", "usual_s")
+
+    def __init__(self) -> None:
+        self.mean_s = self.usual_s = 0.0
+        self.calls = 0
+        self.at = 0.0
+
+    def add(self, latency_s: float, at: float, *, ended: bool) -> None:
+        """Count one call; one that timed out does not change the usual latency."""
+        self.mean_s += (latency_s - self.mean_s) * (_WEIGHT if self.mean_s else 1.0)
+        self.at = at
+        if ended:
+            self.calls += 1
+            self.usual_s += (latency_s - self.usual_s) * max(_USUAL_WEIGHT, 1 / self.calls)
+
+    def now_s(self, at: float) -> float:
+        idle_s = at - self.at
+        return self.mean_s if idle_s <= 0 else self.mean_s * exp(-idle_s / FADE_S)
+
+    def is_slow(self, at: float) -> bool:
+        return self.calls >= SLOW_MIN_CALLS and self.now_s(at) > max(SLOW_S, SLOW_FACTOR * self.usual_s)
+
+
+class AgentStats:
+    """The statistics of one agent.
+
+    Each attempt is reported by `call_started` and then by exactly one of `answered`, `failed`, `refused`,
+    `timed_out`, `lost` and `abandoned`; each probe by `probe_answered` or `probe_failed`. Times are seconds.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_failing",
+        "_failing_at",
+        "_failing_text",
+        "_latencies",
+        "_slow",
+        "_slow_text",
+        "_timed",
+        "_total_s",
+        "breaker",
+        "calls",
+        "condition",
+        "failures",
+        "in_flight",
+        "reported",
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.breaker = CircuitBreaker(clock=clock)
+        self.condition = Condition()
+        self.in_flight = 0
+        self.calls = 0
+        self.failures = 0
+        self.reported: Health = "unknown"
+        self._total_s = 0.0
+        self._timed = 0
+        self._failing = 0.0
+        self._failing_at = 0.0
+        self._slow: _Latency | None = None
+        # Set once, at the start: a text that changed with every call would be stored at every call.
+        self._failing_text: str | None = None
+        self._slow_text: str | None = None
+        self._latencies: dict[str, _Latency] = {}
+
+    def call_started(self) -> None:
+        """A call is being sent to the agent."""
+        self.in_flight += 1
+
+    def answered(self, skill_id: str, latency_s: float) -> None:
+        """The agent returned a result."""
+        self._ended(skill_id, latency_s, failed=False)
+
+    def failed(self, skill_id: str, latency_s: float) -> None:
+        """The agent answered that it failed."""
+        self._ended(skill_id, latency_s, failed=True)
+
+    def refused(self) -> None:
+        """The agent rejected the call, which says nothing about its health except that it is alive."""
+        self.in_flight -= 1
+        self.breaker.succeeded()
+        self.condition.answered()
+
+    def timed_out(self, skill_id: str, latency_s: float) -> None:
+        """The caller's time ran out; counts as a failure where the agent had enough time."""
+        self.in_flight -= 1
+        self.breaker.abandoned()
+        known = self._latencies.get(skill_id)
+        if latency_s >= (2 * known.usual_s if known is not None and known.calls else SLOW_S):
+            self._count(failed=True)
+            self._measure(skill_id, latency_s, ended=False)
+
+    def lost(self, error: RetinueError, *, certain: bool) -> None:
+        """The connection failed or broke; ``certain`` = nothing listens there."""
+        self.in_flight -= 1
+        self.breaker.failed(error)
+        self.condition.failed(error.message, certain=certain)
+        self._count(failed=True)
+
+    def abandoned(self) -> None:
+        """The caller cancelled the call, which says nothing about the agent."""
+        self.in_flight -= 1
+        self.breaker.abandoned()
+
+    def probe_answered(self) -> None:
+        """The agent returned its card, so calls may be sent at once."""
+        self.breaker.succeeded()
+        self.condition.answered()
+
+    def probe_failed(self, reason: str, *, certain: bool) -> None:
+        """The probe failed. The circuit breaker is not changed: calls have another time limit."""
+        self.condition.failed(reason, certain=certain)
+
+    @property
+    def health(self) -> Health:
+        """The health of the agent now."""
+        if self._failing_text is not None or self._slow is not None:
+            self._update_complaint()
+        return self.condition.state
+
+    def snapshot(self) -> Stats:
+        """The figures since this process started."""
+        mean_s = self._total_s / self._timed if self._timed else None
+        return Stats(self.calls, self.failures, mean_s)
+
+    def cost(self, skill_id: str) -> float:
+        """The expected wait of a further call in seconds, increased by failures; 0 = never called."""
+        at = self._clock()
+        latency = self._latencies.get(skill_id)
+        if latency is None:
+            is_known = self.in_flight or (self._failing and self._failing_now(at) > RECOVERED)
+            return _UNTRIED_COST + self.in_flight if is_known else 0.0
+        cost_s = (self.in_flight + 1) * latency.now_s(at)
+        return cost_s if not self._failing else cost_s * (1 + _FAILURE_COST * self._failing_now(at))
+
+    def _ended(self, skill_id: str, latency_s: float, *, failed: bool) -> None:
+        self.in_flight -= 1
+        self.breaker.succeeded()
+        self.condition.answered()
+        self._count(failed=failed)
+        self._measure(skill_id, latency_s, ended=True)
+
+    def _measure(self, skill_id: str, latency_s: float, *, ended: bool) -> None:
+        self._total_s += latency_s
+        self._timed += 1
+        at = self._clock()
+        latency = self._latencies.get(skill_id)
+        if latency is None:
+            latency = self._latencies[skill_id] = _Latency()
+        latency.add(latency_s, at, ended=ended)
+        if latency_s > SLOW_S and self._slow is None and latency.is_slow(at):
+            self._slow = latency
+            self._slow_text = f"{skill_id} takes {latency.mean_s:.1f} s, usually {latency.usual_s:.1f} s"
+
+    def _count(self, *, failed: bool) -> None:
+        self.calls += 1
+        if failed:
+            self.failures += 1
+        elif not self._failing:
+            return
+        at = self._clock()
+        failing = self._failing_now(at)
+        self._failing = failing + (failed - failing) * _FAILURE_WEIGHT
+        self._failing_at = at
+        if self._failing >= FAILING and self._failing_text is None:
+            self._failing_text = "most of its last calls failed"
+
+    def _failing_now(self, at: float) -> float:
+        idle_s = at - self._failing_at
+        return self._failing if idle_s <= 0 else self._failing * exp(-idle_s / FADE_S)
+
+    def _update_complaint(self) -> None:
+        at = self._clock()
+        if self._failing_text is not None and self._failing_now(at) <= RECOVERED:
+            self._failing_text = None
+        if self._slow is not None and not self._slow.is_slow(at):
+            self._slow = self._slow_text = None
+        self.condition.set_complaint(self._failing_text or self._slow_text)
+
+
+class AgentStatsTable:
+    """The statistics of the agents that are called or probed; the least recently used are dropped.
+
+    An agent is identified by name and url: one that moves gets new statistics.
+    """
+
+    def __init__(self, *, keep: int = 10_000, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._table: LRUCache[tuple[str, str | None], AgentStats] = LRUCache(keep)
+
+    def of(self, listing: Candidate) -> AgentStats:
+        """The statistics of this agent; new ones at first."""
+        key = (listing.name, listing.url)
+        try:
+            return self._table[key]  # twice as fast as get(); every call does this
+        except KeyError:
+            stats = self._table[key] = AgentStats(self._clock)
+            return stats
+
+    def stats_of(self, listing: Listing) -> Stats:
+        """The figures of this agent; those of the listing where it was not called."""
+        stats = self._table.get((listing.name, listing.url))
+        return listing.stats if stats is None or not stats.calls else stats.snapshot()
+
+
+def report_health(stats: AgentStats, listing: Candidate, sink: HealthSink) -> None:
+    """Report the agent's health where it differs from the listing, or from the last report."""
+    health = stats.health
+    if health == listing.health == stats.reported and health in ("healthy", "unknown"):
+        return
+    stats.reported = health
+    sink(listing, health, stats.condition.reason or "")

@@ -1,0 +1,220 @@
+"""Who may see and call what (DESIGN 2).
+
+- *Visibility* marks a skill, resource or prompt: ``private`` ⊂ ``mesh`` ⊂ ``exposed``
+  (`core.record.is_visible`). The lists of an ``agent.json`` set it (`ExposureLists`).
+- *Scopes* are what a principal may see and do: ``exposed``, ``mesh``, ``private``, ``runs_code``.
+- The *view* of a principal is the agents that it sees: the access lists of the agents (`Access`, S-17) and
+  the globs of its token. An agent outside the view does not exist for it in lists, searches, cards and
+  calls.
+
+Access lists name principals by id: ``local`` has the token of the state, ``anonymous`` has none,
+``token:NAME`` and ``jwt:SUBJECT`` have one that was issued, an agent has its name. The calling process
+states the name of an agent; all processes of one mesh trust each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from retinue.core.call import ANONYMOUS, Call, Principal
+from retinue.core.errors import NotAuthenticatedError
+from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
+from retinue.core.text import suggest
+
+DIALECT = "hub"
+
+EXPOSED_HERE = "exposed_here"
+"""``extra["hub"]["exposed_here"]`` of a skill: exposed by this hub, and called with the mesh scope."""
+
+_MCP_SCOPES = frozenset({"exposed"})
+
+MCP_CLIENT = replace(ANONYMOUS, scopes=_MCP_SCOPES)
+"""An MCP client without a token."""
+
+
+# Scopes of principals
+
+
+def covers(scopes: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether a caller with these scopes sees and may do all that one with the other scopes does."""
+    return others <= (scopes | {"exposed"} if "mesh" in scopes else scopes)
+
+
+def check_scopes(skill: Skill, call: Call) -> None:
+    """Raise NotAuthenticatedError where the skill needs a scope that the caller does not have."""
+    if skill.hints.runs_code and "runs_code" not in call.principal.scopes:
+        raise NotAuthenticatedError(
+            f"{skill.id} runs code and wants a token",
+            remedy="call it with the retinue command line, or send keys/local.token as a bearer token",
+        )
+
+
+def as_mcp_client(principal: Principal) -> Principal:
+    """The principal at an MCP endpoint: without a token it sees only what is exposed (DESIGN 2)."""
+    if principal is ANONYMOUS:
+        return MCP_CLIENT
+    if principal.kind == "anonymous" and principal.scopes != _MCP_SCOPES:
+        return replace(principal, scopes=_MCP_SCOPES & principal.scopes)
+    return principal
+
+
+def principal_key(principal: Principal) -> str:
+    """A key of the principal with its scopes and limits; it owns sessions and results under this key.
+
+    A principal with fewer scopes has another key, so that it does not get what the other one owns.
+    """
+    limits = " ".join((*sorted(principal.scopes), *principal.agents))
+    return f"{principal.kind}:{principal.id}:{limits}"
+
+
+# Views: which agents a principal sees
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """The access lists of one agent; None = no list, no restriction.
+
+    ``receive``: globs of callers. ``send``: globs ``AGENT`` or ``AGENT/SKILL`` of what it may call.
+    """
+
+    receive: tuple[str, ...] | None = None
+    send: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """The agents that a principal sees; equal views show the same agents.
+
+    ``closed`` agents do not receive its calls. ``globs`` limit it to agents of these names; () = no limit.
+    """
+
+    closed: frozenset[str]
+    globs: tuple[str, ...]
+
+    def __call__(self, agent: str) -> bool:
+        """Whether the agent of this name is seen."""
+        return agent not in self.closed and (not self.globs or matches(agent, self.globs))
+
+
+class Access:
+    """The access lists of the agents that this process knows."""
+
+    def __init__(self, rules: Mapping[str, AccessRule] | None = None) -> None:
+        self._receive = {
+            agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
+        }
+
+    def view_of(self, principal: Principal) -> AgentView | None:
+        """The view of a principal; None = it sees all agents, as this process itself does."""
+        if principal.kind == "local" or not (principal.agents or self._receive):
+            return None
+        closed = {agent for agent, globs in self._receive.items() if not matches(principal.id, globs)}
+        globs = principal.agents
+        if not (closed or globs):
+            return None
+        return AgentView(frozenset(closed), globs)
+
+
+def is_seen(view: AgentView | None, agent: str) -> bool:
+    """Whether a principal with this view sees the agent."""
+    return view is None or view(agent)
+
+
+def matches(name: str, globs: Sequence[str]) -> bool:
+    """Whether any of the globs matches the name; case-sensitive."""
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+# Visibility: what the author of an agent, and this hub, expose
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEntry:
+    """An entry of an exposure list that matches nothing; ``near`` are similar names."""
+
+    list: str
+    entry: str
+    near: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
+        return f"mcp.{self.list}: {self.entry!r} matches nothing of this agent{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureLists:
+    """The ``mcp`` block of an ``agent.json`` (S-06 … S-08; SPEC 5, doubts 8 and 10).
+
+    Each list holds names or globs such as ``fs:*``: ids of skills, names or URIs of resources, names of
+    prompts. What is listed is exposed, what is not listed is private. The private lists take precedence.
+    """
+
+    expose_tools: Sequence[str] = ()
+    private_tools: Sequence[str] = ()
+    expose_resources: Sequence[str] = ()
+    private_resources: Sequence[str] = ()
+    expose_prompts: Sequence[str] = ()
+    private_prompts: Sequence[str] = ()
+
+    def apply(self, record: AgentRecord) -> AgentRecord:
+        """The record with the visibility that these lists set."""
+        tools = (self.expose_tools, self.private_tools)
+        resources = (self.expose_resources, self.private_resources)
+        prompts = (self.expose_prompts, self.private_prompts)
+        return replace(
+            record,
+            skills=tuple(replace(s, visibility=_choose(_names_of(s), *tools)) for s in record.skills),
+            resources=tuple(
+                replace(r, visibility=_choose(_names_of(r), *resources)) for r in record.resources
+            ),
+            prompts=tuple(replace(p, visibility=_choose(_names_of(p), *prompts)) for p in record.prompts),
+        )
+
+    def find_unknown(self, record: AgentRecord) -> list[UnknownEntry]:
+        """The entries that match nothing of ``record``, usually typing errors (SPEC 5, doubt 8)."""
+        known: dict[str, list[str]] = {
+            "tools": [name for one in record.skills for name in _names_of(one)],
+            "resources": [name for one in record.resources for name in _names_of(one)],
+            "prompts": [name for one in record.prompts for name in _names_of(one)],
+        }
+        found = []
+        for kind, names in known.items():
+            for prefix in ("expose", "private"):
+                entries: Sequence[str] = getattr(self, f"{prefix}_{kind}")
+                found += [
+                    UnknownEntry(f"{prefix}_{kind}", entry, suggest(entry, names))
+                    for entry in entries
+                    if not _matches_any(tuple(names), (entry,))
+                ]
+        return found
+
+
+def expose_resources(resources: Iterable[Resource], globs: Sequence[str]) -> tuple[Resource, ...]:
+    """The resources; those that a glob names are exposed, the others are unchanged."""
+    return tuple(
+        replace(one, visibility="exposed") if _matches_any(_names_of(one), globs) else one
+        for one in resources
+    )
+
+
+def _names_of(thing: Skill | Resource | Prompt) -> tuple[str, ...]:
+    if isinstance(thing, Skill):
+        return (thing.id,)
+    return (thing.name, thing.uri) if isinstance(thing, Resource) else (thing.name,)
+
+
+def _choose(names: tuple[str, ...], expose: Sequence[str], private: Sequence[str]) -> Visibility:
+    return "exposed" if _matches_any(names, expose) and not _matches_any(names, private) else "private"
+
+
+def _matches_any(names: tuple[str, ...], globs: Sequence[str]) -> bool:
+    # The exact name also matches where it contains glob characters, such as brackets.
+    return any(name == glob or fnmatchcase(name, glob) for name in names for glob in globs)
+
+
+def is_exposed_here(skill: Skill) -> bool:
+    """Whether this hub exposed the skill, rather than its author."""
+    facts = skill.extra.get(DIALECT)
+    return isinstance(facts, dict) and facts.get(EXPOSED_HERE) is True

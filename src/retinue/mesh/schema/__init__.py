@@ -1,0 +1,1 @@
+"""Validation against the JSON Schemas of skills."""

@@ -1,0 +1,137 @@
+"""Finds agents by words, and explains the rank of an agent (``find --why NAME``)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from retinue.core.record import Listing, ListingKey
+from retinue.mesh.entry import Entry
+from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
+from retinue.mesh.search.scoring import match_asked, score_fields, score_skill
+from retinue.mesh.search.skill_texts import SkillText
+
+CANDIDATES = 50
+"""How many agents are scored as a whole: those with the best skills."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHit:
+    """An agent with its score; scores are comparable within one query only."""
+
+    entry: Entry
+    score: float
+
+
+class AgentSearch:
+    """Text search for agents over the index of a `SkillSearch`."""
+
+    def __init__(self, search: SkillSearch) -> None:
+        self._search = search
+
+    def find_agents(
+        self,
+        text: str,
+        scopes: Scopes,
+        *,
+        limit: int = 20,
+        within: Collection[ListingKey] | None = None,
+        accept: Accept | None = None,
+    ) -> tuple[AgentHit, ...]:
+        """Find the agents with visible skills that match a word of ``text``, best first.
+
+        ``within`` limits the search to some listings, ``accept`` to those for which it returns True.
+        The score of an agent is that of its best skill plus that of all its visible text, taken as one
+        document.
+        """
+        query, candidates = self._search.find_candidates(text, scopes, within)
+        best: dict[ListingKey, float] = {}
+        for skill in candidates:
+            best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
+        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda one: (-best[one], one))
+        agents: dict[ListingKey, list[SkillText]] = {}
+        for skill in self._search.index.list_skills(chosen, visible_to(scopes)):
+            agents.setdefault(skill.listing_id, []).append(skill)
+        mean_length = query.corpus.mean_length * sum(map(len, agents.values())) / max(1, len(agents))
+        hits = []
+        for listing_id, skills in agents.items():
+            score = max(score_skill(skill, query) for skill in skills)
+            score += score_fields([skill.fields for skill in skills], query, mean_length)
+            entry = self._search.find_entry(listing_id) if score > 0.0 else None
+            if entry is not None and (accept is None or accept(entry)):
+                hits.append(AgentHit(entry, score))
+        hits.sort(key=lambda hit: (-round(hit.score, 9), hit.entry.reachable is False, hit.entry.id))
+        return tuple(hits[:limit])
+
+
+_EXPLAINED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``place`` is the rank from 1, or None if the agent was not found; ``reasons`` are sentences.
+
+    ``shared`` are the words of the query that its best ``skill`` matches, ``missing`` the others.
+    ``coverage`` is the share of the matched words, from 0 to 1; rare words count for more.
+    """
+
+    agent: str
+    place: int | None
+    skill: str | None
+    coverage: float
+    shared: tuple[str, ...]
+    missing: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def explain_place(
+    text: str,
+    listing: Listing,
+    scopes: Scopes,
+    search: SkillSearch,
+    *,
+    within: Collection[ListingKey] | None = None,
+    accept: Accept | None = None,
+) -> Explanation:
+    """Explain the place of ``listing`` in the result of `SkillSearch.find_skills`.
+
+    Skills that these scopes do not see are not mentioned.
+    """
+    query, ranked = search.rank_skills(text, scopes, limit=_EXPLAINED, within=within, accept=accept)
+    found = [one.entry.id for one in ranked[:_EXPLAINED]]
+    place = found.index(listing.id) + 1 if listing.id in found else None
+    skills = search.index.list_skills([listing.id], visible_to(scopes))
+    best = max(skills, key=lambda skill: score_skill(skill, query), default=None)
+    matched = match_asked(best, query) if best is not None and score_skill(best, query) > 0.0 else {}
+    whole = sum(query.rarity.values())
+    shared = tuple(word for stem, word in query.asked.items() if stem in matched)
+    missing = tuple(word for stem, word in query.asked.items() if stem not in matched)
+
+    def reasons() -> Iterator[str]:
+        if not query.asked:
+            yield "the text has no words"
+        elif not skills:
+            yield "it offers no skill that you may see"
+        elif not shared:
+            yield f"none of its skills speaks of: {', '.join(missing)}"
+        elif within is not None and listing.id not in within:
+            yield "a filter leaves it out"
+        elif place is None:
+            yield "too many skills answer better, or another listing represents the same agent"
+        else:
+            yield f"it is number {place} of what was found"
+        if not listing.enabled:
+            yield "it is disabled"
+        if listing.reachable is False:
+            yield f"it does not answer: {listing.last_error or 'no reason is known'}"
+
+    return Explanation(
+        listing.record.name,
+        place,
+        best.skill_id if best is not None and shared else None,
+        sum(query.rarity[stem] * weight for stem, weight in matched.items()) / whole if whole else 0.0,
+        shared,
+        missing,
+        tuple(reasons()),
+    )

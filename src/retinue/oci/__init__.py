@@ -1,0 +1,1 @@
+"""OCI registries: client, image layout, server, source of listings."""

@@ -1,0 +1,1 @@
+"""Remote OCI registries over HTTP."""

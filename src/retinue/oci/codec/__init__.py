@@ -1,0 +1,1 @@
+"""OCI documents and message flows, without I/O."""

@@ -1,0 +1,271 @@
+"""Agent cards and workflows as OCI artifacts: rendering, parsing, ownership of a repository.
+
+An artifact has an empty config, an artifact type, one layer with a title and an RFC 3339 time. Its content
+is also inline in the layer's descriptor, so that one request reads a card; clients that ignore ``data`` find
+the blob, as ``oras push`` would have stored it (SPEC 2, "Formats" and doubt 13; DESIGN 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from retinue.core.errors import DigestMismatchError, MalformedArtifactError, RepositoryTakenError
+from retinue.oci.codec.manifest import (
+    CREATED,
+    EMPTY_CONFIG,
+    EMPTY_JSON,
+    Descriptor,
+    Manifest,
+    describe,
+    parse_manifest,
+    parse_object,
+    render_manifest,
+)
+from retinue.oci.codec.reference import card_repository, digest_of, workflow_repository
+
+CARD_ARTIFACT_TYPE = "application/vnd.a2a.agent.card"
+CARD_MEDIA_TYPE = "application/json"
+CARD_SUFFIX = "_agent_card.json"
+INDEX_ARTIFACT_TYPE = "application/vnd.retinue.index"
+WORKFLOW_MEDIA_TYPE = "application/yaml"
+PALLET_WORKFLOW_TYPE = "application/vnd.pallet.workflow.v1+yaml"
+WORKFLOW_MEDIA_TYPES = frozenset({WORKFLOW_MEDIA_TYPE, PALLET_WORKFLOW_TYPE})
+
+MAX_INLINE_BYTES = 1024 * 1024
+"""Larger content is not inlined: in base64 it would approach the size limit of manifests."""
+
+MAX_BLOB_BYTES = 64 * 1024 * 1024
+"""Larger blobs are neither accepted by the registry endpoint nor mirrored."""
+
+MAX_CONTENT_BYTES = 16 * 1024 * 1024
+"""Larger cards and workflows are rejected without reading them."""
+
+Form = Literal["card", "workflow", "index", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewArtifact:
+    """An artifact to push: its content, title and annotations."""
+
+    content: bytes
+    media_type: str
+    title: str
+    artifact_type: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An artifact as a registry stores it: the manifest, and blobs by digest."""
+
+    manifest: Manifest
+    manifest_bytes: bytes
+    digest: str
+    blobs: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A pulled artifact: the manifest with its exact bytes and digest, and the verified content."""
+
+    manifest: Manifest
+    manifest_bytes: bytes
+    digest: str
+    content: bytes
+    title: str
+    media_type: str
+    tag: str | None = None
+
+    @property
+    def form(self) -> Form:
+        """Whether this is a card, a workflow, the index artifact or something else."""
+        if self.manifest.artifact_type == INDEX_ARTIFACT_TYPE:
+            return "index"
+        if self.manifest.artifact_type == CARD_ARTIFACT_TYPE or self.title.endswith(CARD_SUFFIX):
+            return "card"
+        return "workflow" if self.media_type in WORKFLOW_MEDIA_TYPES else "other"
+
+    @property
+    def published_at(self) -> datetime | None:
+        """The manifest's RFC 3339 time, always with a zone; None when absent or unreadable."""
+        try:
+            created = datetime.fromisoformat(self.manifest.annotations.get(CREATED, ""))
+        except ValueError:
+            return None
+        return created if created.tzinfo is not None else created.replace(tzinfo=UTC)
+
+
+Guard = Callable[[Artifact | None], None]
+"""Called before a push with the current artifact of the tag, else of the repository's best tag, None for a
+new or unreadable one. It raises to reject the push."""
+
+
+def card_artifact(
+    name: str,
+    card: bytes,
+    *,
+    version: str | None,
+    skills: Sequence[str],
+    created: datetime,
+) -> NewArtifact:
+    """Build the artifact of an agent card as seed 001 publishes it: ``<short>_agent_card.json`` in one layer.
+
+    ``card`` holds the exact bytes to serve, ``skills`` the ids visible to others.
+    Raises InvalidReferenceError when the name yields no repository.
+    """
+    facts = {"skills": ",".join(skills), CREATED: rfc3339(created)}
+    if version is not None:
+        facts = {"version": version, **facts}
+    short = card_repository(name).removeprefix("agents/")
+    return NewArtifact(card, CARD_MEDIA_TYPE, short + CARD_SUFFIX, CARD_ARTIFACT_TYPE, facts)
+
+
+def workflow_artifact(workflow_id: str, definition: bytes, *, created: datetime) -> NewArtifact:
+    """Build the artifact of a workflow definition (YAML bytes) for ``workflows/<id>``."""
+    short = workflow_repository(workflow_id).removeprefix("workflows/")
+    return NewArtifact(
+        definition,
+        WORKFLOW_MEDIA_TYPE,
+        f"{short}.yaml",
+        PALLET_WORKFLOW_TYPE,
+        {CREATED: rfc3339(created)},
+    )
+
+
+def only_card_of(name: str, repository: str) -> Guard:
+    """Guard: a repository belongs to the first card name published in it (SPEC 7, seed 001).
+
+    It raises RepositoryTakenError when the repository holds something else. An empty repository, or a card
+    without a readable name, may be replaced.
+    """
+
+    def guard(held: Artifact | None) -> None:
+        if held is None:
+            return
+        holder = find_card_name(held) if held.form == "card" else held.title or "another artifact"
+        if holder is not None and holder != name:
+            raise RepositoryTakenError(repository, holder, name)
+
+    return guard
+
+
+def same_owner(artifact: Artifact | None, repository: str) -> Guard:
+    """Guard with the same rule for any artifact, card or not; None for content of another kind."""
+    name = find_card_name(artifact) if artifact is not None else None
+    if name is not None:
+        return only_card_of(name, repository)
+
+    def guard(held: Artifact | None) -> None:
+        holder = find_card_name(held) if held is not None else None
+        if holder is not None:
+            raise RepositoryTakenError(repository, holder, "something else")
+
+    return guard
+
+
+def render_artifact(artifact: NewArtifact) -> Package:
+    """Pack an artifact for a registry. Raises MalformedArtifactError when it exceeds the size limit."""
+    size_bytes = len(artifact.content)
+    if size_bytes > MAX_CONTENT_BYTES:
+        raise MalformedArtifactError(
+            artifact.title, f"its {size_bytes:,} bytes exceed the limit of {MAX_CONTENT_BYTES:,}"
+        )
+    layer = describe(
+        artifact.content,
+        artifact.media_type,
+        inline=size_bytes <= MAX_INLINE_BYTES,
+        title=artifact.title,
+    )
+    manifest = Manifest(
+        EMPTY_CONFIG, (layer,), artifact_type=artifact.artifact_type, annotations=artifact.annotations
+    )
+    raw = render_manifest(manifest)
+    blobs = {EMPTY_CONFIG.digest: EMPTY_JSON, layer.digest: artifact.content}
+    return Package(manifest, raw, digest_of(raw), blobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A parsed and verified manifest with its content layer; the content is read separately."""
+
+    manifest: Manifest
+    manifest_bytes: bytes
+    digest: str
+    layer: Descriptor
+    where: str
+    tag: str | None
+
+    def inline_content(self) -> bytes | None:
+        """The content inlined in the descriptor; None when absent or not matching the digest."""
+        data = self.layer.data
+        return data if data is not None and digest_of(data) == self.layer.digest else None
+
+    def open(self, content: bytes) -> Artifact:
+        """Return the artifact with this content.
+
+        Raises DigestMismatchError when the digest does not match.
+        """
+        found = digest_of(content)
+        if found != self.layer.digest:
+            raise DigestMismatchError(self.where, self.layer.digest, found)
+        return Artifact(
+            self.manifest,
+            self.manifest_bytes,
+            self.digest,
+            content,
+            self.layer.title or "",
+            self.layer.media_type,
+            self.tag,
+        )
+
+
+def parse_envelope(
+    raw: bytes, *, where: str, tag: str | None = None, wanted_digest: str | None = None
+) -> Envelope:
+    """Parse and verify a manifest and find its content layer.
+
+    Raises DigestMismatchError, and MalformedArtifactError when it has no content layer.
+    """
+    digest = digest_of(raw)
+    if wanted_digest is not None and digest != wanted_digest:
+        raise DigestMismatchError(where, wanted_digest, digest)
+    manifest = parse_manifest(raw, where=where)
+    layer = find_content_layer(manifest)
+    if layer is None:
+        raise MalformedArtifactError(where, "it contains neither an agent card nor a workflow")
+    if layer.size_bytes > MAX_CONTENT_BYTES:
+        raise MalformedArtifactError(
+            where, f"its content of {layer.size_bytes:,} bytes exceeds the limit of {MAX_CONTENT_BYTES:,}"
+        )
+    return Envelope(manifest, raw, digest, layer, where, tag)
+
+
+def find_content_layer(manifest: Manifest) -> Descriptor | None:
+    """The content layer: titled as a card, typed as a workflow, else the only layer."""
+    layers = manifest.layers
+    for layer in layers:
+        if (layer.title or "").endswith(CARD_SUFFIX):
+            return layer
+    for layer in layers:
+        if layer.media_type in WORKFLOW_MEDIA_TYPES:
+            return layer
+    return layers[0] if len(layers) == 1 else None
+
+
+def find_card_name(artifact: Artifact) -> str | None:
+    """The ``name`` of the card in an artifact; None when it is not a card with a name."""
+    if artifact.form != "card":
+        return None
+    try:
+        name = parse_object(artifact.content, where=artifact.title, what="the card").get("name")
+    except MalformedArtifactError:
+        return None
+    return name if isinstance(name, str) else None
+
+
+def rfc3339(moment: datetime) -> str:
+    """Format a time for manifest annotations, in UTC."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

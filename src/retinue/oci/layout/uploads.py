@@ -1,0 +1,164 @@
+"""Uploads to a registry in a folder: blobs that no manifest references yet.
+
+An upload in progress is ``<root>/.uploads/<repository with % for />/<id>.part``; a complete and verified
+blob is ``…/<64 hex>``. The leading dot keeps the folder out of the catalog, because it is not a valid
+repository name. Abandoned uploads are removed after an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from retinue.core.errors import BusyError, DigestMismatchError, ReferenceNotFoundError, TooLargeError
+from retinue.oci.codec.artifacts import MAX_BLOB_BYTES
+from retinue.storage.files import storage_errors
+
+UPLOADS_FOLDER = ".uploads"
+KEPT_S = 3600.0
+MAX_UPLOADS = 256
+"""Maximum number of uploads in progress, so that clients cannot fill the disk with empty ones."""
+
+_PART = ".part"
+_ID = re.compile(r"[0-9a-f]{32}")
+_READ_BYTES = 1024 * 1024
+
+
+class Uploads:
+    """The uploads of the registry below ``root``, shared by the processes that serve it."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / UPLOADS_FOLDER
+        self._busy: set[str] = set()
+
+    async def begin(self, repository: str) -> str:
+        """Begin an upload; returns its id. Raises BusyError, StorageFullError."""
+        return await asyncio.to_thread(self._begin, repository)
+
+    def size_bytes(self, repository: str, upload: str) -> int:
+        """Bytes received so far. Raises ReferenceNotFoundError."""
+        return self._part(repository, upload).stat().st_size
+
+    async def append(self, repository: str, upload: str, chunks: AsyncIterator[bytes]) -> int:
+        """Append chunks; returns the new size in bytes. Bytes received before a failure are kept.
+
+        Raises ReferenceNotFoundError, TooLargeError, BusyError when another request is appending,
+        StorageFullError.
+        """
+        path = self._part(repository, upload)
+        if upload in self._busy:
+            raise BusyError(f"another request is writing to upload {upload}", 1.0)
+        self._busy.add(upload)
+        try:
+            with storage_errors(path), path.open("ab") as file:
+                size = file.tell()
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > MAX_BLOB_BYTES:
+                        raise TooLargeError("the blob", MAX_BLOB_BYTES)
+                    await asyncio.to_thread(file.write, chunk)
+            return size
+        finally:
+            self._busy.discard(upload)
+
+    async def finish(self, repository: str, upload: str, digest: str) -> None:
+        """Complete the upload as a blob.
+
+        Raises DigestMismatchError and removes it when the digest does not match.
+        """
+        path = self._part(repository, upload)
+        await asyncio.to_thread(self._finish, path, digest)
+
+    def cancel(self, repository: str, upload: str) -> None:
+        """Delete an upload in progress. Raises ReferenceNotFoundError."""
+        self._part(repository, upload).unlink(missing_ok=True)
+
+    def find(self, repository: str, digest: str) -> Path | None:
+        """The file of a complete blob that is not in the layout yet; None when absent."""
+        path = self._blob(repository, digest)
+        return path if path.is_file() else None
+
+    def adopt(self, repository: str, digest: str, content: Path) -> bool:
+        """Link a blob of another repository; False when it has been removed meanwhile."""
+        path = self._blob(repository, digest)
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(content, path)
+                os.utime(path)
+            except FileExistsError:
+                return True
+            except FileNotFoundError:
+                return False
+        return True
+
+    def drop(self, repository: str, digest: str) -> None:
+        """Remove a blob that is now in the layout."""
+        self._blob(repository, digest).unlink(missing_ok=True)
+        with suppress(OSError):  # not empty: it contains other uploads
+            self._blob(repository, digest).parent.rmdir()
+
+    def _begin(self, repository: str) -> str:
+        in_progress = self._sweep()
+        if in_progress >= MAX_UPLOADS:
+            raise BusyError(f"{in_progress} uploads are in progress", 60.0)
+        upload = secrets.token_hex(16)
+        path = self._home(repository) / f"{upload}{_PART}"
+        with storage_errors(path):
+            while True:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    path.touch(exist_ok=False)
+                except FileNotFoundError:
+                    continue  # `drop` has just removed the empty folder
+                return upload
+
+    def _finish(self, path: Path, digest: str) -> None:
+        found = hashlib.sha256()
+        with path.open("rb") as file:
+            while piece := file.read(_READ_BYTES):
+                found.update(piece)
+        if f"sha256:{found.hexdigest()}" != digest:
+            path.unlink(missing_ok=True)
+            raise DigestMismatchError("the upload", digest, f"sha256:{found.hexdigest()}")
+        with storage_errors(path):
+            path.replace(path.with_name(digest.removeprefix("sha256:")))
+
+    def _sweep(self) -> int:
+        """Remove old files; returns the number of uploads in progress."""
+        oldest, in_progress = time.time() - KEPT_S, 0
+        for home in _list_folder(self._folder):
+            for path in _list_folder(home):
+                with suppress(OSError):  # another process may have removed it
+                    if path.stat().st_mtime < oldest:
+                        path.unlink()
+                    elif path.suffix == _PART:
+                        in_progress += 1
+        return in_progress
+
+    def _part(self, repository: str, upload: str) -> Path:
+        path = self._home(repository) / f"{upload}{_PART}"
+        if _ID.fullmatch(upload) is None or not path.is_file():
+            raise ReferenceNotFoundError(repository, f"upload {upload[:64]}")
+        return path
+
+    def _blob(self, repository: str, digest: str) -> Path:
+        return self._home(repository) / digest.removeprefix("sha256:")
+
+    def _home(self, repository: str) -> Path:
+        return self._folder / repository.replace("/", "%")
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    """List a folder; empty when it does not exist."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,1 @@
+"""The registry endpoint /v2."""

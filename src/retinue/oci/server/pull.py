@@ -1,0 +1,233 @@
+"""The registry endpoint ``/v2/…`` for oras, skopeo, docker and seed 001: routes and the read side.
+
+It implements "Pull" and "Content Discovery" of the distribution spec 1.1, and two extensions that save a
+reading hub most requests (`retinue.oci.codec.catalog` and `bulk`). `retinue.oci.server.push` is the write
+side. Reads are open, except to tokens limited to part of the mesh. Without a store, every write is answered
+with UNSUPPORTED (P-02 … P-05).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from retinue.oci.codec.bulk import (
+    BULK_PATH,
+    BULK_TYPE,
+    MAX_MANIFESTS_BYTES,
+    MAX_WANTED_BYTES,
+    parse_wanted,
+    render_manifests,
+)
+from retinue.oci.codec.catalog import CATALOG_TYPE, Heads, render_heads
+from retinue.oci.codec.manifest import OCTETS_TYPE
+from retinue.oci.codec.reference import digest_of
+from retinue.oci.codec.wire import PAGE_SIZE_LIMIT, render_next_link
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.server.push import PushEndpoint, may_write, require_full_view, require_write_access
+from retinue.oci.server.responses import (
+    API_VERSION,
+    JSON_TYPE,
+    Handler,
+    Refusal,
+    check_digest,
+    read_body,
+    read_repository,
+    read_target,
+    with_error_responses,
+)
+from retinue.web.rejections import REGISTRY_CHALLENGE
+
+_RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
+
+
+def routes(registry: LayoutRegistry, store: LayoutRegistry | None = None) -> list[BaseRoute]:
+    """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
+
+    With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
+    rejected.
+    """
+    pull = _PullEndpoint(registry, writable=store is not None)
+
+    def reading(handler: Handler) -> Handler:
+        return with_error_responses(handler if store is None else require_full_view(handler))
+
+    every_method = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+    return [
+        Route("/v2/_catalog", reading(pull.catalog), methods=["GET"]),
+        Route(BULK_PATH, reading(pull.manifests), methods=["POST"]),
+        *(_push_routes(PushEndpoint(store)) if store is not None else ()),
+        Route("/v2/{name:path}/tags/list", reading(pull.tags), methods=["GET"]),
+        Route("/v2/{name:path}/manifests/{target}", reading(pull.manifest), methods=["GET"]),
+        Route("/v2/{name:path}/blobs/{digest}", reading(pull.blob), methods=["GET"]),
+        Route("/v2", reading(pull.root), methods=["GET"]),
+        Route("/v2/", reading(pull.root), methods=["GET"]),
+        Route("/v2/{rest:path}", reading(pull.refuse), methods=every_method),
+    ]
+
+
+def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
+    uploads, upload = "/v2/{name:path}/blobs/uploads/", "/v2/{name:path}/blobs/uploads/{upload}"
+    manifest, blob = "/v2/{name:path}/manifests/{target}", "/v2/{name:path}/blobs/{digest}"
+    handlers = [
+        ("POST", uploads, push.begin_upload),
+        ("POST", uploads.rstrip("/"), push.begin_upload),
+        ("GET", upload, push.show_upload),
+        ("PATCH", upload, push.add_to_upload),
+        ("PUT", upload, push.end_upload),
+        ("DELETE", upload, push.cancel_upload),
+        ("PUT", manifest, push.put_manifest),
+        ("DELETE", manifest, push.delete_manifest),
+        ("DELETE", blob, push.delete_blob),
+    ]
+    return [
+        Route(path, with_error_responses(require_write_access(handler)), methods=[verb])
+        for verb, path, handler in handlers
+    ]
+
+
+class _PullEndpoint:
+    def __init__(self, registry: LayoutRegistry, *, writable: bool) -> None:
+        self._registry = registry
+        self._writable = writable
+
+    async def root(self, request: Request) -> Response:
+        """GET /v2/: the first request of a client.
+
+        docker and skopeo send a password only after a challenge here, so anonymous clients get one, as at
+        Docker Hub. Reading needs no login.
+        """
+        if self._writable and not may_write(request):
+            challenge = {"www-authenticate": REGISTRY_CHALLENGE}
+            raise Refusal("UNAUTHORIZED", "reading is open; writing requires a login", challenge)
+        return Response(b"{}", media_type=JSON_TYPE, headers=API_VERSION)
+
+    async def catalog(self, request: Request) -> Response:
+        """GET /v2/_catalog: plain, or with the digests of all tags when the client accepts `CATALOG_TYPE`."""
+        if CATALOG_TYPE not in request.headers.get("accept", ""):
+            return _page(request, await self._registry.list_repositories(), "repositories")
+        catalog = await self._registry.read_catalog()
+        return _page(request, list(catalog.repositories), "repositories", heads=catalog.heads)
+
+    async def manifests(self, request: Request) -> Response:
+        """POST /v2/_manifests: many manifests by digest (extension)."""
+        wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
+        found = await self._registry.find_manifests(wanted, MAX_MANIFESTS_BYTES)
+        return Response(render_manifests(found), headers={**API_VERSION, "content-type": BULK_TYPE})
+
+    async def tags(self, request: Request) -> Response:
+        """GET …/tags/list"""
+        name = read_repository(request)
+        tags = await self._registry.list_tags(name)
+        if not tags:
+            raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
+        return _page(request, tags, "tags", {"name": name})
+
+    async def manifest(self, request: Request) -> Response:
+        """GET …/manifests/<tag or digest>"""
+        name, target = read_repository(request), read_target(request)
+        stored = await self._registry.find_manifest(name, target)
+        if stored is None:
+            if not await self._registry.list_tags(name):
+                raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
+            raise Refusal("MANIFEST_UNKNOWN", f"{name} has no {target}")
+        return _content(request, stored.content, stored.digest, stored.media_type)
+
+    async def blob(self, request: Request) -> Response:
+        """GET …/blobs/<digest>, with range requests."""
+        name, digest = read_repository(request), check_digest(request.path_params["digest"])
+        content = await self._registry.find_blob(name, digest)
+        if content is None:
+            raise Refusal("BLOB_UNKNOWN", f"{name} has no {digest}")
+        return _content(request, content, digest, OCTETS_TYPE, partly=True)
+
+    async def refuse(self, request: Request) -> Response:
+        """Any other path or method."""
+        if request.method in {"GET", "HEAD"}:
+            raise Refusal("NAME_UNKNOWN", "there is nothing at this path")
+        message = "this path does not support writing"
+        if not self._writable:
+            message = "this registry is read-only over HTTP; publish with: retinue publish"
+        raise Refusal("UNSUPPORTED", message, {"allow": "GET, HEAD"})
+
+
+def _content(
+    request: Request, content: bytes, digest: str, media_type: str, *, partly: bool = False
+) -> Response:
+    """A response with content; its ETag is its digest. With ``partly`` it supports range requests."""
+    headers = {**API_VERSION, "docker-content-digest": digest, "etag": f'"{digest}"'}
+    if _is_cached(request, headers["etag"]):
+        return Response(status_code=304, headers=headers)
+    if partly:
+        headers["accept-ranges"] = "bytes"
+        if (part := _read_range(request, len(content))) is not None:
+            first, last = part
+            if first >= len(content):
+                return Response(
+                    status_code=416, headers={**headers, "content-range": f"bytes */{len(content)}"}
+                )
+            headers |= {"content-type": media_type, "content-range": f"bytes {first}-{last}/{len(content)}"}
+            return Response(content[first : last + 1], 206, headers)
+    # not media_type=, which adds a charset to text types
+    headers |= {"content-type": media_type, "content-length": str(len(content))}
+    return Response(b"" if request.method == "HEAD" else content, headers=headers)
+
+
+def _is_cached(request: Request, etag: str) -> bool:
+    asked = request.headers.get("if-none-match", "")
+    return any(tag.strip().removeprefix("W/") == etag for tag in asked.split(","))
+
+
+def _read_range(request: Request, size: int) -> tuple[int, int] | None:
+    """First and last byte of a single-range request; None to send everything (RFC 9110, section 14.2)."""
+    found = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    if found is None or request.method != "GET" or not (found[1] or found[2]):
+        return None
+    if not found[1]:  # suffix range
+        return max(0, size - int(found[2])), size - 1
+    first, last = int(found[1]), int(found[2]) if found[2] else size - 1
+    return (first, min(last, size - 1)) if first <= last or first >= size else None
+
+
+def _page(
+    request: Request,
+    names: list[str],
+    key: str,
+    extra: dict[str, str] | None = None,
+    *,
+    heads: Mapping[str, Heads] | None = None,
+) -> Response:
+    """One page of a sorted list: at most ``n`` names after ``last``, with a Link to the next page.
+
+    With ``heads`` it is the extended catalog. Without ``n`` a page has a thousand names, because the client
+    of seed 001 does not follow links.
+    """
+    limit = _page_size(request.query_params.get("n"))
+    last = request.query_params.get("last", "")
+    rest = [name for name in names if name > last]
+    page = rest[:limit]
+    headers = dict(API_VERSION)
+    if page and len(rest) > limit:
+        query = urlencode({"n": limit, "last": page[-1]})
+        headers["link"] = render_next_link(f"{request.url.path}?{query}")
+    page_heads = {} if heads is None else {"heads": render_heads(page, heads)}
+    body = orjson.dumps({**(extra or {}), key: page, **page_heads})
+    headers["etag"] = f'"{digest_of(body)}"'
+    if _is_cached(request, headers["etag"]):
+        return Response(status_code=304, headers=headers)
+    headers["content-type"] = JSON_TYPE if heads is None else CATALOG_TYPE
+    return Response(body, headers=headers)
+
+
+def _page_size(text: str | None) -> int:
+    if text is None:
+        return PAGE_SIZE_LIMIT
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise Refusal("PAGINATION_NUMBER_INVALID", "n must be a number from 0 to 1000")
+    return min(int(text), PAGE_SIZE_LIMIT)

@@ -1,0 +1,349 @@
+"""An OCI registry as a source of listings: reads every agent card, each digest once (SPEC 2).
+
+`ReadAhead` fetches many artifacts per request from registries that support it (`retinue.oci.codec.bulk`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from math import inf
+
+from retinue.cards.pallet_card import parse_card
+from retinue.core.errors import (
+    MalformedArtifactError,
+    ReferenceNotFoundError,
+    RegistryError,
+    RetinueError,
+    SchemaRefusedError,
+)
+from retinue.core.record import AgentRecord, Listing
+from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
+from retinue.mesh.entry import Entry
+from retinue.mesh.schema.checks import check_skill
+from retinue.oci.codec.artifacts import Artifact
+from retinue.oci.codec.catalog import Heads
+from retinue.oci.codec.reference import Reference, choose_tag, is_repository
+from retinue.oci.registry import Registry, read_published
+
+AGENTS = "agents/"
+WORKFLOWS = "workflows/"
+BATCH = 128
+"""Repositories per bulk request: small enough that registry and hub work in parallel."""
+
+CONCURRENT_READS = 16
+GIVEN_AT_ONCE = 100
+"""Listings passed to the directory together: about 10 ms of writing."""
+
+GLANCED = 5_000
+"""Repositories processed before yielding to the event loop: about 5 ms."""
+
+TAGS_TTL_S = 300.0
+"""How long a reading that is not thorough relies on the last list of tags (P-30): listing tags costs
+docker-registry twice as much as confirming that a card is unchanged."""
+
+FULL_READ_S = 60.0
+"""How long an unchanged stamp is trusted: a layout copied in by hand does not change it."""
+
+_MAY_EXPLODE = re.compile(
+    rb'"(?:\$ref|\$dynamicRef|\$recursiveRef|allOf|anyOf|oneOf|not|if|dependentSchemas|dependencies)"'
+)
+"""Keywords without which a schema is harmless. Checking the schemas of a thousand cards would take longer
+than reading them; a schema that escapes this filter is rejected when it is called."""
+
+
+class ReadAhead:
+    """Pulls artifacts from ``registry``: ``references`` (with digests) in batches, all others one by one.
+
+    The first caller that needs a missing artifact fetches the next batch for all callers. Fewer than two
+    batches of fetched artifacts are kept in memory.
+    """
+
+    def __init__(self, registry: Registry, references: Iterable[Reference]) -> None:
+        self._registry = registry
+        self._waiting = {one.repository: one for one in references}
+        self._fetched: dict[str, Artifact | RegistryError] = {}
+        self._fetching = asyncio.Lock()
+
+    async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
+        """Like `Registry.pull_if_changed`, but an artifact fetched ahead is always returned.
+
+        Also raises the error of an artifact that could not be opened.
+        """
+        repository = reference.repository
+        if self._has_room and not self._fetching.locked():
+            async with self._fetching:
+                if self._has_room:
+                    await self._fetch()
+        while repository in self._waiting:
+            async with self._fetching:
+                if repository in self._waiting:
+                    await self._fetch()
+        # Without this, a caller that finds every artifact fetched would never yield to the event loop.
+        await asyncio.sleep(0)
+        found = self._fetched.pop(repository, None)
+        if found is None:
+            return await self._registry.pull_if_changed(reference, known_digest)
+        if isinstance(found, RegistryError):
+            raise found
+        return found
+
+    @property
+    def _has_room(self) -> bool:
+        return bool(self._waiting) and len(self._fetched) < BATCH // 2
+
+    async def _fetch(self) -> None:
+        batch = list(islice(self._waiting.values(), BATCH))
+        pulled = await self._registry.pull_many(batch)
+        answered = [repository for repository in pulled if self._waiting.pop(repository, None) is not None]
+        if not answered:
+            self._waiting.clear()
+        self._fetched |= {name: found for name in answered if (found := pulled[name]) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """State of a repository at its last reading; the listing itself is kept by the directory."""
+
+    tag: str
+    digest: str
+    is_card: bool = True
+    error: MalformedArtifactError | None = None
+    listed_at: float = -inf
+    """When the tags were last listed, on the monotonic clock."""
+
+
+class RegistrySource(Source):
+    """The agent cards of any registry as a source.
+
+    Cards are expected in ``agents/…`` at any depth (SPEC 2, doubt 10), and recognised elsewhere by artifact
+    type. ``tag`` reads only that tag instead of the best one (doubt 7). A card is read again only when its
+    tag or digest has changed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        *,
+        tag: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.name = name
+        self._registry = registry
+        self._tag = tag
+        self._clock = clock
+        self._now = now
+        self._stamp: str | None = None
+        self._full_read_at = 0.0
+        self._problems: tuple[SourceProblem, ...] = ()
+        self._known: dict[str, _Known] = {}
+
+    def remember(self, held: Iterable[Entry]) -> None:
+        """Take over stored entries of this source, so that unchanged cards are not read again."""
+        for entry in held:
+            if entry.source == self.name and entry.tag is not None and entry.digest is not None:
+                self._known[entry.key] = _Known(entry.tag, entry.digest)
+
+    def changed(self) -> bool:
+        """Whether the registry's generation differs from the last reading; False where it has none."""
+        generation = self._registry.generation()
+        return generation is not None and generation != self._stamp
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        """Every card of the registry; raises RegistryError when its repositories cannot be listed (doubt 5).
+
+        Without ``thorough`` an unchanged card costs one small request, and a new tag next to the chosen one
+        appears within `TAGS_TTL_S`; every other change appears at once.
+        """
+        began_at = self._clock()
+        tags_since = inf if thorough else began_at - TAGS_TTL_S
+        stamp = self._registry.generation()
+        if stamp is not None and stamp == self._stamp and began_at - self._full_read_at < FULL_READ_S:
+            return Reading((), self._problems, await self._list_unchanged(()))
+        catalog = await read_published(self._registry)
+        repositories = []
+        for number, repository in enumerate(catalog.repositories):
+            if repository in self._known or may_hold_card(repository):
+                repositories.append(repository)
+            if number % GLANCED == 0:
+                await asyncio.sleep(0)
+        listings: dict[str, Listing] = {}
+        problems: dict[str, SourceProblem] = {}
+        waiting = iter(repositories)
+        ahead = ReadAhead(self._registry, self._list_new(repositories, catalog.heads))
+
+        async def work() -> None:
+            for repository in waiting:
+                try:
+                    listing = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
+                except RetinueError as error:
+                    problems[repository] = SourceProblem(self.name, repository, error)
+                else:
+                    if listing is not None:
+                        listings[repository] = listing
+                    if give is not None and len(listings) >= GIVEN_AT_ONCE:
+                        give(list(listings.values()))
+                        listings.clear()
+
+        await asyncio.gather(*(work() for _ in range(min(CONCURRENT_READS, len(repositories)))))
+        listed = set(repositories)
+        await asyncio.sleep(0)
+        for gone in [key for key in self._known if key not in listed]:
+            del self._known[gone]
+        await asyncio.sleep(0)
+        self._problems = tuple(problems[r] for r in sorted(problems))
+        self._stamp, self._full_read_at = stamp, began_at
+        given = tuple(listings[r] for r in sorted(listings))
+        return Reading(given, self._problems, await self._list_unchanged(listings.keys()))
+
+    async def _list_unchanged(self, given: Collection[str]) -> dict[str, str]:
+        """Digests by repository of the cards that did not change.
+
+        Those with a problem are reported as such.
+        """
+        unchanged: dict[str, str] = {}
+        for number, key in enumerate(list(self._known)):
+            known = self._known.get(key)
+            if known is not None and known.is_card and known.error is None and key not in given:
+                unchanged[key] = known.digest
+            if number % GLANCED == 0:
+                await asyncio.sleep(0)
+        return unchanged
+
+    async def read_one(self, key: str) -> Listing | None:
+        """Read the card in the repository ``key``; None when it has no tag or holds no card.
+
+        Raises MalformedArtifactError, ReferenceNotFoundError (the configured tag is missing) and what the
+        registry raises.
+        """
+        return await self._read(key, again=True)
+
+    def _list_new(self, repositories: Iterable[str], heads: Mapping[str, Heads]) -> Iterator[Reference]:
+        """References with digest of the cards that the catalog reports and that are new or changed."""
+        for key in repositories:
+            tags, known = heads.get(key, {}), self._known.get(key)
+            tag = choose_tag(tags, self._tag)
+            if tag is not None and (known is None or (known.tag, known.digest) != (tag, tags[tag])):
+                yield Reference(key, tag=tag, digest=tags[tag])
+
+    async def _read(
+        self,
+        key: str,
+        heads: Heads | None = None,
+        tags_since: float = inf,
+        ahead: ReadAhead | None = None,
+        *,
+        again: bool = False,
+    ) -> Listing | None:
+        """Read the card when it has changed, or always with ``again``.
+
+        ``heads`` are the tags reported by the catalog, which save all requests except those of ``ahead``.
+        """
+        known = self._known.get(key)
+        if heads is not None:
+            tag = self._choose(key, heads)
+            if known is not None and (known.tag, known.digest) == (tag, heads.get(tag or "")):
+                _raise_problem(known)
+                return None
+            return None if tag is None else await self._read_tag(key, tag, -inf, ahead)
+        likely = self._tag
+        if likely is None and known is not None and known.listed_at > tags_since:
+            likely = known.tag
+        if likely is not None:
+            # The tag is configured or was chosen recently; if it is gone, choose among the others.
+            with suppress(ReferenceNotFoundError):
+                listed_at = known.listed_at if known is not None else -inf
+                return await self._read_tag(key, likely, listed_at, again=again)
+        listed_at = self._clock()
+        tag = self._choose(key, await self._registry.list_tags(key))
+        return None if tag is None else await self._read_tag(key, tag, listed_at, again=again)
+
+    def _choose(self, key: str, tags: Iterable[str]) -> str | None:
+        """The tag to read; None when there are no tags. Raises ReferenceNotFoundError."""
+        held = list(tags)
+        if not held:
+            self._known.pop(key, None)
+            return None
+        tag = choose_tag(held, self._tag)
+        if tag is None:
+            raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")
+        return tag
+
+    async def _read_tag(
+        self, key: str, tag: str, listed_at: float, ahead: ReadAhead | None = None, *, again: bool = False
+    ) -> Listing | None:
+        known = None if again else self._known.get(key)
+        if known is not None and known.tag != tag:
+            known = None
+        reference = Reference(key, tag=tag)
+        artifact = await self._pull(reference, known, ahead or self._registry)
+        listing: Listing | None = None
+        if artifact is not None:
+            known, listing = self._open(reference, artifact)
+        elif known is None:
+            self._known.pop(key, None)
+            return None
+        self._known[key] = replace(known, listed_at=listed_at)
+        _raise_problem(known)
+        return listing
+
+    async def _pull(
+        self, reference: Reference, known: _Known | None, registry: Registry | ReadAhead
+    ) -> Artifact | None:
+        """Pull the artifact; None when it is unchanged or neither a card nor a workflow."""
+        try:
+            return await registry.pull_if_changed(reference, known.digest if known else None)
+        except MalformedArtifactError:
+            if reference.repository.startswith(AGENTS):
+                raise
+            return None
+
+    def _open(self, reference: Reference, artifact: Artifact) -> tuple[_Known, Listing | None]:
+        tag = reference.tag or ""
+        foreign = artifact.form != "card" and not reference.repository.startswith(AGENTS)
+        if foreign or artifact.form == "index":
+            return _Known(tag, artifact.digest, is_card=False), None
+        try:
+            record = parse_card(artifact.content, reference=str(reference))
+            if _MAY_EXPLODE.search(artifact.content):
+                _check_schemas(record, str(reference))
+        except MalformedArtifactError as error:
+            return _Known(tag, artifact.digest, error=error), None
+        listing = Listing(
+            record=record,
+            source=self.name,
+            key=reference.repository,
+            tag=tag,
+            digest=artifact.digest,
+            raw=artifact.content,
+            published_at=artifact.published_at,
+            fetched_at=self._now(),
+        )
+        return _Known(tag, artifact.digest), listing
+
+
+def _raise_problem(known: _Known) -> None:
+    """Raise the error of an unreadable card, which every reading reports."""
+    if known.error is not None:
+        raise known.error
+
+
+def _check_schemas(record: AgentRecord, reference: str) -> None:
+    try:
+        for skill in record.skills:
+            check_skill(skill)
+    except SchemaRefusedError as error:
+        raise MalformedArtifactError(reference, error.message) from None
+
+
+def may_hold_card(repository: str) -> bool:
+    """Whether a repository of this name may hold an agent card."""
+    return is_repository(repository) and not repository.startswith(WORKFLOWS)

@@ -1,0 +1,1 @@
+"""Runs other programs under resource limits."""

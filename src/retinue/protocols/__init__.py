@@ -1,1 +1,0 @@
-"""Pure codecs between wire forms and core; no I/O, no async."""

@@ -1,1 +1,0 @@
-"""Configuration files of MCP clients: pure editing of their text, and where each client keeps it."""

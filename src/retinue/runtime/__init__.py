@@ -1,0 +1,1 @@
+"""Composition roots: the processes hub, agent, worker and stdio."""

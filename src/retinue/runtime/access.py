@@ -1,0 +1,88 @@
+"""Builds access control from the settings: endpoint checks, token readers and the access lists of agents."""
+
+from __future__ import annotations
+
+from retinue.core.errors import InvalidSettingError
+from retinue.mesh.permissions import Access, AccessRule
+from retinue.settings import AccessTable, Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.issued_tokens import SCOPES, KnownTokens
+from retinue.web.mesh_tokens import MeshBearer
+from retinue.web.rejections import ProtectedResource
+from retinue.web.security import SecuritySettings, TokenReader, check_bind
+
+
+def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
+    """Reject a non-loopback address without token authentication; raises InvalidSettingError."""
+    check_bind(host, has_auth=not settings.auth.anonymous, insecure_ok=insecure_ok)
+
+
+def security_settings(settings: Settings, host: str) -> SecuritySettings:
+    """The settings of the security middleware of a process that listens at ``host``."""
+    return SecuritySettings(
+        host=host,
+        hosts=settings.doors.hosts,
+        origins=settings.doors.origins,
+        max_body_bytes=settings.limits.body_bytes,
+        anonymous=settings.auth.anonymous,
+        resource=protected_resource(settings),
+    )
+
+
+def token_readers(settings: Settings, state: State, http: HttpClient) -> list[TokenReader]:
+    """Readers of the tokens accepted besides the state's own: issued tokens, mesh tokens, JWTs."""
+    readers: list[TokenReader] = [KnownTokens(state.keys), MeshBearer(state.mesh_key())]
+    auth = settings.auth
+    if auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
+        from retinue.web.jwt_tokens import JwtReader, JwtSettings  # with cryptography: 13 MB
+
+        wanted = JwtSettings(
+            issuer=auth.issuer,
+            audiences=auth.audience,
+            jwks_url=auth.jwks_url,
+            jwks_file=auth.jwks_file,
+            scopes_claim=auth.scopes_claim,
+            scope_names=auth.scopes,
+        )
+        readers.append(JwtReader(wanted, http))
+    return readers
+
+
+def protected_resource(settings: Settings) -> ProtectedResource | None:
+    """The OAuth protected-resource metadata; None if no authorization server is configured."""
+    auth = settings.auth
+    servers = auth.authorization_servers
+    if not servers and auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
+        servers = (auth.issuer,)
+    if not servers:
+        return None
+    theirs: dict[str, str] = {ours: name for name, ours in auth.scopes.items()}
+    return ProtectedResource(servers, [theirs.get(scope, scope) for scope in SCOPES], auth.resource)
+
+
+def hub_access(settings: Settings) -> Access:
+    """The configured access lists of all agents, which the hub checks before it forwards a call."""
+    return Access({agent: _rule_of(table) for agent, table in settings.access.items()})
+
+
+def agent_rule(settings: Settings, agent: str, own: AccessRule) -> AccessRule:
+    """The access lists of one agent: the settings, with its ``agent.json`` as the default.
+
+    Raises InvalidSettingError for a ``send`` entry without an agent.
+    """
+    table = settings.access.get(agent, AccessTable())
+    rule = AccessRule(
+        receive=own.receive if table.receive is None else table.receive,
+        send=own.send if table.send is None else table.send,
+    )
+    for entry in rule.send or ():
+        if not entry.partition("/")[0]:
+            raise InvalidSettingError(
+                f"access.{agent}.send", f"{entry[:80]!r} names no agent", remedy="write AGENT or AGENT/SKILL"
+            )
+    return rule
+
+
+def _rule_of(table: AccessTable) -> AccessRule:
+    return AccessRule(table.receive, table.send)

@@ -1,0 +1,245 @@
+"""The process of one agent: serves its endpoints, publishes its card and connects it to the mesh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import structlog
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher, local_reader
+from retinue.cards.pallet_card import encode_card, render_card
+from retinue.core.call import Principal
+from retinue.execute.server import card_route, execute_route, health_route
+from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.events import EventBus, log_line
+from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.mesh.permissions import Access, AccessRule, is_seen
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.runtime.access import (
+    agent_rule,
+    check_address,
+    protected_resource,
+    security_settings,
+    token_readers,
+)
+from retinue.runtime.card_publication import CardPublication
+from retinue.runtime.factories import (
+    configured_registry,
+    guard_settings,
+    limit_settings,
+    named_registries,
+    registry_sources,
+    timeout_settings,
+)
+from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.reloading import watch_lists
+from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
+from retinue.runtime.supervisor import report_ready
+from retinue.runtime.targets import Target
+from retinue.runtime.telemetry import span_opener
+from retinue.settings import Settings, environment
+from retinue.storage.mesh_key import joined_token
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.rejections import metadata_routes
+from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
+
+_log = structlog.get_logger("retinue.agent")
+
+FIRST_PORT = 8001
+_FOLDER_CHECK_S = 2.0
+_REGISTRY_CHECK_S = 15.0
+"""Interval at which an agent checks that its card is still published."""
+
+_NO_LISTS = AccessRule()
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How one agent is served; ``port`` None means the first free port from 8001."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    port_may_move: bool = False
+    publish: bool = True
+    registry: str | None = None
+    tag: str = "v1"
+    hub_url: str | None = None
+    insecure_bind: bool = False
+
+
+async def serve_agent(
+    target: Target, options: ServeOptions, settings: Settings, state: State, echo: Echo
+) -> int:
+    """Serve until asked to stop; returns the exit code.
+
+    Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
+    """
+    agent = target.agent
+    check_address(options.host, settings, insecure_ok=options.insecure_bind)
+    state.prepare()
+    listener = bind(
+        options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
+    )
+    url = url_of(listener)
+    stop = Stop()
+    stop.on_signals()
+    supervisor = stop.with_supervisor()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
+        sources = registry_sources(settings, registries)
+        mesh = await stack.enter_async_context(
+            JoinedMesh.open(settings, state, http, sources, options.hub_url)
+        )
+        dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
+        mcp = agent_mcp(agent, dispatcher, mesh, settings)
+        await stack.enter_async_context(mcp.running())
+        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
+        await stack.enter_async_context(serving(app, listener, stop))
+        stack.callback(mcp.end)
+        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
+        _print_skills(agent, echo)
+        on_new_lists: Callable[[], Awaitable[None]] | None = None
+        if options.publish:
+            registry = configured_registry(_card_registry(options, state), settings, http, state)
+            publication = CardPublication(
+                registry,
+                lambda: agent.record(url),
+                options.tag,
+                http,
+                echo,
+                probe_timeout_s=settings.timeouts.probe_s,
+            )
+            await publication.publish()
+            notify = partial(notify_hub, http, state, options.hub_url)
+            # callbacks run in reverse order: first the card is withdrawn, then the hub is notified
+            stack.push_async_callback(notify)
+            stack.push_async_callback(publication.withdraw)
+            check_s = _FOLDER_CHECK_S if isinstance(registry, LayoutRegistry) else _REGISTRY_CHECK_S
+            keeping = asyncio.create_task(publication.keep(check_s, notify))
+            stack.push_async_callback(end_task, keeping)
+            await notify()
+
+            async def republish() -> None:
+                """The card shows what the mesh may see, so it changes with the lists."""
+                await publication.renew()
+                await notify()
+
+            on_new_lists = republish
+        await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        report_ready(supervisor, {"name": agent.name, "url": url})
+        await stop.wait()
+        echo(f"stopping: {stop.reason}")
+    return 0
+
+
+def agent_dispatcher(
+    agent: Agent, settings: Settings, mesh: JoinedMesh, url: str | None, access: AccessRule = _NO_LISTS
+) -> Dispatcher:
+    """The dispatcher of one agent's process; ``access`` holds the lists from its ``agent.json``."""
+    events = EventBus()
+    events.subscribe(log_line)
+    rule = agent_rule(settings, agent.name, access)
+    return local_dispatcher(
+        agent,
+        mesh=mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send),
+        access=Access({agent.name: rule}),
+        url=url,
+        admission=Admission(
+            TraceGuard(guard_settings(settings), signer=mesh.signer), Limits(limit_settings(settings)), events
+        ),
+        timeouts=timeout_settings(settings),
+        open_span=span_opener(agent.name, environment()),
+    )
+
+
+def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings: Settings) -> LazyMcpServer:
+    """The MCP server of one agent; the caller enters its ``running()``."""
+    offer = RecordOffer(
+        lambda: agent.record(with_facts=True),
+        agent.changes.subscribe,
+        names=settings.mcp.names,
+        logs=agent.logs,
+        sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name),
+    )
+    options = McpOptions(
+        guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        result_chars=settings.mcp.result_chars,
+        max_body_bytes=settings.limits.body_bytes,
+    )
+    return LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, mesh), options)
+
+
+def agent_app(
+    agent: Agent,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    http: HttpClient,
+    mcp: LazyMcpServer | None = None,
+) -> ASGIApp:
+    """The endpoints of one agent, behind the security middleware."""
+
+    @lru_cache(maxsize=8)
+    def render(scopes: frozenset[str], revision: int) -> bytes:
+        return encode_card(render_card(agent.record(url), scopes=scopes))
+
+    def card(scopes: frozenset[str]) -> bytes:
+        return render(scopes, agent.revision)
+
+    app = Router(
+        routes=[
+            execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
+            card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
+            health_route(),
+            *(() if mcp is None else (mcp.route(),)),
+            *metadata_routes(protected_resource(settings)),
+        ]
+    )
+    return guarded(app, settings, state, host, http)
+
+
+def guarded(
+    app: ASGIApp,
+    settings: Settings,
+    state: State,
+    host: str,
+    http: HttpClient,
+    tokens: Mapping[str, Principal] | None = None,
+) -> ASGIApp:
+    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
+    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
+    return SecurityMiddleware(
+        app, security_settings(settings, host), known, token_readers(settings, state, http)
+    )
+
+
+def _card_registry(options: ServeOptions, state: State) -> str:
+    """The registry to publish to: the given one, else that of the joined hub, else the state's."""
+    if options.registry is None and options.hub_url is not None and joined_token(state.keys, options.hub_url):
+        return options.hub_url
+    return options.registry or str(state.registry)
+
+
+def _print_skills(agent: Agent, echo: Echo) -> None:
+    skills: Sequence[str] = [skill.id for skill in agent.skills if skill.visibility != "private"]
+    exposed = [skill.id for skill in agent.skills if skill.visibility == "exposed"]
+    count = f"{len(skills)} skill{'s' * (len(skills) != 1)}"
+    line = f"{count} ({', '.join(skills) or 'none'}), {len(exposed)} exposed"
+    if skills and not exposed:
+        line += "; expose one with @agent.skill(expose=True)"
+    echo(line)

@@ -1,0 +1,146 @@
+"""The published card of a served agent: publishes it, keeps it published while it is served, withdraws it.
+
+A tag of an agent's repository holds one card. If two processes serve the same name, the later one replaces
+the card of the earlier one. When the later one stops answering, the earlier one publishes its card again. A
+card that a person removes from the registry is not published again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from retinue.cards.pallet_card import encode_card, parse_card, render_card
+from retinue.core.errors import ReferenceNotFoundError, RetinueError
+from retinue.core.record import AgentRecord
+from retinue.execute.probe import find_trouble
+from retinue.oci.codec.reference import Reference, card_repository
+from retinue.oci.registry import Published, Registry, publish_card, withdraw
+from retinue.runtime.publishables import PUBLISHED_SCOPES
+from retinue.runtime.serving import Echo
+from retinue.web.http_client import HttpClient
+
+_log = structlog.get_logger("retinue.card_publication")
+
+_REPLACE_AFTER = 2
+"""Number of consecutive failed probes of a successor before its card is replaced."""
+
+
+class CardPublication:
+    """The publication of one agent's card in one registry, under one tag."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        read_record: Callable[[], AgentRecord],
+        tag: str,
+        http: HttpClient,
+        echo: Echo,
+        *,
+        probe_timeout_s: float,
+    ) -> None:
+        self._registry = registry
+        self._read_record = read_record
+        self._record = read_record()
+        self._reference = Reference(card_repository(self._record.name), tag=tag)
+        self._http = http
+        self._echo = echo
+        self._probe_timeout_s = probe_timeout_s
+        self._published: Published | None = None
+        self._failed_probes = 0
+        self._is_replaced = False
+        """Whether the tag holds the card of another process."""
+
+    async def publish(self) -> None:
+        """Publish and print so; names the agent whose card is replaced, if any. Raises RegistryError."""
+        before = await self._find_other()
+        if before is not None and await self._answers(before):
+            self._echo(f"another {before.name} answers at {before.url}; this card replaces that one's")
+        self._published = await self._push()
+        self._echo(f"published {self._published} in {self._published.registry}")
+
+    async def renew(self) -> None:
+        """Publish the current record, unless another process has replaced the card; raises RegistryError."""
+        self._record = self._read_record()
+        if not self._is_replaced:
+            self._published = await self._push()
+
+    async def keep(self, every_s: float, on_return: Callable[[], Awaitable[None]]) -> None:
+        """Check the card until cancelled; ``on_return`` is called after it was published again."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                if await self.check():
+                    await on_return()
+            except RetinueError as error:
+                _log.debug("card not looked after", error=error.message)
+
+    async def check(self) -> bool:
+        """Check once; returns whether a successor stopped answering and the card was published again."""
+        published = self._published
+        if published is None:
+            return False
+        current = await self._registry.find_digest(self._reference)
+        if current == published.digest:
+            self._is_replaced, self._failed_probes = False, 0
+            return False
+        if current is not None:
+            self._is_replaced = True
+            other = await self._find_other()
+            if other is None or await self._answers(other):
+                self._failed_probes = 0
+                return False
+            self._failed_probes += 1
+            if self._failed_probes < _REPLACE_AFTER:
+                return False
+        elif not self._is_replaced:
+            return False
+        self._published = await self._push()
+        self._is_replaced, self._failed_probes = False, 0
+        self._echo(f"published {self._published} again: the agent that replaced it is gone")
+        return True
+
+    async def withdraw(self) -> None:
+        """Remove the card on a clean exit; by digest, so that a successor's card is kept."""
+        if self._published is None:
+            return
+        try:
+            await withdraw(self._registry, self._published)
+        except ReferenceNotFoundError:
+            _log.debug("already forgotten", reference=str(self._published))
+        except RetinueError as error:
+            self._echo(f"could not remove {self._published} from {self._published.registry}: {error.message}")
+
+    async def _push(self) -> Published:
+        card = render_card(self._record, scopes=PUBLISHED_SCOPES)
+        return await publish_card(
+            self._registry,
+            self._record.name,
+            encode_card(card),
+            version=self._record.version,
+            skills=[skill["id"] for skill in card["skills"]],
+            created=datetime.now(UTC),
+            tag=self._reference.tag or "",
+        )
+
+    async def _find_other(self) -> AgentRecord | None:
+        """The agent of this name that is published under the tag with another URL; None if there is none."""
+        try:
+            artifact = await self._registry.pull(self._reference)
+            other = parse_card(artifact.content, reference=str(self._reference))
+        except RetinueError:
+            # publishing rejects or replaces an unreadable artifact
+            return None
+        return (
+            other if other.name == self._record.name and other.url not in (None, self._record.url) else None
+        )
+
+    async def _answers(self, other: AgentRecord) -> bool:
+        assert other.url is not None
+        trouble = await find_trouble(
+            self._http, other.url, timeout_s=self._probe_timeout_s, name=self._record.name
+        )
+        return trouble is None

@@ -1,0 +1,228 @@
+"""The command line's client of the mesh: calls skills, and starts and follows runs of workflows.
+
+Calls go to ``/execute`` of the running hub; without a hub, the same skills run in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from retinue.core.call import LOCAL, Call, Outcome, new_id
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallCancelledError,
+    ExecutionFailedError,
+    RetinueError,
+    StepFailedError,
+)
+from retinue.execute.client import HubCalls
+from retinue.mesh.guard.trace_guard import new_trace
+from retinue.settings import Settings
+from retinue.storage.mesh_key import joined_token
+from retinue.storage.state import State, find_hub_url
+from retinue.web.http_client import HttpClient
+from retinue.web.mesh_tokens import MeshSigner
+
+if TYPE_CHECKING:
+    from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
+
+_FOLLOW_WAIT_S = 20.0
+"""How long one ``follow_run`` call waits for a new event."""
+
+
+@dataclass(slots=True)
+class Client:
+    """Calls skills of the mesh; ``hub_url`` is None if they run in this process."""
+
+    calls: Calls
+    hub_url: str | None
+
+    async def ask(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> Outcome:
+        """Call a skill; a failure is part of the outcome."""
+        call = Call(
+            id=new_id(),
+            skill=skill,
+            arguments=dict(arguments or {}),
+            principal=LOCAL,
+            endpoint="cli",
+            trace=new_trace(),
+            agent=agent,
+            version_range=version,
+            deadline=asyncio.get_running_loop().time() + timeout_s,
+        )
+        return await self.calls.dispatch(call)
+
+    async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """The value; raises what the call failed with."""
+        return (await self.ask(skill, arguments, **options)).get()
+
+
+@asynccontextmanager
+async def open_client(
+    settings: Settings, state: State, *, hub_url: str | None = None
+) -> AsyncIterator[Client]:
+    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub."""
+    url = hub_url or find_hub_url(state)
+    async with AsyncExitStack() as stack:
+        if url is not None:
+            http = await stack.enter_async_context(HttpClient())
+            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
+            yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
+        else:
+            # imported here, because a command that has a hub does not need these slow imports
+            from retinue.mesh.directory.listings import MemoryListings
+            from retinue.runtime.mesh import LazyRuns, open_mesh
+
+            runs = LazyRuns(settings, state)
+            mesh = await stack.enter_async_context(
+                open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
+            )
+            yield Client(mesh.dispatcher, None)
+
+
+class RunFollower:
+    """Starts runs and follows them; prints one line for each step that starts or ends.
+
+    When following a run that was started or resumed here is cancelled (Ctrl-C), the run is cancelled too.
+    """
+
+    def __init__(self, client: Client, echo: Callable[[str], None]) -> None:
+        self._client = client
+        self._echo = echo
+        self._failed: Mapping[str, Any] | None = None
+        """The last failure, not yet printed: if the run fails with it, its error has the message."""
+
+    async def run(
+        self,
+        workflow: str | Mapping[str, Any],
+        given: Any,
+        run_id: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
+        # the id is chosen here, so that the run can be cancelled even if the start gets no response
+        run = uuid.uuid4().hex if run_id is None else run_id
+        asked = {"workflow": workflow, "input": given, "run": run}
+        return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
+
+    async def resume(self, run: str) -> Any:
+        """Resume a cancelled run and return its output, as `run`."""
+        return await self._own(run, self._client.get("resume_run", {"run": run}))
+
+    async def rerun(self, run: str, from_step: str) -> Any:
+        """Run again from a step, as a new run, and return its output, as `run`."""
+        new = uuid.uuid4().hex
+        asked = {"run": run, "from_step": from_step, "new_run": new}
+        return await self._own(new, self._client.get("rerun_run", asked))
+
+    async def follow(self, run: str, after: int = 0) -> Any:
+        """Follow a run without owning it and return its output, as `run`."""
+        while True:
+            asked = {"run": run, "after": after, "wait_s": _FOLLOW_WAIT_S}
+            try:
+                reply = await self._client.get("follow_run", asked, timeout_s=_FOLLOW_WAIT_S + 40)
+            except AgentUnreachableError:
+                self._echo(f"run {run} is stored; the next hub or worker resumes it")
+                raise
+            for event in reply["events"]:
+                self._echo_event(event, run)
+            after = reply["next"]
+            if reply["done"]:
+                self._echo_failure(run, whole=reply["status"] != "failed")
+                for line in describe_effects(reply.get("effects")):
+                    self._echo(line)
+                return _result(run, reply)
+
+    def _echo_event(self, event: Mapping[str, Any], run: str) -> None:
+        if line := describe(event, run):
+            self._echo_failure(run, whole=True)
+            if event.get("error"):
+                self._failed = event
+            else:
+                self._echo(line)
+
+    def _echo_failure(self, run: str, *, whole: bool) -> None:
+        """Print the last failure, with its message if ``whole``."""
+        if self._failed is not None and (line := describe(self._failed, run, whole=whole)):
+            self._echo(line)
+        self._failed = None
+
+    async def _own(self, run: str, start: Awaitable[Mapping[str, Any]]) -> Any:
+        try:
+            started = await start
+            if choice := started.get("choice"):
+                self._echo(f"  chosen: {choice['workflow']}, since {choice['because']}")
+            return await self.follow(run, started.get("after", 0))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel(run))
+            raise
+
+    async def _cancel(self, run: str) -> None:
+        try:
+            reply = await self._client.get("cancel_run", {"run": run}, timeout_s=5)
+        except RetinueError as error:
+            self._echo(f"run {run} could not be cancelled: {error.message}")
+            return
+        self._echo(f"cancelled; resume it with: retinue resume {run}")
+        for line in describe_effects(reply.get("effects")):
+            self._echo(line)
+
+
+def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> str | None:
+    """One line for the start or end of a call, or for a wait; None for other events.
+
+    Without ``whole`` the line of a failure omits its message.
+    """
+    kind = event.get("kind")
+    if kind == "wait" and event["event"] == "step_started":
+        asked = event.get("message") or f"waits for {event['topic']}"
+        return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE"
+    if kind not in ("call", "undo", "review"):
+        return None
+    if event["event"] == "step_finished":
+        seconds = float(event.get("duration_ms") or 0) / 1000
+        error = event.get("error")
+        failed = f"failed: {error['message']}" if error and whole else "failed"
+        end = failed if error else f"{seconds:6.1f} s"
+    else:
+        end = "     …"
+    return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+
+
+def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
+    """One line for each call that had an effect before the run was cancelled."""
+    lines = []
+    for word, said in (("done", "done before"), ("unknown", "may have run")):
+        calls = (effects or {}).get(word, ())
+        lines += [f"  {said}: {one['step']} ({one['skill']} at {one['agent']})" for one in calls]
+    return lines
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value}
+
+
+def _result(run: str, reply: Mapping[str, Any]) -> Any:
+    if reply["status"] == "done":
+        return reply.get("output")
+    if reply["status"] == "cancelled":
+        raise CallCancelledError(f"run {run}")
+    error = reply.get("error") or {}
+    if error.get("type") == StepFailedError.type:
+        raise StepFailedError.from_data(error["data"])
+    raise ExecutionFailedError(
+        str(error.get("message", "no reason given")), remedy=str(error.get("remedy", ""))
+    )

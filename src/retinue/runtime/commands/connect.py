@@ -1,0 +1,195 @@
+"""Adds the hub of this state to the configuration of an MCP client, and removes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from retinue.core.errors import InvalidSettingError
+from retinue.mcp.client_configs.clients import CLIENTS, TOKEN_KEYS, Client, Places
+from retinue.mcp.client_configs.config_files import Changed, change_text, find_file, read_backups, read_text
+from retinue.settings import Settings
+from retinue.storage.state import State
+
+PATH = "/mcp"
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """The URL of a hub, which may not run yet; ``own`` means that it accepts the token of this state."""
+
+    url: str
+    running: bool
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A client and its configuration file; ``status`` is "connected", "found", "broken" or ""."""
+
+    client: Client
+    file: Path
+    status: str
+
+
+def places() -> Places:
+    """The configuration folders of the current user."""
+    home = os.environ.get("HOME") or os.environ.get("USERPROFILE") or str(Path.home())
+    return Places(sys.platform, Path(home), os.environ)
+
+
+def find_config(client: Client) -> Path:
+    """The client's configuration file, whether it exists or not."""
+    return find_file(client.files(places()))
+
+
+def find_hub(settings: Settings, state: State, given: str | None = None) -> Hub:
+    """The hub to connect to: the given one, else the state's running hub, else its configured address.
+
+    Raises InvalidSettingError for an invalid URL, and if no hub runs and its port is not fixed.
+    """
+    running = state.read_hub()
+    if given is not None:
+        url = _check_url(given)
+        own = running is not None and _origin(running.url) == _origin(url)
+        return Hub(url, running=own, own=own or _origin(url) == _origin(_configured_url(settings)))
+    if running is not None:
+        return Hub(running.url.rstrip("/") + PATH, running=True, own=True)
+    if settings.hub.port == 0:
+        raise InvalidSettingError(
+            "hub.port",
+            "0 means any free port, and no hub is running",
+            remedy="start the hub first, set a port, or use --stdio",
+        )
+    return Hub(_configured_url(settings) + PATH, running=False, own=True)
+
+
+def render_entry(client: Client, state: State, hub: Hub | None) -> dict[str, Any]:
+    """The client's entry: the URL of ``hub``, or the command ``retinue mcp`` if it is None.
+
+    The token of the state is written for the state's own hub only.
+    """
+    if hub is None:
+        command, *arguments = find_program()
+        return client.render_stdio(command, [*arguments, "mcp"], {"RETINUE_HOME": str(state.root.absolute())})
+    return client.render_http(hub.url, state.local_token() if hub.own else None)
+
+
+def keep_token(client: Client, file: Path, name: str, entry: dict[str, Any], state: State) -> dict[str, Any]:
+    """The entry for another hub, with the token that the user wrote into the entry for the same URL.
+
+    The token of this state is not kept: it is for the state's own hub only.
+    """
+    text = read_text(file)
+    old = None if text is None else client.read_entry(text, name, str(file))
+    if not isinstance(old, dict) or old.get(client.url_key) != entry[client.url_key or ""]:
+        return entry
+    found = {key: value for key, value in old.items() if key in TOKEN_KEYS}
+    return entry if state.local_token() in str(found) else entry | found
+
+
+def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The absolute command line of ``retinue``, for programs with another PATH."""
+    beside = Path(sys.executable).parent / ("retinue.exe" if sys.platform == "win32" else "retinue")
+    if beside.is_file():
+        return [str(beside.absolute())]
+    if found := shutil.which("retinue", path=environ.get("PATH")):
+        return [str(Path(found).absolute())]
+    return [sys.executable, "-m", "retinue"]
+
+
+def connect(client: Client, file: Path, name: str, entry: dict[str, Any]) -> Changed:
+    """Write the entry; an identical entry is left unchanged."""
+    secret = has_token(entry)
+    return change_text(
+        file, lambda text: client.write_entry(text or "", name, entry, str(file)), secret=secret
+    )
+
+
+def disconnect(client: Client, file: Path, name: str) -> Changed:
+    """Remove the entry.
+
+    If the file differs from a backup only by the entry, the backup is restored byte for byte.
+    """
+
+    def restore(text: str | None) -> str | None:
+        entry = None if text is None else client.read_entry(text, name, str(file))
+        if text is not None and isinstance(entry, dict):
+            for former in (*read_backups(file), None):
+                if _adds_up(client, former, name, entry, text):
+                    return former
+        return text
+
+    def remove(text: str | None) -> str | None:
+        return None if text is None else client.remove_entry(text, name, str(file))
+
+    # no backup: the replaced text differs by the entry only
+    restored = change_text(file, restore, secret=False, backup=False)
+    return restored if restored.changed else change_text(file, remove, secret=False)
+
+
+def list_clients(name: str) -> list[Seen]:
+    """The state of every supported client on this machine."""
+    return [_look_at(client, name) for client in CLIENTS.values()]
+
+
+def is_seen(client: Client, file: Path) -> bool:
+    """Whether the client seems to be installed: its file, folder or program exists."""
+    if file.exists() or (client.program and shutil.which(client.program)):
+        return True
+    return file.parent != places().home and file.parent.is_dir()
+
+
+def has_token(entry: Mapping[str, Any]) -> bool:
+    """Whether the entry contains a token."""
+    return not TOKEN_KEYS.isdisjoint(entry)
+
+
+def _look_at(client: Client, name: str) -> Seen:
+    file = find_config(client)
+    try:
+        text = read_text(file)
+        entry = None if text is None else client.read_entry(text, name, str(file))
+    except InvalidSettingError:
+        return Seen(client, file, "broken")
+    if entry is not None:
+        return Seen(client, file, "connected")
+    return Seen(client, file, "found" if is_seen(client, file) else "")
+
+
+def _adds_up(client: Client, former: str | None, name: str, entry: dict[str, Any], text: str) -> bool:
+    """Whether ``former`` with the entry added equals ``text``."""
+    try:
+        if former is not None and client.read_entry(former, name, "") is not None:
+            return False
+        return client.write_entry(former or "", name, entry, "") == text
+    except InvalidSettingError:
+        return False
+
+
+def _configured_url(settings: Settings) -> str:
+    host = _ANY_ADDRESS.get(settings.hub.host, settings.hub.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.hub.port}"
+
+
+def _check_url(given: str) -> str:
+    try:
+        parts = urlsplit(given)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not given.isprintable() or " " in given:
+        raise InvalidSettingError("--url", f"{given[:80]!r} is not a URL", remedy="write http://host:port")
+    return given if parts.path.rstrip("/") else given.rstrip("/") + PATH
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port

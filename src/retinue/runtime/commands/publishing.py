@@ -1,0 +1,230 @@
+"""Publishes, pulls, removes, mirrors and finds cards and workflows in registries."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from retinue.cards.rows import render_skill_row
+from retinue.core.errors import (
+    InvalidReferenceError,
+    InvalidSettingError,
+    ReferenceNotFoundError,
+    RepositoryTakenError,
+    RetinueError,
+)
+from retinue.mesh.directory.routing import select_candidates
+from retinue.mesh.search.ranking import rank_skills
+from retinue.oci.codec.artifacts import Artifact, find_card_name
+from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository, parse_reference
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.mirror import MirrorReport, mirror
+from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
+from retinue.runtime.factories import configured_registry, named_registries, open_directory
+from retinue.runtime.joined_mesh import notify_hub
+from retinue.runtime.publishables import Card, WorkflowText
+from retinue.settings import Settings
+from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+
+MESH_SCOPES = frozenset({"exposed", "mesh"})
+
+WORKFLOWS = "workflows/"
+
+
+@asynccontextmanager
+async def open_catalog(settings: Settings, state: State, location: str | None) -> AsyncIterator[Catalog]:
+    """Open a catalog of the registry at ``location`` (URL or folder), by default the state's."""
+    async with HttpClient(allow_private=settings.allow_private_urls) as http:
+        yield Catalog(settings, state, http, check_location(location) if location is not None else None)
+
+
+class Catalog:
+    """Publishes to and removes from one registry; pulls from it or, without a location, from all."""
+
+    def __init__(self, settings: Settings, state: State, http: HttpClient, location: str | None) -> None:
+        self._settings = settings
+        self._state = state
+        self._http = http
+        self._location = location
+
+    async def publish(
+        self, target: Card | WorkflowText, *, tag: str = DEFAULT_TAG, repository: str | None = None
+    ) -> Published:
+        """Push a target and notify the hub; raises RegistryError and StateError."""
+        registry, created = self._chosen(), datetime.now(UTC)
+        if isinstance(target, Card):
+            published = await publish_card(
+                registry,
+                target.name,
+                target.content,
+                version=target.version,
+                skills=target.skills,
+                created=created,
+                repository=repository,
+                tag=tag,
+            )
+        else:
+            published = await publish_workflow(
+                registry, target.name, target.content, created=created, repository=repository, tag=tag
+            )
+        await notify_hub(self._http, self._state, None)
+        return published
+
+    async def pull(self, text: str) -> tuple[Artifact, str]:
+        """The verified artifact of a reference, and the name of its registry.
+
+        The registry is the one in the reference, else that of this catalog, else the first that has it.
+        """
+        reference = parse_reference(text)
+        registries = self._candidates(reference)
+        plain = Reference(reference.repository, tag=reference.tag, digest=reference.digest)
+        failures: list[RetinueError] = []
+        for registry in registries:
+            try:
+                return await registry.pull(plain), registry.name
+            except RetinueError as error:
+                failures.append(error)
+        # an unreachable registry is more informative than one that does not have the artifact
+        raise next((e for e in failures if not isinstance(e, ReferenceNotFoundError)), failures[0])
+
+    async def forget(self, name: str, *, repository: str | None = None) -> tuple[str, tuple[str, ...]]:
+        """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags."""
+        registry = self._chosen()
+        if repository is None and name.startswith(WORKFLOWS):
+            place, tags = name, await self._forget_workflow(registry, name)
+        else:
+            place = repository or card_repository(name)
+            tags = await forget(registry, name, repository=repository)
+        await notify_hub(self._http, self._state, None)
+        return place, tags
+
+    def _chosen(self) -> Registry:
+        if self._location is None:
+            return LayoutRegistry(self._state.registry)
+        return self._open(self._location)
+
+    def _candidates(self, reference: Reference) -> Sequence[Registry]:
+        if reference.registry is not None:
+            return (self._open(_with_scheme(reference.registry)),)
+        if self._location is not None:
+            return (self._open(self._location),)
+        home = LayoutRegistry(self._state.registry)
+        return tuple(named_registries(self._settings, home, self._http).values())
+
+    def _open(self, location: str) -> Registry:
+        return configured_registry(location, self._settings, self._http, self._state)
+
+    @staticmethod
+    async def _forget_workflow(registry: Registry, repository: str) -> tuple[str, ...]:
+        tags = await registry.list_tags(repository)
+        if not tags:
+            raise ReferenceNotFoundError(registry.name, repository)
+        held = await registry.pull(Reference(repository, tag=tags[-1]))
+        if held.form != "workflow":
+            raise RepositoryTakenError(repository, find_card_name(held) or held.title, repository)
+        for tag in tags:
+            # a registry that deletes by digest removes several tags of a workflow at once
+            with suppress(ReferenceNotFoundError):
+                await registry.delete(repository, tag)
+        await index_change(registry, gone={repository})
+        return tuple(tags)
+
+
+async def find_in_registries(
+    locations: Sequence[str],
+    *,
+    query: str = "",
+    skill: str | None = None,
+    version: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Find skills in these registries only; the reply has the form of the hub's ``find_skills``."""
+    async with open_directory([check_location(location) for location in locations]) as directory:
+        if skill is not None:
+            offering = await directory.resolve_skill(skill, MESH_SCOPES, version_range=version)
+            listings = directory.open_all(select_candidates(offering, labels=labels))
+            offers = [(one, one.record.find_skill(skill)) for one in listings]
+            found = [(one, offer) for one, offer in offers if offer is not None]
+        else:
+            await directory.ensure_fresh()
+            candidates = select_candidates(directory.list_entries(), version_range=version, labels=labels)
+            found = list(rank_skills(query, directory.open_all(candidates), MESH_SCOPES))
+        missing = [
+            {"source": problem.source, "key": problem.key, "error": problem.error.message}
+            for problem in directory.problems()
+        ]
+    return {"skills": [render_skill_row(one, offer) for one, offer in found], "missing": missing}
+
+
+def write_content(artifact: Artifact, output: str | None, *, force: bool = False) -> Path:
+    """Write an artifact to ``output``, by default to its title in the working directory.
+
+    Raises InvalidSettingError if the file exists and ``force`` is false.
+    """
+    path = Path(output) if output is not None else Path(_file_name(artifact.title))
+    if path.is_dir():
+        path = path / _file_name(artifact.title)
+    if path.exists() and not force:
+        raise InvalidSettingError(
+            "output", f"{path} exists", remedy="overwrite it with --force, or choose another name with -o"
+        )
+    with storage_errors(path):
+        replace_file(path, artifact.content)
+    return path
+
+
+def check_location(text: str) -> str:
+    """A registry's URL or folder, ``~`` expanded; raises InvalidSettingError for a URL without a scheme."""
+    if "://" in text or text.startswith((".", "/", "~")):
+        return str(Path(text).expanduser()) if text.startswith("~") else text
+    host, colon, port = text.partition("/")[0].partition(":")
+    if (colon and port.isdigit()) or host == "localhost":
+        raise InvalidSettingError("--registry", f"{text!r} has no scheme", remedy=f"write http://{text}")
+    return text
+
+
+def _with_scheme(registry: str) -> str:
+    """The URL of the registry in a reference: HTTP for a loopback host, otherwise HTTPS."""
+    if "://" in registry:
+        return registry
+    host = urlsplit(f"//{registry}").hostname or ""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    return f"http://{registry}" if local else f"https://{registry}"
+
+
+def _file_name(title: str) -> str:
+    """The title as a file name; a registry must not choose a folder."""
+    name = Path(title).name
+    if not name or name != title or name in {".", ".."}:
+        raise InvalidReferenceError(title, "the artifact's title is not a file name; choose one with -o FILE")
+    return name
+
+
+async def mirror_registries(
+    settings: Settings,
+    state: State,
+    source: str,
+    target: str,
+    *,
+    repositories: Sequence[str] = (),
+) -> MirrorReport:
+    """Copy between two registries (URLs or folders) and notify the hub."""
+    async with HttpClient(allow_private=settings.allow_private_urls) as http:
+        report = await mirror(
+            configured_registry(source, settings, http, state),
+            configured_registry(target, settings, http, state),
+            repositories=repositories,
+        )
+        if report.copied:
+            await notify_hub(http, state, None)
+    return report

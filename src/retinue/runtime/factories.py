@@ -1,0 +1,163 @@
+"""Builds the parts of a process from its settings: registries, directory sources, limits.
+
+``discover_agent`` finds the URL of an agent by a skill's id (P-01).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from retinue.core.errors import InvalidSettingError
+from retinue.mesh.admission import LimitSettings
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.dispatch import TimeoutSettings
+from retinue.mesh.guard.trace_guard import GuardSettings
+from retinue.oci.client.credentials import DockerCredentials
+from retinue.oci.client.http_registry import CredentialSource
+from retinue.oci.codec.auth import Credentials
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import CopyableRegistry, Registry, open_registry
+from retinue.oci.source import RegistrySource
+from retinue.settings import RegistryTable, Settings, environment, load_settings
+from retinue.storage.mesh_key import joined_token
+from retinue.storage.state import State, find_state_folder
+from retinue.web.http_client import HttpClient
+
+HOME_SOURCE = "home"
+"""Source name of the registry in the state folder."""
+
+
+def named_registries(
+    settings: Settings, home: Registry, http: HttpClient, state: State | None = None
+) -> dict[str, Registry]:
+    """The registries by source name, in order of precedence: the state's, then the configured ones."""
+    configured = [configured_registry(location, settings, http, state) for location in settings.registries]
+    return {HOME_SOURCE: home, **{registry.name: registry for registry in configured}}
+
+
+def configured_registry(
+    location: str, settings: Settings, http: HttpClient, state: State | None = None
+) -> CopyableRegistry:
+    """The registry at a URL or in a folder, with its settings table and this machine's Docker credentials.
+
+    The running hub of ``state`` receives the state's token, and a joined hub the token issued for joining
+    it. No other server receives either. Raises InvalidSettingError and StateDamagedError.
+    """
+    hub = state.read_hub() if state is not None and "://" in location else None
+    credentials: CredentialSource = DockerCredentials(environment(), Path.home())
+    if state is not None and hub is not None and hub.url == _plain(location):
+        credentials = _TokenLogin(state.local_token)
+    elif state is not None and (joined := joined_token(state.keys, location)) is not None:
+        credentials = _TokenLogin(lambda: joined)
+    tables = {_plain(table.url): table for table in settings.registry.values()}
+    table = tables.get(_plain(location), RegistryTable(url=location))
+    return open_registry(
+        location,
+        http,
+        timeout_s=settings.timeouts.registry_s,
+        mirrors=table.mirrors,
+        ca_file=table.ca_file,
+        repositories=table.repositories,
+        credentials=credentials,
+    )
+
+
+class _TokenLogin:
+    """Credentials for a hub that accepts a token as the password."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    async def find(self, host: str) -> Credentials:
+        return Credentials("retinue", self._token())
+
+
+def _plain(url: str) -> str:
+    """The URL without user, password and trailing slash."""
+    scheme, mark, rest = url.rstrip("/").partition("://")
+    return scheme + mark + rest.rpartition("@")[2] if mark else url
+
+
+def mesh_sources(settings: Settings, state: State, registries: Iterable[str]) -> frozenset[str]:
+    """The named registries whose agents belong to the mesh and receive its token (decision 0024).
+
+    Only the mesh publishes to the state's own registry and to that of a joined hub; other registries are
+    trusted by configuration. Raises StateDamagedError.
+    """
+    trusted = {_plain(table.url) for table in settings.registry.values() if table.mesh}
+    return frozenset(
+        name
+        for name in registries
+        if name == HOME_SOURCE or _plain(name) in trusted or joined_token(state.keys, name) is not None
+    )
+
+
+def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
+    """The registries as sources of the directory."""
+    tag = settings.directory.tag
+    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
+
+
+def guard_settings(settings: Settings) -> GuardSettings:
+    """The configured limits of a call chain."""
+    trace = settings.trace
+    return GuardSettings(
+        max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles, strict=trace.strict
+    )
+
+
+def limit_settings(settings: Settings) -> LimitSettings:
+    """The configured rate and concurrency limits of an endpoint."""
+    limits = settings.limits
+    return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
+
+
+def timeout_settings(settings: Settings) -> TimeoutSettings:
+    """The configured time-outs of a call."""
+    timeouts = settings.timeouts
+    return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s)
+
+
+@asynccontextmanager
+async def open_directory(registries: Sequence[str] | None = None) -> AsyncIterator[Directory]:
+    """The directory of these registries (URLs or folders); None means those of the state and its settings."""
+    flags = {} if registries is None else {"registries": tuple(registries)}
+    settings = load_settings(flags)
+    state = State(find_state_folder(environment(), Path.cwd()))
+    async with HttpClient(allow_private=settings.allow_private_urls) as http:
+        named = named_registries(settings, LayoutRegistry(state.registry), http)
+        if registries is not None:
+            del named[HOME_SOURCE]
+        directory = Directory(
+            MemoryListings(), registry_sources(settings, named), ttl_s=settings.directory.ttl_s
+        )
+        try:
+            yield directory
+        finally:
+            await directory.aclose()
+
+
+def discover_agent(skill_id: str, *, registries: Sequence[str] | None = None) -> str:
+    """The URL of the first agent in catalog order that offers the skill, as its card states it.
+
+    For synchronous programs. Inside an event loop use ``open_directory``, which caches look-ups. Raises
+    UnknownSkillError, which lists similar skills and the registries that could not be read.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_discover(skill_id, registries))
+    raise InvalidSettingError(
+        "discover_agent",
+        "called inside an event loop, which it would block",
+        remedy="use: async with open_directory() as directory: await directory.discover_agent(skill_id)",
+    )
+
+
+async def _discover(skill_id: str, registries: Sequence[str] | None) -> str:
+    async with open_directory(registries) as directory:
+        return await directory.discover_agent(skill_id)

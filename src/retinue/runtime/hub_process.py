@@ -1,0 +1,242 @@
+"""The hub's process: maintains the directory, serves the hub's endpoints and supervises agents."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from retinue.cards.pallet_card import encode_card, render_card
+from retinue.core.call import Principal
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.execute.probe import answers, probe
+from retinue.execute.server import card_route, execute_route, health_route
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.events import log_line, record_calls
+from retinue.mesh.permissions import is_seen
+from retinue.oci.server import pull as oci
+from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
+from retinue.plugins import AGENTS, list_unique_plugins
+from retinue.runtime.access import check_address, protected_resource
+from retinue.runtime.agent_process import guarded
+from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
+from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
+from retinue.runtime.mesh import LazyRuns, Mesh, open_mesh
+from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
+from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
+from retinue.settings import Settings, environment
+from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.skill_index import SqliteTextIndex
+from retinue.storage.state import State
+from retinue.web.error_table import rest_fault
+from retinue.web.http_client import HttpClient
+from retinue.web.rejections import metadata_routes
+from retinue.web.security import identity_of
+
+_log = structlog.get_logger("retinue.hub")
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """How a hub runs; with ``port_may_move`` it takes the next free port instead of failing."""
+
+    host: str = "127.0.0.1"
+    port: int = 9000
+    port_may_move: bool = False
+    bare: bool = False
+    insecure_bind: bool = False
+
+
+async def run_hub(options: HubOptions, settings: Settings, state: State, echo: Echo) -> int:
+    """Run until asked to stop; returns the exit code.
+
+    An agent that does not start is reported and retried; it does not stop the hub. Raises
+    HubRunningError, PortInUseError, StateDamagedError.
+    """
+    check_address(options.host, settings, insecure_ok=options.insecure_bind)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(state.own())
+        listener = bind(options.host, options.port, search=options.port_may_move)
+        url = url_of(listener)
+        if options.port and not url.endswith(f":{options.port}"):
+            echo(f"port {options.port} is taken; using {url}")
+        stop = Stop()
+        stop.on_signals()
+        supervisor_line = stop.with_supervisor()
+        listings = SqliteListings(state.database)
+        stack.callback(listings.close)
+        audit = SqliteAudit(state.database)
+        stack.callback(audit.close)
+        texts = SqliteTextIndex(state.database)
+        stack.callback(texts.close)
+        hub_id = f"hub-{uuid.uuid4().hex[:12]}"
+        runs = LazyRuns(settings, state)
+        mesh = await stack.enter_async_context(
+            open_mesh(settings, state, listings, open_runs=runs.open, hub_id=hub_id, url=url, texts=texts)
+        )
+        mesh.events.subscribe(record_calls(audit.append))
+        mesh.events.subscribe(log_line)
+        mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
+        await stack.enter_async_context(serving(app, listener, stop))
+        stack.callback(mcp.end)
+        state.write_hub(url, ready=False)
+        stack.callback(state.forget_hub)
+        await mesh.directory.ensure_fresh()
+        background = asyncio.create_task(
+            BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
+        )
+        stack.push_async_callback(end_task, background)
+        lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
+        watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
+        stack.push_async_callback(end_task, watching)
+        echo(f"hub at {url} (state {state.root})")
+        children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(echo))
+        stack.push_async_callback(children.stop)
+        # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
+        stack.push_async_callback(runs.leave)
+        starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        else:
+            await end_task(starting)
+        if not stop.asked:
+            await mesh.directory.ensure_fresh()
+            agents = mesh.directory.list_entries()
+            await probe(
+                mesh.directory,
+                mesh.dispatcher.agent_stats,
+                agents,
+                mesh.http,
+                timeout_s=settings.timeouts.probe_s,
+            )
+            # recovered runs call agents at once, so they start after the agents
+            launching = asyncio.create_task(runs.launch(echo))
+            stack.push_async_callback(end_task, launching)
+            # a client that reads the file expects the hub to answer
+            state.write_hub(url)
+            _echo_agents(mesh.directory, echo)
+            report_ready(supervisor_line, {"name": "hub", "url": url})
+        await stopping
+        echo(f"stopping: {stop.reason}")
+    return 1 if stop.reason == lost else 0
+
+
+def hub_app(
+    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
+) -> ASGIApp:
+    """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
+    record = mesh.agent.record(url)
+    without_id = settings.execute.answer_without_id
+
+    @lru_cache(maxsize=8)
+    def own_card(scopes: frozenset[str]) -> bytes:
+        return encode_card(render_card(record, scopes=scopes))
+
+    async def agent_card(request: Request) -> Response:
+        name, caller = request.path_params["agent"], identity_of(request.scope).principal
+        scopes, view = caller.scopes, mesh.access.view_of(caller)
+        if name == mesh.agent.name and is_seen(view, name):
+            return Response(own_card(scopes), media_type="application/json")
+        await mesh.directory.ensure_fresh()
+        try:
+            listing = await mesh.directory.open_named(name, view=view)
+        except RetinueError as error:
+            # no suggestions: similar names may be hidden from the caller
+            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
+            return JSONResponse(fault.body, fault.status, fault.headers)
+        return Response(
+            encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
+        )
+
+    app = Router(
+        routes=[
+            execute_route(mesh.dispatcher, answer_without_id=without_id),
+            execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            *(() if mcp is None else mcp.routes),
+            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
+            Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            health_route(),
+            hook_route(mesh.notifications.take),
+            *metadata_routes(protected_resource(settings)),
+            *oci.routes(mesh.home, mesh.home),
+        ]
+    )
+    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
+
+
+def hook_tokens(settings: Settings) -> dict[str, Principal]:
+    """The configured token for registry webhooks, accepted besides the state's token.
+
+    Raises InvalidSettingError if the environment variable is not set.
+    """
+    variable = settings.hooks.token_env
+    if variable is None:
+        return {}
+    token = environment().get(variable, "").strip()
+    if not token:
+        raise InvalidSettingError(
+            "hooks.token_env", f"the variable {variable} is not set", remedy=f"set {variable} to the token"
+        )
+    return {token: HOOK_TOKEN}
+
+
+def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:
+    """The configured agents and, unless the hub is bare, those of installed distributions.
+
+    Raises InvalidSettingError when two distributions declare the same agent.
+    """
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    specs = []
+    for table in settings.agents:
+        port = () if table.port is None else ("--port", str(table.port))
+        arguments = ("serve", table.target, "--host", table.host, *port)
+        specs.append(ChildSpec(table.target, arguments, environment))
+    if not (bare or settings.hub.bare):
+        for plugin in list_unique_plugins(AGENTS):
+            preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
+            specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), environment))
+    return specs
+
+
+def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
+    async def probe(ready: Ready) -> bool:
+        return await answers(http, str(ready["url"]), timeout_s=timeout_s) is None
+
+    return probe
+
+
+def _report(echo: Echo) -> OnChange:
+    names: dict[str, str] = {}
+
+    def report(child: str, news: Ready | ChildFailedError | None) -> None:
+        if news is None:
+            echo(f"{names.get(child, child)} ended; starting it again")
+        elif isinstance(news, ChildFailedError):
+            echo(f"{news.message}; trying again")
+        else:
+            names[child] = str(news["name"])
+            echo(f"{names[child]} at {news['url']}")
+
+    return report
+
+
+def _echo_agents(directory: Directory, echo: Echo) -> None:
+    entries = directory.list_entries()
+    skills = sum(len(one.skills) for one in entries)
+    exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
+    line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"
+    if skills and not exposed:
+        line += "; expose one with @agent.skill(expose=True)"
+    echo(line)

@@ -1,0 +1,161 @@
+"""The mesh as an agent's process calls it: through the hub if one runs, otherwise agent to agent.
+
+`LimitedCalls` applies the agent's ``send`` list before a call leaves its process (S-17).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import structlog
+
+from retinue.core.call import LOCAL, Call, Outcome
+from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
+from retinue.execute.client import HubCalls, PeerInvoker
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.directory.routing import make_strategy
+from retinue.mesh.directory.sources import Source
+from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.guard.trace_guard import Signer, new_trace
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.permissions import matches
+from retinue.runtime.factories import mesh_sources
+from retinue.settings import Settings
+from retinue.storage.mesh_key import joined_token
+from retinue.storage.state import State, find_hub_url
+from retinue.web.http_client import HttpClient
+from retinue.web.mesh_tokens import MeshBearer, MeshSigner
+
+_log = structlog.get_logger("retinue.mesh")
+
+_NOT_FOUND_TYPES = frozenset({"skill_not_offered", "unknown_skill", "unknown_agent"})
+
+
+class JoinedMesh:
+    """Sends each call to the hub that runs at that moment; a hub may start, stop and move meanwhile.
+
+    ``signer`` signs the traces of this process and verifies those of incoming calls.
+    """
+
+    def __init__(
+        self, http: HttpClient, state: State, hub_url: str | None, direct: Calls, signer: Signer
+    ) -> None:
+        self._http = http
+        self.signer = signer
+        self._state = state
+        self._hub_url = hub_url
+        self._direct = direct
+        self._token = state.local_token()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        settings: Settings,
+        state: State,
+        http: HttpClient,
+        sources: Sequence[Source],
+        hub_url: str | None,
+        signer: Signer | None = None,
+    ) -> AsyncIterator[JoinedMesh]:
+        """The mesh of ``state``, closed on leaving; ``signer`` None means the state's own signer."""
+        signer = signer or MeshSigner.of(state)
+        directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
+        of_mesh = mesh_sources(settings, state, (source.name for source in sources))
+        bearer = MeshBearer(state.mesh_key(), of_mesh)
+        peers = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
+        agent_stats = AgentStatsTable()
+        strategy = make_strategy(settings.routing.strategy, agent_stats)
+        direct = Dispatcher(
+            "mesh",
+            directory,
+            lambda _: peers,
+            # without limits and bounds: the agent's own endpoint has admitted the chain already
+            agent_stats=agent_stats,
+            health_sink=directory.record_health,
+            strategy=strategy,
+        )
+        try:
+            yield cls(http, state, hub_url, direct, signer)
+        finally:
+            await directory.aclose()
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """Dispatch one call of the agent to an agent that offers the skill."""
+        try:
+            url = self._hub_url or find_hub_url(self._state)
+            joined = None if url is None else joined_token(self._state.keys, url)
+        except StateError as error:
+            return Outcome(call.id, call.skill, "failed", error=error)
+        if url is None:
+            return await self._direct.dispatch(call, channel or NullChannel())
+        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
+        return await hub.dispatch(call, channel)
+
+
+async def notify_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
+    """Ask the hub to read the registries now instead of at its next refresh; failures are logged only."""
+    try:
+        url = hub_url or find_hub_url(state)
+        if url is None:
+            return
+        joined = joined_token(state.keys, url)
+    except StateError as error:
+        _log.warning("hub not told", error=error.message)
+        return
+    call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", new_trace())
+    hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
+    outcome = await hub.dispatch(call)
+    if outcome.error is not None:
+        _log.warning("hub not told", hub=url, error=outcome.error.message)
+
+
+class LimitedCalls:
+    """Calls of an agent with a ``send`` list."""
+
+    def __init__(self, calls: Calls, agent: str, send: Sequence[str]) -> None:
+        self._calls = calls
+        self._agent = agent
+        parts = (entry.partition("/") for entry in send)
+        self._entries = [(target, skill or "*") for target, _, skill in parts]
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """Dispatch one call if the list allows it; otherwise the outcome is a NotAllowedError."""
+        targets = tuple(agent for agent, skill in self._entries if fnmatchcase(call.skill, skill))
+        named = None if call.agent is None else call.agent.partition("@")[0]
+        if not targets or (named is not None and not matches(named, targets)):
+            return self._refuse(call, named)
+        if named is None and "*" not in targets:
+            if call.principal.agents:
+                return self._refuse(call, named)
+            # an agent found by skill must be one of the allowed ones
+            call = replace(call, principal=replace(call.principal, agents=targets))
+        outcome = await self._calls.dispatch(call, channel or NullChannel())
+        if (
+            named is None
+            and "*" not in targets
+            and outcome.error is not None
+            and _is_not_found(outcome.error)
+        ):
+            return self._refuse(call, named)
+        return outcome
+
+    def _refuse(self, call: Call, named: str | None) -> Outcome:
+        what = call.skill if named is None else f"{call.skill} of {named}"
+        error = NotAllowedError(
+            f"{self._agent} may not call {what}, or no agent that it may call offers it",
+            remedy=f"see access.{self._agent}.send in retinue.toml, or access.send in its agent.json",
+        )
+        return Outcome(call.id, call.skill, "refused", agent=call.agent, error=error)
+
+
+def _is_not_found(error: RetinueError) -> bool:
+    if isinstance(error, RemoteFaultError):
+        return error.remote_type in _NOT_FOUND_TYPES
+    return isinstance(error, LookupFailedError)

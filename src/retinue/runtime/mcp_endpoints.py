@@ -1,0 +1,169 @@
+"""The MCP endpoints of a hub: its own, and one for every agent, with a fallback for agents without MCP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from cachetools import LRUCache
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retinue.authoring.local import local_reader
+from retinue.core.call import Call
+from retinue.core.errors import UnknownPromptError, UnknownResourceError
+from retinue.core.record import AgentRecord, Listing, ListingKey
+from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
+from retinue.mcp.server.hub_offer import HubOffer
+from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mesh.channel import Channel
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import is_seen
+from retinue.mesh.reading import Change, ChangeObserver, Read, Reader, ReadRequest
+from retinue.runtime.mesh import Mesh
+from retinue.settings import Settings
+from retinue.web.security import identity_of
+
+INSTRUCTIONS = (
+    "A mesh of agents. Skills of agents are tools named <agent>__<skill>. Where the list does not show what "
+    "you need, ask find_skills, then call_skill with the agent and the skill that it names. The resource "
+    "agent:<name> tells all about one agent; orchestrate_workflow runs several in a row."
+)
+"""The instructions for the client's model."""
+
+MAX_FALLBACKS = 200
+"""Maximum number of open fallback endpoints; the least recently used is closed first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubMcp:
+    """The open endpoints; made by `open_hub_mcp`."""
+
+    own: LazyMcpServer
+    fallbacks: FallbackEndpoints
+    routes: tuple[Route, ...]
+
+    def end(self) -> None:
+        """End every session and stream now, so that a server that waits for them can stop."""
+        self.own.end()
+        self.fallbacks.end()
+
+
+@asynccontextmanager
+async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
+    """Open the endpoints of a hub over ``mesh``; closed on leaving."""
+    offer = HubOffer(
+        lambda: mesh.agent.record(with_facts=True),
+        mesh.agent.changes.subscribe,
+        mesh.directory,
+        mesh.access,
+        listing=settings.hub.listing,
+        names=settings.mcp.names,
+        instructions=INSTRUCTIONS,
+    )
+    options = McpOptions(
+        guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        result_chars=settings.mcp.result_chars,
+        max_body_bytes=settings.limits.body_bytes,
+    )
+    reads = local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher)
+    own = LazyMcpServer(offer, mesh.dispatcher, reads, options)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(own.running())
+        fallbacks = FallbackEndpoints(mesh, settings, options)
+        stack.push_async_callback(fallbacks.aclose)
+        relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
+        endpoint = own.route(ensure_fresh=mesh.directory.ensure_fresh)
+        named = Route(f"/agents/{mesh.agent.name}/mcp", _OwnEndpoint(mesh, endpoint.app, relay))
+        yield HubMcp(own, fallbacks, (endpoint, named, relay_route(relay)))
+
+
+class _OwnEndpoint:
+    """The hub's endpoint under its agent name, for callers that may see that agent."""
+
+    def __init__(self, mesh: Mesh, own: ASGIApp, others: ASGIApp) -> None:
+        self._mesh = mesh
+        self._own = own
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = self._mesh.agent.name
+        if is_seen(self._mesh.access.view_of(identity_of(scope).principal), name):
+            await self._own(scope, receive, send)
+            return
+        scope["path_params"] = {**scope.get("path_params", {}), "agent": name}
+        await self._others(scope, receive, send)
+
+
+@dataclass(slots=True)
+class _Held:
+    server: LazyMcpServer
+    app: ASGIApp
+    stack: AsyncExitStack
+
+
+class FallbackEndpoints:
+    """MCP servers in front of ``/execute``, made from cards, for agents that do not speak MCP."""
+
+    def __init__(self, mesh: Mesh, settings: Settings, options: McpOptions) -> None:
+        self._mesh = mesh
+        self._names = settings.mcp.names
+        self._options = options
+        self._held: LRUCache[ListingKey, _Held] = LRUCache(MAX_FALLBACKS)
+
+    async def open(self, listing: Listing) -> ASGIApp:
+        """The endpoint of one agent; its list follows the card."""
+        held = self._held.get(listing.id)
+        if held is None:
+            held = await self._make(listing)
+            displaced = self._held.popitem()[1] if len(self._held) >= MAX_FALLBACKS else None
+            self._held[listing.id] = held
+            if displaced is not None:
+                await displaced.stack.aclose()
+        return held.app
+
+    async def _make(self, listing: Listing) -> _Held:
+        directory = self._mesh.directory
+        stack = AsyncExitStack()
+
+        def read_record() -> AgentRecord:
+            now = directory.find_listing(listing.id) or listing
+            return replace(now.record, name=directory.name_of(now))
+
+        def subscribe(observer: ChangeObserver) -> Callable[[], None]:
+            def watch(change: ListingChange) -> None:
+                if change.entry.id == listing.id and not change.measured:
+                    observer(Change("tools"))
+
+            unsubscribe = directory.subscribe(watch)
+            stack.callback(unsubscribe)
+            return lambda: None
+
+        offer = RecordOffer(read_record, subscribe, names=self._names)
+        dispatcher = self._mesh.dispatcher
+        reads = Reader(offer.agent, _Nothing(), dispatcher.admission)
+        server = LazyMcpServer(offer, dispatcher, reads, self._options)
+        await stack.enter_async_context(server.running())
+        return _Held(server, server.route("/").app, stack)
+
+    def end(self) -> None:
+        """End every session of every endpoint."""
+        for held in self._held.values():
+            held.server.end()
+
+    async def aclose(self) -> None:
+        """Close every endpoint."""
+        for held in self._held.values():
+            await held.stack.aclose()
+
+
+class _Nothing:
+    """Rejects reads: a card has neither resources nor prompts."""
+
+    async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
+        if request.kind == "resource":
+            raise UnknownResourceError(request.name)
+        raise UnknownPromptError(request.name)

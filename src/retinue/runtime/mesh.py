@@ -1,0 +1,282 @@
+"""Composes the mesh of one process: registries, directory, dispatcher, workflow runs and the hub's agent.
+
+The hub composes it with a store and endpoints. A command without a hub composes it read-only and runs the
+same skills in its own process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
+from retinue.core.errors import StateError
+from retinue.execute.client import PeerInvoker
+from retinue.hub.hub_agent import HUB_NAME, hub_agent
+from retinue.hub.resources import WorkflowPrompts
+from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.invoker import InteractiveInvoker
+from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ExposeOverride
+from retinue.mesh.directory.listings import Listings
+from retinue.mesh.directory.routing import make_strategy
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.events import EventBus
+from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.permissions import Access
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.server.webhooks import Notifications
+from retinue.runtime.access import hub_access
+from retinue.runtime.factories import (
+    guard_settings,
+    limit_settings,
+    mesh_sources,
+    named_registries,
+    registry_sources,
+    timeout_settings,
+)
+from retinue.runtime.shelves import open_shelves
+from retinue.runtime.telemetry import span_opener
+from retinue.settings import Settings, environment
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.mesh_tokens import MeshBearer, MeshSigner
+from retinue.workflows.dispatch_caller import DispatchCaller
+from retinue.workflows.interpreter.step_loop import Interpreter
+from retinue.workflows.library import Library
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs.ports import Body, Runs
+from retinue.workflows.runs.records import RunEvent
+
+if TYPE_CHECKING:
+    from retinue.workflows.durable.runs import DurableRuns
+
+_log = structlog.get_logger("retinue.runs")
+
+RETRY_S = 5.0
+"""Seconds between two attempts to connect to the database of the runs."""
+
+LOOK_S = 1.0
+"""Seconds between two looks for runs that another process stored in this state."""
+
+
+@dataclass(slots=True)
+class Mesh:
+    """The parts of one process's mesh; made by `open_mesh`."""
+
+    agent: Agent
+    dispatcher: Dispatcher
+    directory: Directory
+    home: LayoutRegistry
+    http: HttpClient
+    events: EventBus
+    search: SkillSearch
+    notifications: Notifications
+    access: Access
+    prompts: WorkflowPrompts
+    mcp_client: AgentClient
+
+
+@asynccontextmanager
+async def open_mesh(
+    settings: Settings,
+    state: State,
+    listings: Listings,
+    *,
+    open_runs: Callable[[Body], AbstractAsyncContextManager[Runs]],
+    hub_id: str | None = None,
+    url: str | None = None,
+    texts: TextIndex | None = None,
+) -> AsyncIterator[Mesh]:
+    """Compose the mesh of ``state`` and the configured registries; closed on leaving.
+
+    ``open_runs`` opens the workflow runs, each of which executes the given body; production code passes
+    `LazyRuns.open`.
+    """
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        home = LayoutRegistry(state.registry)
+        registries = named_registries(settings, home, http, state)
+        directory = Directory(
+            listings,
+            registry_sources(settings, registries),
+            ttl_s=settings.directory.ttl_s,
+            expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
+        )
+        stack.push_async_callback(directory.aclose)
+        notifications = Notifications(directory, registries)
+        stack.push_async_callback(notifications.aclose)
+        index: TextIndex = texts if texts is not None else MemoryTextIndex()
+        search = SkillSearch(
+            index,
+            directory.find_listing,
+            find_entry=directory.find_entry,
+            find_skill=directory.find_skill,
+            eager=texts is not None,
+        )
+        directory.subscribe(lambda change: search.note(change.entry.id))
+        await search.synchronize([entry.id for entry in directory.list_held()])
+        signer = MeshSigner.of(state)
+        guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
+        events = EventBus()
+        access = hub_access(settings)
+        bearer = MeshBearer(state.mesh_key(), mesh_sources(settings, state, registries))
+        plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
+        mcp_client = AgentClient(http, bearer.token_for, signer)
+        timeouts = timeout_settings(settings)
+        agent_stats = AgentStatsTable()
+        strategy = make_strategy(settings.routing.strategy, agent_stats)
+        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain))
+        dispatcher = Dispatcher(
+            agent=HUB_NAME,
+            lookup=lookup,
+            invoker_of=lookup.invoker_of,
+            admission=Admission(guard, Limits(limit_settings(settings)), events),
+            agent_stats=agent_stats,
+            health_sink=directory.record_health,
+            timeouts=timeouts,
+            strategy=strategy,
+            open_span=span_opener(HUB_NAME, environment()),
+            access=access,
+        )
+        caller = DispatchCaller(
+            dispatcher, lookup, guard, agent=HUB_NAME, directory=directory, strategy=strategy
+        )
+        runs = await stack.enter_async_context(open_runs(Interpreter(caller).run))
+        library = Library(open_shelves(settings, state, registries))
+        agent = hub_agent(
+            directory,
+            search,
+            Orchestrator(runs),
+            library,
+            version=version("retinue"),
+            stats_of=agent_stats.stats_of,
+            access=access,
+        )
+        local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
+        lookup.add(LocalLookup({agent.name: agent}, url), local)
+        prompts = WorkflowPrompts(agent, library)
+        yield Mesh(
+            agent,
+            dispatcher,
+            directory,
+            home,
+            http,
+            events,
+            search,
+            notifications,
+            access,
+            prompts,
+            mcp_client,
+        )
+
+
+class LazyRuns:
+    """Lazily opened durable runs: importing DBOS takes longer than most commands.
+
+    Runs are stored in the state folder or in the configured database. A process has one instance.
+    """
+
+    def __init__(self, settings: Settings, state: State) -> None:
+        self._settings = settings
+        self._state = state
+        self._opening = asyncio.Lock()
+        self._asked = asyncio.Event()
+        self._opened: DurableRuns | None = None
+        self._body: Body
+
+    @property
+    def place(self) -> str:
+        """Where the runs are stored, without user name and password."""
+        scheme, mark, rest = (self._settings.database or str(self._state.runs)).partition("://")
+        return scheme + mark + rest.rpartition("@")[2]
+
+    @asynccontextmanager
+    async def open(self, body: Body) -> AsyncIterator[Runs]:
+        """Runs that execute ``body``; on leaving they are closed, and another process resumes them."""
+        self._body = body
+        try:
+            yield cast(Runs, _OpenedByCall(self._open))
+        finally:
+            if self._opened is not None:
+                await self._opened.aclose()
+
+    async def launch(self, echo: Callable[[str], None]) -> None:
+        """Start to execute runs when the database answers; prints one line if it does not.
+
+        A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
+        another process has stored one.
+        """
+        while self._settings.database is None and not self._state.runs.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._asked.wait()
+                    break
+        is_reported = False
+        while True:
+            try:
+                await (await self._open()).launch()
+            except StateError as error:
+                _log.warning("workflows do not run", error=error.message)
+                if not is_reported:
+                    echo(f"workflows are paused: {error.message}; {error.remedy}")
+                    is_reported = True
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def leave(self) -> None:
+        """Stop executing runs; another process resumes them."""
+        if self._opened is not None:
+            await self._opened.leave()
+
+    async def _open(self) -> DurableRuns:
+        self._asked.set()
+        async with self._opening:
+            if self._opened is None:
+                durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
+                table = self._settings.runs
+                self._opened = durable.DurableRuns(
+                    self._body,
+                    url=self._settings.database or f"sqlite:///{self._state.runs}",
+                    nodes=self._state.nodes,
+                    options=durable.DurableOptions(
+                        lease_s=table.lease_s,
+                        concurrency=table.concurrency,
+                        keep=table.keep,
+                        keep_days=table.keep_days,
+                    ),
+                )
+            return self._opened
+
+
+class _OpenedByCall:
+    """`Runs` whose methods open the durable runs first."""
+
+    def __init__(self, open_runs: Callable[[], Awaitable[Runs]]) -> None:
+        self._open_runs = open_runs
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name not in vars(Runs):
+            raise AttributeError(f"runs have no {name!r}")
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return await getattr(await self._open_runs(), name)(*arguments, **options)
+
+        return call
+
+    async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        async for event in (await self._open_runs()).follow(run_id, after=after):
+            yield event

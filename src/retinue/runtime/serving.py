@@ -1,0 +1,243 @@
+"""Runs one listening process: binds a port, serves an ASGI app, stops on a signal or with the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
+
+SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
+"""Environment variable with the descriptor of the supervisor's socket; when it closes, the child stops."""
+
+_PORTS_TRIED = 200
+_STOP_GRACE_S = 8.0
+
+_LOOPBACK_WAIT_S = 2.0
+_THREADS_GRACE_S = 5.0
+"""How long a stopping process waits for skills that run in threads, which cannot be cancelled."""
+
+Echo = Callable[[str], None]
+"""Prints one line for a person."""
+
+
+def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
+    """A listening socket; with ``search`` on the next free port upward.
+
+    Raises PortInUseError and InvalidSettingError.
+    """
+    last = min(port + _PORTS_TRIED, 65535) if search and port else port
+    for candidate in range(port, last + 1):
+        try:
+            return _listen(host, candidate)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise InvalidSettingError(
+                "host", f"cannot listen on {host}:{candidate}: {error.strerror}", remedy="choose another"
+            ) from error
+    raise PortInUseError(host, port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only if the protocol is given; otherwise small responses wait 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # allows a port in TIME_WAIT, not one that another socket listens on
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def check_loopback() -> None:
+    """Check that processes of this machine can connect to each other; raises StateError.
+
+    Without the check agents would start and never become ready.
+    """
+    try:
+        with _listen("127.0.0.1", 0) as listener:
+            socket.create_connection(listener.getsockname(), _LOOPBACK_WAIT_S).close()
+    except OSError as error:
+        raise StateError(
+            f"this machine cannot connect to itself at 127.0.0.1: {error.strerror or error}",
+            remedy="enable the loopback interface: ip link set lo up",
+        ) from error
+
+
+def url_of(listener: socket.socket, *, shown_host: str | None = None) -> str:
+    """The base URL of a bound socket; a wildcard address becomes ``shown_host`` or loopback."""
+    host, port = listener.getsockname()[:2]
+    if shown_host:
+        host = shown_host
+    elif host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn would raise the signal again after its shutdown and interrupt ours
+        yield
+
+
+class Stop:
+    """A request to stop, from a signal, the supervisor, or this process."""
+
+    def __init__(self) -> None:
+        self._wanted = asyncio.Event()
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """Ask this process to stop; the first reason is kept."""
+        self.reason = self.reason or reason
+        self._wanted.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._wanted.is_set()
+
+    async def wait(self) -> None:
+        await self._wanted.wait()
+
+    def on_signals(self) -> None:
+        """Stop on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once."""
+        loop = asyncio.get_running_loop()
+
+        def caught(name: str, number: int) -> None:
+            if self.asked:
+                os._exit(128 + number)
+            self.ask(name)
+
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, caught, number.name, number)
+
+    def with_supervisor(self) -> int | None:
+        """Stop when the supervisor dies; returns the descriptor to it, None without a supervisor.
+
+        A thread watches, because a skill may block the event loop.
+        """
+        given = os.environ.pop(SUPERVISOR_FD, None)
+        if given is None:
+            return None
+        descriptor = int(given)
+        os.set_inheritable(descriptor, False)
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(descriptor, 64):
+                    continue
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.ask, "the supervisor is gone")
+            time.sleep(_STOP_GRACE_S)
+            os._exit(1)
+
+        threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
+        return descriptor
+
+
+class _ShutdownResponse:
+    """Answers requests that the stopping server cancels with 503 instead of uvicorn's 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_record)
+        except asyncio.CancelledError:
+            # only the server cancels the task of a request, when it stops
+            if started or scope["type"] != "http":
+                raise
+            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": b"stopping"})
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIterator[None]:
+    """Serve while inside; on leaving, wait a few seconds for calls in flight."""
+    config = uvicorn.Config(
+        _ShutdownResponse(app),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        loop="none",
+        http="httptools",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=3,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task.add_done_callback(lambda _: stop.ask("the server has stopped"))
+    while not server.started and not task.done():
+        await asyncio.sleep(0.005)
+    # objects of imports and start-up live as long as the process; exclude them from collections
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def run_loop(main: Callable[[], Awaitable[int]]) -> int:
+    """Run a process's main coroutine on uvloop; returns its exit code.
+
+    A skill that blocks a thread delays the end of the process by a few seconds only.
+    """
+
+    async def entry() -> int:
+        return await main()
+
+    code = 1
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        code = runner.run(entry())
+    finally:
+        leaving = threading.Timer(_THREADS_GRACE_S, lambda: os._exit(code))
+        leaving.daemon = True
+        leaving.start()
+        runner.close()
+        leaving.cancel()
+    return code
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a background task and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,99 @@
+"""Workflow shelves: a folder of files, or an OCI registry with ``workflows/<name>`` (P-29)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from retinue.core.errors import DefinitionError, MalformedArtifactError
+from retinue.oci.codec.reference import Reference, choose_tag, is_digest, workflow_repository
+from retinue.oci.registry import Registry, list_published
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
+from retinue.workflows.library import Shelf, StoredText
+
+WORKFLOW_FOLDER = "workflows"
+"""Subfolder of the state folder that holds custom workflows."""
+
+ENDINGS = (".yaml", ".yml", ".json")
+
+_PREFIX = "workflows/"
+
+
+class FolderShelf:
+    """The workflows of one folder; the name of a workflow is its file's name without the suffix.
+
+    Files are read at each call, so a saved change takes effect at once. A missing folder is empty.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def list_names(self) -> Sequence[str]:
+        return await asyncio.to_thread(self._list_names)
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """As ``Shelf.find_text``; files have no versions. Raises DefinitionError for an unreadable file."""
+        if version is not None or not name or Path(name).name != name:
+            return None
+        return await asyncio.to_thread(self._read, name)
+
+    def _list_names(self) -> Sequence[str]:
+        if not self._folder.is_dir():
+            return ()
+        files = (path for path in self._folder.iterdir() if path.suffix in ENDINGS and path.is_file())
+        return sorted({path.stem for path in files if not path.name.startswith(".")})
+
+    def _read(self, name: str) -> StoredText | None:
+        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if p.is_file()), None)
+        if path is None:
+            return None
+        try:
+            if path.stat().st_size > MAX_TEXT_BYTES:
+                raise ValueError(f"larger than {MAX_TEXT_BYTES // 1024} kB")
+            return StoredText(path.read_text("utf-8"), str(path))
+        except (OSError, ValueError) as error:
+            raise DefinitionError(
+                f"it cannot be read: {error}", source=str(path), remedy="fix the file"
+            ) from None
+
+
+class RegistryShelf:
+    """The workflows of one registry, addressable by tag or digest."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def list_names(self) -> Sequence[str]:
+        repositories = await list_published(self._registry)
+        return [one.removeprefix(_PREFIX) for one in repositories if one.startswith(_PREFIX)]
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """As ``Shelf.find_text``; raises RegistryError."""
+        repository = workflow_repository(name)
+        tags = await self._registry.list_tags(repository)
+        if not tags:
+            return None
+        if version is not None and is_digest(version):
+            reference = Reference(repository, digest=version)
+        else:
+            tag = choose_tag(tags, version)
+            if tag is None:
+                return None
+            reference = Reference(repository, tag=tag)
+        artifact = await self._registry.pull(reference)
+        shown = f"{repository}@{version}" if reference.tag is None else f"{repository}:{reference.tag}"
+        if artifact.form != "workflow":
+            raise MalformedArtifactError(shown, f"it holds {artifact.media_type}, not a workflow")
+        try:
+            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest)
+        except UnicodeDecodeError as error:
+            raise MalformedArtifactError(shown, "its text is not UTF-8") from error
+
+
+def open_shelves(settings: Settings, state: State, registries: Mapping[str, Registry]) -> list[Shelf]:
+    """The shelves in order of precedence: the folder of custom workflows, then every registry."""
+    folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
+    return [FolderShelf(folder), *(RegistryShelf(registry) for registry in registries.values())]

@@ -1,0 +1,71 @@
+"""Serves an agent over MCP on standard input and output, which carry only the protocol.
+
+The descriptors are claimed before the agent's file is imported: what the file prints goes to standard error,
+and its reads of standard input return end of file. The transport of the MCP SDK is not used, because it reads
+in a thread that cannot be cancelled; a signal would wait for the client's next line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.streams.memory
+from mcp.shared.message import SessionMessage
+
+from retinue.mcp.server.endpoint import McpServer
+from retinue.mcp.stdio.server_wire import Wire, _read, _write
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.runtime.agent_process import agent_dispatcher, agent_mcp
+from retinue.runtime.factories import named_registries, registry_sources
+from retinue.runtime.joined_mesh import JoinedMesh
+from retinue.runtime.reloading import watch_lists
+from retinue.runtime.serving import Echo, Stop, end_task
+from retinue.runtime.targets import Target
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+
+
+async def serve_on_stdio(
+    target: Target, wire: Wire, settings: Settings, state: State, hub_url: str | None, echo: Echo
+) -> int:
+    """Serve until the client closes its end or a signal arrives; returns the exit code."""
+    agent = target.agent
+    state.prepare()
+    stop = Stop()
+    stop.on_signals()
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
+        sources = registry_sources(settings, registries)
+        mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
+        dispatcher = agent_dispatcher(agent, settings, mesh, None, target.access)
+        endpoint = agent_mcp(agent, dispatcher, mesh, settings)
+        await stack.enter_async_context(endpoint.running())
+        server = await endpoint.open()
+        await stack.enter_async_context(watch_lists(target, echo))
+        serving = asyncio.create_task(_serve(server, wire))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await end_task(stopping)
+        if serving.done():
+            serving.result()
+        else:
+            await end_task(serving)
+    return 0
+
+
+async def _serve(server: McpServer, wire: Wire) -> None:
+    """Serve one client until the end of its input."""
+    incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    loop = asyncio.get_running_loop()
+    reader = threading.Thread(target=_read, args=(wire.reading, incoming, loop), name="stdin", daemon=True)
+    reader.start()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_write(wire.writing, outgoing))
+        await server.serve_streams(reading, writing)
+        await writing.aclose()

@@ -1,0 +1,235 @@
+"""Supervises agent processes: starts them, waits until they are ready, restarts with back-off, stops all.
+
+Each child holds one end of a socket pair and reports through it that it is ready. When the supervisor dies,
+even by SIGKILL, the socket closes and the child stops, so no orphan remains. Each child has its own process
+group: Ctrl-C reaches only the supervisor, which then stops the children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import structlog
+
+from retinue.core.errors import ChildFailedError
+from retinue.runtime.serving import SUPERVISOR_FD
+
+_log = structlog.get_logger("retinue.children")
+
+_KEPT_LINES = 20
+_FIRST_BACK_OFF_S = 0.5
+_LAST_BACK_OFF_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A child to run: arguments of the ``retinue`` command, and additions to the environment."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready_within_s: float = 20.0
+    stop_within_s: float = 6.0
+
+
+Ready = Mapping[str, Any]
+"""What a ready child reports, such as its name and URL."""
+
+Probe = Callable[[Ready], Awaitable[bool]]
+"""Whether a child that reports to be ready answers."""
+
+OnChange = Callable[[str, Ready | ChildFailedError | None], None]
+"""Called with the child's name and its report when it is ready, None when it ended, or its failed start."""
+
+
+def report_ready(descriptor: int | None, facts: Ready) -> None:
+    """Report to the supervisor that this child answers; ``facts`` are JSON, such as its URL."""
+    if descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, orjson.dumps(dict(facts)) + b"\n")
+
+
+class Child:
+    """One supervised process."""
+
+    def __init__(self, spec: ChildSpec, probe: Probe) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self._probe = probe
+        self._process: asyncio.subprocess.Process | None = None
+        self._line: socket.socket | None = None
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._readers: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> Ready:
+        """Start it and wait until it answers; raises ChildFailedError with its last line of output."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "retinue",
+                *self.spec.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **self.spec.environment, SUPERVISOR_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._line = ours
+        self._readers = [asyncio.create_task(self._keep_output(self._process))]
+        try:
+            async with asyncio.timeout(self.spec.ready_within_s):
+                return await self._become_ready(ours)
+        except TimeoutError:
+            await self.stop()
+            problem = f"it was not ready within {self.spec.ready_within_s:g} s"
+            raise ChildFailedError(self.spec.name, problem, self._last_line()) from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def wait(self) -> int:
+        """Wait until it ends; returns the exit code."""
+        assert self._process is not None, "started"
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Terminate it, then kill its process group."""
+        process, line = self._process, self._line
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self.spec.stop_within_s):
+                    await process.wait()
+            except TimeoutError:
+                _log.warning("killed", child=self.spec.name, after_s=self.spec.stop_within_s)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        if line is not None:
+            line.close()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._process = self._line = None
+
+    async def _become_ready(self, line: socket.socket) -> Ready:
+        loop = asyncio.get_running_loop()
+        received = b""
+        while not received.endswith(b"\n"):
+            try:
+                chunk = await loop.sock_recv(line, 4096)
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                code = await self.wait()
+                await asyncio.gather(*self._readers, return_exceptions=True)
+                raise ChildFailedError(self.spec.name, f"it ended with code {code}", self._last_line())
+            received += chunk
+        ready: Ready = orjson.loads(received)
+        while not await self._probe(ready):
+            await asyncio.sleep(0.05)
+        return ready
+
+    async def _keep_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None, "piped"
+        async for line in process.stdout:
+            text = line.decode("utf-8", "replace").rstrip()
+            self._tail.append(text)
+            _log.debug("output", child=self.spec.name, line=text)
+
+    def _last_line(self) -> str:
+        return self._tail[-1] if self._tail else ""
+
+
+class Supervisor:
+    """Keeps a set of children running; ``on_change`` is called at each start, end and failed start.
+
+    A child that ended or failed to start is started again.
+    """
+
+    def __init__(self, probe: Probe, on_change: OnChange = lambda name, news: None) -> None:
+        self._probe = probe
+        self._on_change = on_change
+        self._children: list[Child] = []
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def start(self, specs: Sequence[ChildSpec], *, insist: bool = False) -> list[Ready]:
+        """Start all concurrently and wait until each is ready or failed; returns reports of the ready ones.
+
+        A failed child is retried in the background. With ``insist`` the first failure stops all children
+        and is raised as ChildFailedError.
+        """
+        started = [Child(spec, self._probe) for spec in specs]
+        self._children.extend(started)
+        outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
+        ready: list[Ready] = []
+        for child, outcome in zip(started, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                if insist or not isinstance(outcome, ChildFailedError):
+                    await self.stop()
+                    raise outcome
+                self._on_change(child.spec.name, outcome)
+            else:
+                ready.append(outcome)
+                self._on_change(child.spec.name, outcome)
+            runs = not isinstance(outcome, BaseException)
+            self._keepers.append(asyncio.create_task(self._keep(child, runs)))
+        return ready
+
+    async def stop(self) -> None:
+        """Stop all children concurrently and wait until they ended."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(child.stop() for child in self._children))
+
+    async def _keep(self, child: Child, runs: bool) -> None:
+        """Restart the child whenever it ends, with a longer delay each time it does not last."""
+        loop = asyncio.get_running_loop()
+        back_off_s = _FIRST_BACK_OFF_S
+        while True:
+            if runs:
+                started_at = loop.time()
+                code = await child.wait()
+                await child.stop()
+                self._on_change(child.spec.name, None)
+                if loop.time() - started_at > _LAST_BACK_OFF_S:
+                    back_off_s = _FIRST_BACK_OFF_S
+                _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, _LAST_BACK_OFF_S)
+            try:
+                ready = await child.start()
+            except ChildFailedError as error:
+                runs = False
+                self._on_change(child.spec.name, error)
+                continue
+            runs = True
+            child.restarts += 1
+            self._on_change(child.spec.name, ready)

@@ -1,0 +1,1 @@
+"""SQLite stores, files and the state folder."""

@@ -1,0 +1,99 @@
+"""Atomic file replacement: write a temporary file, then rename it, so readers never see a partial file.
+
+`storage_errors` converts an OSError to a StateError that names the path, StorageFullError when the disk is
+full.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from retinue.core.errors import StateError, StorageFullError
+
+TEMPORARY_SUFFIX = ".tmp"
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Convert an OSError raised in the block to StorageFullError or StateError for ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StorageFullError(str(path)) from error
+        raise StateError(
+            f"cannot write {path}: {error.strerror or error}",
+            remedy="check the owner and permissions of the folder",
+        ) from error
+
+
+def refuse_gone(folder: Path) -> None:
+    """Raise StateError when a folder that `State.prepare` created at start-up is missing.
+
+    Creating it here would leave an incomplete state folder that other processes take for a complete one.
+    """
+    if not folder.is_dir():
+        raise StateError(
+            f"the state folder {folder} is missing",
+            remedy="restart this program; it creates the folder again",
+        )
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Replace the content of ``path`` with ``data``: temporary file, fsync, rename, fsync of the folder.
+
+    ``sync=False`` skips the fsync of the folder, for callers that write several files and then call
+    ``sync_folder``. Readers see either the old or the new content, also after a power failure. On failure the
+    old file is unchanged and the temporary file is removed. Raises OSError.
+
+    The modification time is set explicitly in nanoseconds, because the kernel's own file clock is too coarse
+    for readers that detect changes by it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+    try:
+        _write_new(temporary, data, mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a folder, so that its file names survive a power failure.
+
+    Errors are ignored: the files are already in place, and some systems cannot fsync a folder.
+    """
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of crashed writers. The caller must hold the lock of the folder."""
+    for leftover in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        leftover.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        now_ns = time.time_ns()
+        os.utime(descriptor, ns=(now_ns, now_ns))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

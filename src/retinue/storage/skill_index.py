@@ -1,0 +1,360 @@
+"""The text index in ``retinue.db``, on SQLite FTS5.
+
+Texts arrive as stems (`retinue.mesh.search.skill_texts`), so the tokenizer only splits at spaces. FTS5 is
+used to find candidates. The cost of a query is the number of matching rows, about 1.5 µs each with
+bm25(), so every stage of a search is limited in rows: stems that too many skills have are not looked
+up while rarer stems find enough.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from sqlite3 import Connection, Row
+from typing import TypeVar, cast, get_args
+
+from retinue.core.record import ListingKey, Visibility
+from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION, ListingText, SkillText
+from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term
+from retinue.storage.database import Database
+
+EXACT_ROWS = 2_000
+"""If the stems are in at most this many skills together, all are looked up; otherwise the rarest."""
+
+STAGE_ROWS = 1_000
+ENOUGH = 10
+"""When this many skills have all stems that were asked, skills that have some of them are skipped."""
+
+MAX_STEMS = 96
+
+_VERSION = TEXT_VERSION
+"""Stored in the file; tables of another version are dropped, and the listings are indexed again."""
+
+_NAME = next(iter(FIELDS))
+_KINDS: tuple[Visibility, ...] = get_args(Visibility)
+_VISIBILITY_BITS = 2
+"""The last bits of a row id hold the visibility, so hidden rows are skipped as they match."""
+
+_CHUNK = 500
+T = TypeVar("T")
+_TABLES = f"""
+    CREATE TABLE search_listings (
+        id INTEGER PRIMARY KEY, source TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL,
+        UNIQUE (source, key)
+    );
+    CREATE TABLE search_skills (
+        id INTEGER PRIMARY KEY, listing INTEGER NOT NULL, skill TEXT NOT NULL, length REAL NOT NULL
+    );
+    CREATE INDEX search_skills_of ON search_skills (listing);
+    CREATE TABLE search_terms (stem TEXT PRIMARY KEY, word TEXT NOT NULL, skills INTEGER NOT NULL)
+        WITHOUT ROWID;
+    CREATE VIRTUAL TABLE search_words USING fts5({", ".join(FIELDS)}, tokenize = 'ascii');
+    CREATE TABLE search_form (form TEXT NOT NULL);
+"""
+_GATHER_BYTES = 8 * 2**20
+"""How much FTS5 collects before it writes a segment: fewer segments need fewer merges in a bulk load."""
+
+_TABLE_NAMES = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
+
+_BY_BM25 = (
+    f"SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) "  # noqa: S608
+    f"FROM search_words(?) WHERE (rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+)
+_BY_LENGTH = (
+    "SELECT s.id, s.length FROM search_words(?) w CROSS JOIN search_skills s ON s.id = w.rowid "  # noqa: S608
+    f"WHERE (w.rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+)
+"""For frequent stems: bm25() reads the whole list of each stem again to count it, which takes too long.
+Among rows that have the same stems, the shorter ones are better."""
+
+_TEXTS = (
+    f"SELECT s.id, l.source, l.key, s.skill, {', '.join(f'w.{name}' for name in FIELDS)} "  # noqa: S608
+    "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
+)
+_DIGESTS = f"SELECT id, source, key, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
+_ADD_TERM = (
+    "INSERT INTO search_terms (stem, word, skills) VALUES (?, ?, ?) "
+    "ON CONFLICT (stem) DO UPDATE SET skills = skills + excluded.skills"
+)
+
+
+class SqliteTextIndex:
+    """Implements ``retinue.mesh.search.text_index.TextIndex`` in the file ``path``.
+
+    Raises StateDamagedError if the file is not a Retinue database, StateError if it cannot be opened,
+    and StorageFullError if the disk is full. An index of another version is emptied.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path)
+        self._skills: int | None = None
+        self._length = 0.0
+        try:
+            with self._database.writing() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                _prepare(connection)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def put_all(self, texts: Sequence[ListingText]) -> None:
+        if not texts:
+            return
+        last = {text.listing_id: text for text in texts}
+        words: dict[str, str] = {}
+        added: Counter[str] = Counter()
+        try:
+            with self._database.writing() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                removed = self._take_out(connection, last)
+                next_id = _next_id(connection)
+                rows: list[tuple[object, ...]] = []
+                contents: list[tuple[object, ...]] = []
+                for text in last.values():
+                    words.update(text.words)
+                    listing = connection.execute(
+                        "INSERT INTO search_listings (source, key, digest) VALUES (?, ?, ?)",
+                        (text.listing_id.source, text.listing_id.key, text.digest),
+                    ).lastrowid
+                    for skill in text.skills:
+                        skill_id = next_id << _VISIBILITY_BITS | _KINDS.index(skill.visibility)
+                        next_id += 1
+                        rows.append((skill_id, listing, skill.skill_id, skill.length))
+                        contents.append((skill_id, *skill.fields))
+                        added.update(skill.stems)
+                        self._length += skill.length
+                self._skills = (self._skills or 0) + len(rows)
+                connection.executemany("INSERT INTO search_skills VALUES (?, ?, ?, ?)", rows)
+                connection.executemany(
+                    f"INSERT INTO search_words (rowid, {', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+                    contents,
+                )
+                _count_terms(connection, added, removed, words)
+        except BaseException:
+            self._skills = None
+            raise
+
+    def remove(self, listing_ids: Collection[ListingKey]) -> None:
+        try:
+            for some in _chunks(listing_ids):
+                with self._database.writing() as connection:
+                    _count_terms(connection, Counter(), self._take_out(connection, some), {})
+        except BaseException:
+            self._skills = None
+            raise
+
+    def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
+        query = "SELECT digest FROM search_listings WHERE source = ? AND key = ?"
+        with self._database.reading() as connection:
+            rows = [(one, connection.execute(query, (one.source, one.key)).fetchone()) for one in listing_ids]
+        return {listing_id: row["digest"] for listing_id, row in rows if row is not None}
+
+    def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
+        last = 0
+        while True:
+            with self._database.reading() as connection:
+                rows = connection.execute(_DIGESTS, (last,)).fetchall()
+            if not rows:
+                return
+            last = rows[-1]["id"]
+            for _, source, key, digest in rows:
+                yield ListingKey(source, key), digest
+
+    def corpus(self) -> Corpus:
+        with self._database.reading() as connection:
+            skills = self._count(connection)
+        return Corpus(skills, self._length / skills) if skills else Corpus()
+
+    def counts(self, stems: Collection[str]) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        with self._database.reading() as connection:
+            for some in _chunks(stems):
+                query = f"SELECT stem, skills FROM search_terms WHERE stem IN ({_placeholders(some)})"  # noqa: S608
+                found.update((row["stem"], row["skills"]) for row in connection.execute(query, some))
+        return found
+
+    def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                "SELECT stem, word, skills FROM search_terms WHERE stem >= ? AND stem < ? "
+                "ORDER BY skills DESC, stem LIMIT ?",
+                (prefix, prefix + "\U0010ffff", limit),
+            )
+            return [Term(*row) for row in rows]
+
+    def list_candidates(
+        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
+    ) -> Sequence[SkillText]:
+        counts = self.counts({*asked, *expanded})
+        with self._database.reading() as connection:
+            hits = _Hits(connection, visibilities)
+            hits.search(counts.keys() & set(asked), counts)
+            return _load_texts(connection, "s.id", hits.best(limit))
+
+    def list_skills(
+        self, listing_ids: Iterable[ListingKey], visibilities: Collection[str]
+    ) -> Sequence[SkillText]:
+        with self._database.reading() as connection:
+            listings = [
+                row["id"]
+                for listing_id in listing_ids
+                for row in connection.execute(
+                    "SELECT id FROM search_listings WHERE source = ? AND key = ?",
+                    (listing_id.source, listing_id.key),
+                )
+            ]
+            texts = _load_texts(connection, "s.listing", listings)
+        return [text for text in texts if text.visibility in visibilities]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _count(self, connection: Connection) -> int:
+        """The number of skills; counted once, then kept up to date by the writes of this index."""
+        if self._skills is None:
+            row = connection.execute("SELECT count(*), total(length) FROM search_skills").fetchone()
+            self._skills, self._length = row
+        return cast(int, self._skills)
+
+    def _take_out(self, connection: Connection, listing_ids: Iterable[ListingKey]) -> Counter[str]:
+        """Delete the texts of the listings; returns how many of their skills had each stem."""
+        removed: Counter[str] = Counter()
+        self._count(connection)
+        for listing_id in listing_ids:
+            row = connection.execute(
+                "DELETE FROM search_listings WHERE source = ? AND key = ? RETURNING id",
+                (listing_id.source, listing_id.key),
+            ).fetchone()
+            if row is None:
+                continue
+            held = connection.execute(
+                "SELECT s.length, w.* FROM search_skills s JOIN search_words w ON w.rowid = s.id "
+                "WHERE s.listing = ?",
+                (row["id"],),
+            ).fetchall()
+            for length, *fields in held:
+                self._length -= length
+                removed.update(set(" ".join(fields).split()))
+            self._skills = cast(int, self._skills) - len(held)
+            connection.execute(
+                "DELETE FROM search_words WHERE rowid IN (SELECT id FROM search_skills WHERE listing = ?)",
+                (row["id"],),
+            )
+            connection.execute("DELETE FROM search_skills WHERE listing = ?", (row["id"],))
+        return removed
+
+
+class _Hits:
+    """The rows of one search, collected stage by stage until there are enough."""
+
+    def __init__(self, connection: Connection, visibilities: Collection[str]) -> None:
+        self._connection = connection
+        codes = [str(code) for code, kind in enumerate(_KINDS) if kind in visibilities]
+        self._by_bm25 = _BY_BM25 % ", ".join(codes)
+        self._by_length = _BY_LENGTH % ", ".join(codes)
+        self._found: dict[int, tuple[int, float]] = {}
+        self._stage = 0
+
+    def best(self, limit: int) -> list[int]:
+        """The rows of the strictest stages, the most promising first."""
+        return heapq.nsmallest(limit, self._found, key=self._found.__getitem__)
+
+    def search(self, asked: Collection[str], counts: Mapping[str, int]) -> None:
+        """Look up the stems of ``counts``; those that are not ``asked`` weigh less."""
+        cost = {stem: rows / (1.0 if stem in asked else EXPANDED_WEIGHT) for stem, rows in counts.items()}
+        stems = sorted(cost, key=lambda stem: (cost[stem], stem))[:MAX_STEMS]
+        if sum(counts[stem] for stem in stems) <= EXACT_ROWS:
+            self._collect(self._by_bm25, _any(stems), EXACT_ROWS)
+            return
+        if asked:
+            self._collect(self._by_length, f"{_NAME} : ({_all(asked)})", STAGE_ROWS)
+            self._collect(self._by_length, _all(asked), STAGE_ROWS)
+        running = itertools.accumulate(counts[stem] for stem in stems)
+        rare = [stem for stem, rows in zip(stems, running, strict=True) if rows <= EXACT_ROWS]
+        self._collect(self._by_bm25, _any(rare), EXACT_ROWS)
+        common = sorted(set(asked).difference(rare), key=lambda stem: (counts[stem], stem))
+        for pair in itertools.combinations(common[:3], 2):
+            self._collect(self._by_length, _all(pair), STAGE_ROWS)
+        for stem in [stem for stem in stems if stem not in rare][:3]:
+            self._collect(self._by_length, _quote(stem), STAGE_ROWS)
+
+    def _collect(self, query: str, expression: str, rows: int) -> None:
+        """Add the matching rows, unless there are enough already."""
+        if expression and len(self._found) < ENOUGH:
+            self._stage += 1
+            for rowid, badness in self._connection.execute(query, (expression, rows)):
+                self._found.setdefault(rowid, (self._stage, badness))
+
+
+def _prepare(connection: Connection) -> None:
+    """Create the tables; tables of another version are dropped, since the listings can be indexed again."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "search_form" in tables:
+        versions = [row[0] for row in connection.execute("SELECT form FROM search_form")]
+        if versions == [_VERSION] and tables.issuperset(_TABLE_NAMES):
+            return
+    for table in _TABLE_NAMES:
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(
+        "INSERT INTO search_words (search_words, rank) VALUES ('hashsize', ?)", (_GATHER_BYTES,)
+    )
+    connection.execute("INSERT INTO search_form VALUES (?)", (_VERSION,))
+
+
+def _count_terms(
+    connection: Connection, added: Counter[str], removed: Counter[str], words: Mapping[str, str]
+) -> None:
+    more = dict(added)
+    for stem, skills in removed.items():
+        more[stem] = more.get(stem, 0) - skills
+    changed = [(stem, words.get(stem, stem), skills) for stem, skills in more.items() if skills]
+    connection.executemany(_ADD_TERM, changed)
+    fewer = [(stem,) for stem, _, skills in changed if skills < 0]
+    connection.executemany("DELETE FROM search_terms WHERE stem = ? AND skills <= 0", fewer)
+
+
+def _next_id(connection: Connection) -> int:
+    highest = connection.execute("SELECT max(id) FROM search_skills").fetchone()[0]
+    return ((highest or 0) >> _VISIBILITY_BITS) + 1
+
+
+def _load_texts(connection: Connection, column: str, ids: Sequence[int]) -> list[SkillText]:
+    return [
+        _parse_row(row)
+        for some in _chunks(ids)
+        for row in connection.execute(f"{_TEXTS} WHERE {column} IN ({_placeholders(some)})", some)
+    ]
+
+
+def _parse_row(row: Row) -> SkillText:
+    skill_id, source, key, skill, *fields = row
+    visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
+    return SkillText(ListingKey(source, key), skill, visibility, tuple(fields))
+
+
+def _any(stems: Iterable[str]) -> str:
+    return " OR ".join(map(_quote, stems))
+
+
+def _all(stems: Iterable[str]) -> str:
+    return " AND ".join(map(_quote, stems))
+
+
+def _quote(stem: str) -> str:
+    """A stem as an FTS5 string; unquoted, it could be read as query syntax."""
+    return '"' + stem.replace('"', '""') + '"'
+
+
+def _placeholders(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _chunks(values: Iterable[T]) -> Iterator[list[T]]:
+    waiting = iter(values)
+    while some := list(itertools.islice(waiting, _CHUNK)):
+        yield some

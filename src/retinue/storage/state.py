@@ -1,0 +1,237 @@
+"""The state folder: its location, its paths, its keys, its lock and the address of the running hub.
+
+The folder holds ``registry/``, ``retinue.db``, ``runs.db``, ``nodes/``, ``keys/``, ``hub.json`` and
+``hub.lock`` (DESIGN 3).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from filelock import FileLock, Timeout
+
+from retinue.core.errors import HubRunningError, StateDamagedError, StateError
+from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.mesh_key import mesh_key
+
+FOLDER = ".retinue"
+HUB_VARIABLE = "RETINUE_HUB"
+_LOCK = "hub.lock"
+
+_PIDS = 2**31
+"""Process ids are below this; 0 and negative numbers would address process groups."""
+
+
+def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
+    """``RETINUE_HOME``, else the nearest ``.retinue/`` from ``start`` upwards, else the user's folder."""
+    if given := environ.get("RETINUE_HOME"):
+        return Path(given).expanduser().absolute()
+    for folder in (start, *start.parents):
+        if (folder / FOLDER).is_dir():
+            return folder / FOLDER
+    base = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home()) / ".local" / "state"
+    return Path(base) / "retinue"
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """Address of the running hub; ``is_ready`` once the agents that it starts have answered or timed out."""
+
+    url: str
+    pid: int
+    started_at: str
+    is_ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Paths of one state folder, and access to its keys, lock and hub address."""
+
+    root: Path
+
+    @property
+    def registry(self) -> Path:
+        return self.root / "registry"
+
+    @property
+    def database(self) -> Path:
+        return self.root / "retinue.db"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs.db"
+
+    @property
+    def nodes(self) -> Path:
+        """Slots of the processes of this machine that run workflows."""
+        return self.root / "nodes"
+
+    @property
+    def keys(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def hub_file(self) -> Path:
+        return self.root / "hub.json"
+
+    def prepare(self) -> None:
+        """Create the folder. Raises StateError when it cannot be created."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StateDamagedError(
+                str(self.root), "it is not a folder", remedy="move the file away, or set RETINUE_HOME"
+            ) from None
+        except OSError as error:
+            raise StateError(
+                f"the state folder {self.root} cannot be created: {error.strerror}",
+                remedy="set RETINUE_HOME to a writable folder",
+            ) from error
+
+    def local_token(self) -> str:
+        """The state token, created at the first call; the file is readable by its owner only (DESIGN 7)."""
+        self.prepare()
+        path = self.keys / "local.token"
+        if (token := self._read_token(path)) is not None:
+            return token
+        with storage_errors(path):
+            self.keys.mkdir(mode=0o700, exist_ok=True)
+            with FileLock(self.keys / ".lock"):
+                if (token := self._read_token(path)) is not None:
+                    return token
+                token = f"rtn_local_{secrets.token_urlsafe(32)}"
+                replace_file(path, token.encode(), mode=0o600)
+        return token
+
+    def mesh_key(self) -> bytes:
+        """The mesh key, with which the processes of this state sign traces; created at the first call."""
+        self.prepare()
+        return mesh_key(self.keys)
+
+    @staticmethod
+    def _read_token(path: Path) -> str | None:
+        try:
+            token = path.read_text("ascii").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateDamagedError(
+                str(path), str(error), remedy="remove the file; a new one is created"
+            ) from error
+        if len(token) < 32:
+            raise StateDamagedError(
+                str(path), "it contains no token", remedy="remove the file; a new one is created"
+            )
+        return token
+
+    def read_hub(self) -> HubAddress | None:
+        """The running hub, or None.
+
+        A file left by a killed hub yields None, also when another process has reused its pid (detected by
+        process start time, where the system reports it). Raises StateDamagedError.
+        """
+        try:
+            found = orjson.loads(self.hub_file.read_bytes())
+            birth = found.get("birth")
+            url, pid = str(found["url"]), int(found["pid"])
+            hub = HubAddress(url, pid, str(found.get("started_at", "")), bool(found.get("ready", True)))
+            if not 0 < hub.pid < _PIDS:
+                raise ValueError(f"pid {hub.pid}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateDamagedError(
+                str(self.hub_file),
+                f"it contains no hub address ({error})",
+                remedy="remove the file, then start the hub: retinue hub",
+            ) from error
+        same = birth is None or _start_time_of(hub.pid) in (None, birth)
+        return hub if same and _is_alive(hub.pid) else None
+
+    def write_hub(self, url: str, *, ready: bool = True) -> None:
+        """Record this process as the hub at ``url``."""
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        address: dict[str, object] = {
+            "url": url,
+            "pid": os.getpid(),
+            "started_at": started_at,
+            "ready": ready,
+        }
+        if (birth := _start_time_of(os.getpid())) is not None:
+            address["birth"] = birth
+        with storage_errors(self.hub_file):
+            replace_file(self.hub_file, orjson.dumps(address), mode=0o600)
+
+    def forget_hub(self) -> None:
+        """Remove the record of `write_hub`, unless another process has replaced it."""
+        with suppress(OSError, ValueError, AttributeError):
+            if orjson.loads(self.hub_file.read_bytes()).get("pid") != os.getpid():
+                return
+        with suppress(NotADirectoryError):
+            self.hub_file.unlink(missing_ok=True)
+
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode of the lock file, which change when the folder is created again; None if gone.
+
+        Valid while a process holds the lock: an open file keeps its inode, while a removed folder's inode
+        may be reused at once.
+        """
+        try:
+            found = (self.root / _LOCK).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Hold the lock of the state as its only writer.
+
+        Raises HubRunningError when another process holds it.
+        """
+        self.prepare()
+        lock = FileLock(self.root / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            hub = self.read_hub()
+            raise HubRunningError(
+                hub.url if hub else "(still starting)", hub.pid if hub else 0, str(self.root)
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def find_hub_url(state: State) -> str | None:
+    """Url of the hub for a process of this state: ``RETINUE_HUB``, else the running hub, else None."""
+    if given := os.environ.get(HUB_VARIABLE):
+        return given
+    hub = state.read_hub()
+    return None if hub is None else hub.url
+
+
+def _start_time_of(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (Linux); None where the system does not report it."""
+    try:
+        # the process name, in parentheses, may contain spaces and parentheses
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

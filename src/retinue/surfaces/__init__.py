@@ -1,1 +1,0 @@
-"""What calls us, one file per door: decode, dispatch, encode."""

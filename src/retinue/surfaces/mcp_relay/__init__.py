@@ -1,1 +1,0 @@
-"""``/agents/{agent}/mcp``: MCP to any agent of the mesh through the hub, message by message."""

@@ -1,0 +1,24 @@
+"""Runs workflows inside a test: no hub, no sockets, no database.
+
+`memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns` executes the runs:
+
+>>> import asyncio
+>>> from retinue.testing.memory_caller import MemoryCaller
+>>> from retinue.testing.memory_runs import MemoryRuns
+>>> from retinue.workflows.definitions.loading import load_definition
+>>> from retinue.workflows.interpreter.step_loop import Interpreter
+>>> from retinue.workflows.orchestrator import Orchestrator
+>>> async def double(arguments):
+...     return {"n": 2 * arguments["n"]}
+>>> async def run_workflow():
+...     caller = MemoryCaller()
+...     caller.offer("double", double)
+...     steps = [{"id": "once", "skill": "double"}, {"id": "twice", "skill": "double"}]
+...     async with MemoryRuns(Interpreter(caller).run) as runs:
+...         record = await Orchestrator(runs).run(load_definition({"name": "w", "steps": steps}), {"n": 3})
+...     return record.get()
+>>> asyncio.run(run_workflow())
+{'n': 12}
+
+An agent needs nothing of this package: ``await agent.call(skill_id, arguments)``.
+"""

@@ -1,0 +1,170 @@
+"""A Caller without a mesh: its skills are async functions of this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retinue.core.call import Outcome
+from retinue.core.errors import (
+    AgentUnreachableError,
+    ExecutionFailedError,
+    RetinueError,
+    RoleNotOfferedError,
+    SkillNotOfferedError,
+    UnknownAgentError,
+)
+from retinue.mesh.directory.routing import parse_role
+from retinue.workflows.caller import Choice
+from retinue.workflows.runs.records import Origin
+
+Function = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallNote:
+    """One call as it arrived; ``trace`` is what the run was started with, less the spent budget."""
+
+    agent: str
+    skill: str
+    arguments: Any
+    idempotency_key: str
+    origin: Origin
+
+
+class MemoryCaller:
+    """Offers async functions as skills of named agents and records the calls to them.
+
+    A step calls the agent whose offer came first among the reachable ones. ``calls`` holds the calls,
+    ``looked_up`` the skills and roles that were looked up, both in order.
+
+    >>> import asyncio
+    >>> from retinue.workflows.runs.records import Origin
+    >>> async def greet(arguments):
+    ...     return f"Hello, {arguments['name']}!"
+    >>> async def call_greet():
+    ...     caller = MemoryCaller()
+    ...     caller.offer("greet", greet, agent="greeter")
+    ...     outcome = await caller.call(
+    ...         await caller.choose("greet"), "greet", {"name": "Ada"},
+    ...         run_id="r", path="greet", idempotency_key="r/greet", timeout_s=1, origin=Origin(),
+    ...     )
+    ...     return outcome.get(), [call.agent for call in caller.calls]
+    >>> asyncio.run(call_greet())
+    ('Hello, Ada!', ['greeter'])
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[CallNote] = []
+        self.looked_up: list[str] = []
+        self._offers: dict[str, dict[str, tuple[Choice, Function]]] = {}
+        self._roles: dict[str, dict[str, Choice]] = {}
+        self._unreachable: set[str] = set()
+        self._found_out: set[str] = set()
+
+    def offer(
+        self,
+        skill: str,
+        function: Function,
+        *,
+        agent: str = "memory-agent",
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        roles: Sequence[str] = (),
+        score: float | None = None,
+    ) -> None:
+        """Offer ``function`` as a skill of ``agent``; replaces an offer of the same agent and skill.
+
+        ``function`` gets the arguments as one JSON value and returns a JSON value; what it raises fails the
+        call. The schemas are JSON Schemas: ``input_schema`` decides what a step without ``with`` is sent.
+        The agent has each of ``roles``; with a higher ``score`` it is chosen first.
+        """
+        choice = Choice(
+            agent,
+            skill,
+            input_schema=input_schema,
+            output_schema=output_schema,
+            url=f"memory://{agent}",
+        )
+        self._offers.setdefault(skill, {})[agent] = (choice, function)
+        for role in roles:
+            self._roles.setdefault(role, {})[agent] = replace(choice, score=score)
+
+    def break_connection(self, agent: str) -> None:
+        """Fail every call to ``agent`` with AgentUnreachableError; after one call, others come first."""
+        self._unreachable.add(agent)
+
+    async def choose(
+        self,
+        skill: str,
+        agent: str | None = None,
+        version_range: str | None = None,
+        scopes: frozenset[str] = frozenset(),
+    ) -> Choice:
+        self.looked_up.append(skill)
+        offers = self._offers.get(skill)
+        if not offers:
+            raise SkillNotOfferedError(skill)
+        if agent is not None and agent not in offers:
+            raise UnknownAgentError(agent)
+        names = [agent] if agent is not None else sorted(offers, key=lambda name: name in self._found_out)
+        return offers[names[0]][0]
+
+    async def list_role(
+        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+    ) -> Sequence[Choice]:
+        self.looked_up.append(role)
+        known = {agent for offers in self._offers.values() for agent in offers}
+        having = self._roles.get(parse_role(role), {})
+        for agent in agents:
+            if agent not in known:
+                raise UnknownAgentError(agent)
+            if agent not in having:
+                raise RoleNotOfferedError(role, agent)
+        if agents:
+            return [replace(having[a], available=a not in self._found_out) for a in agents]
+        found = sorted(
+            (one for one in having.values() if one.agent not in self._found_out),
+            key=lambda one: -(one.score or 0.0),
+        )
+        if not found:
+            raise RoleNotOfferedError(role)
+        return found
+
+    async def call(
+        self,
+        choice: Choice,
+        skill: str,
+        arguments: Any,
+        *,
+        run_id: str,
+        path: str,
+        idempotency_key: str,
+        timeout_s: float,
+        origin: Origin,
+    ) -> Outcome:
+        self.calls.append(CallNote(choice.agent, skill, arguments, idempotency_key, origin))
+        began = time.perf_counter()
+        value: Any = None
+        error: RetinueError | None = None
+        try:
+            if choice.agent in self._unreachable:
+                self._found_out.add(choice.agent)
+                raise AgentUnreachableError(choice.agent, choice.url or "", "connection refused")
+            value = await self._offers[skill][choice.agent][1](arguments)
+        except RetinueError as failed:
+            error = failed
+        except Exception as failed:  # noqa: BLE001  # whatever a skill raises is the outcome of its call
+            error = ExecutionFailedError.from_exception(failed)
+        return Outcome(
+            call_id=idempotency_key,
+            skill=skill,
+            status="done" if error is None else "failed",
+            agent=choice.agent,
+            value=value,
+            duration_ms=(time.perf_counter() - began) * 1000,
+            error=error,
+            calls_used=0,
+        )

@@ -1,0 +1,305 @@
+"""A RunContext in memory: one run, its journal, its signals and its events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from retinue.core.json_values import copy_json, encode_json
+from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, WaitMode
+from retinue.workflows.runs.records import (
+    Child,
+    ChildOutcome,
+    EventKind,
+    RunEvent,
+    RunRecord,
+    RunRequest,
+    StepOutcome,
+    as_json,
+    read_json,
+)
+from retinue.workflows.runs.replay_rules import ReplayRules, run_effect
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A finished durable call of a run's journal; ``outcome`` is JSON text."""
+
+    kind: str
+    path: str
+    outcome: bytes
+
+
+class EventLog:
+    """An append-only list of events that can be followed."""
+
+    def __init__(self) -> None:
+        self._events: list[RunEvent] = []
+        self._changed = asyncio.Event()
+
+    def append(self, kind: EventKind, run_id: str, step: str, at: float, facts: Mapping[str, Any]) -> int:
+        """Add an event; returns its sequence number, counted from 1."""
+        self._events.append(RunEvent(len(self._events) + 1, kind, run_id, step, at, facts))
+        # Present waiters hold the old asyncio.Event; later ones wait for the new one.
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return len(self._events)
+
+    def list_after(self, seq: int) -> tuple[RunEvent, ...]:
+        return tuple(self._events[seq:])
+
+    async def follow(self, seq: int) -> AsyncIterator[RunEvent]:
+        while True:
+            changed = self._changed
+            for event in self._events[seq:]:
+                seq = event.seq
+                yield event
+            if seq == len(self._events):
+                await changed.wait()
+
+
+class Run:
+    """A run with its journal, children, signals and events; ``root`` is the outermost run."""
+
+    def __init__(
+        self,
+        *,
+        record: RunRecord,
+        events: EventLog,
+        root: Run | None = None,
+        journal: list[Entry] | None = None,
+    ) -> None:
+        self.record = record
+        self.events = events
+        self.root = root or self
+        self.journal = journal or []
+        self.children: list[Run] = []
+        self.ended = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.stopping = False
+        self.finished_seq = 0
+        self._signals: dict[str, deque[Any]] = defaultdict(deque)
+        self._signalled = asyncio.Event()
+
+    def owns(self, event: RunEvent) -> bool:
+        """Whether an event belongs to this run or to one of its descendants."""
+        return event.run_id == self.record.id or event.run_id.startswith(f"{self.record.id}/")
+
+    def name_step(self, path: str) -> str:
+        """The path of a step of this run, relative to the outermost run."""
+        below = self.record.id[len(self.root.record.id) :].lstrip("/")
+        return "/".join(part for part in (below, path) if part)
+
+    def emit(self, kind: EventKind, path: str, at: float, facts: Mapping[str, Any]) -> int:
+        return self.events.append(kind, self.record.id, self.name_step(path), at, facts)
+
+    def put_signal(self, topic: str, value: Any) -> None:
+        self._signals[topic].append(value)
+        self._signalled.set()
+
+    def count_signals(self, topic: str) -> int:
+        return len(self._signals[topic])
+
+    async def take_signal(self, topic: str) -> Any:
+        while not self._signals[topic]:
+            self._signalled.clear()
+            await self._signalled.wait()
+        return self._signals[topic].popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a MemoryContext needs of the MemoryRuns it belongs to."""
+
+    sleep: Callable[[float], Awaitable[None]]
+    clock: Callable[[], float]
+    find: Callable[[str], Run]
+    start: Callable[[RunRequest, str, Run | None], Run]
+    resume: Callable[[Run], None]
+    stop: Callable[[Run], Awaitable[None]]
+
+
+class MemoryContext:
+    """The RunContext of one execution of a run. ``broken_rule`` fails the run when a rule was broken.
+
+    ``calls`` is the number of calls that the body reported; ``resumed`` = an earlier execution was stopped,
+    possibly during a call.
+    """
+
+    def __init__(self, run: Run, services: Services, *, resumed: bool = False) -> None:
+        self.calls: int | None = None
+        self._run = run
+        self._services = services
+        self._rules = ReplayRules(run.record.id)
+        self._position = 0
+        self._given_up: set[str] = set()
+        self._may_repeat = resumed
+
+    @property
+    def broken_rule(self) -> DurableRuleError | None:
+        return self._rules.broken_rule
+
+    @property
+    def run_id(self) -> str:
+        return self._run.record.id
+
+    @property
+    def agent_wait_s(self) -> float:
+        """Always 0: no agents stop together with a run in memory."""
+        return 0.0
+
+    def record_usage(self, calls: int | None) -> None:
+        self.calls = calls
+
+    async def step(
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
+    ) -> StepOutcome:
+        with self._rules.take(path):
+            recorded = self._replay("step", path)
+            if recorded is not None:
+                return read_json(StepOutcome, recorded)
+            return await self._run_seen("step", path, effect, timeout_s, facts, count)
+
+    async def child(self, path: str, request: RunRequest) -> Child:
+        with self._rules.take(path):
+            recorded = self._replay("child", path)
+            if recorded is not None:
+                return Child(recorded["run_id"], path)
+            child_id = f"{self.run_id}/{path}"
+            request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            self._services.start(request, child_id, self._run)
+            self._record("child", path, {"run_id": child_id})
+            return Child(child_id, path)
+
+    async def wait(
+        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        with self._rules.take(path):
+            recorded = self._replay("wait", path)
+            if recorded is None:
+                runs = [self._services.find(child.run_id) for child in children]
+                for run in runs:
+                    if run.record.id not in self._given_up:
+                        self._services.resume(run)
+                ended = await (_wait_first(runs) if mode == "first" else _wait_all(runs))
+                recorded = [
+                    {"run_id": run.record.id, "status": run.record.status, "duration_ms": _duration_ms(run)}
+                    | StepOutcome(run.record.value, run.record.fault, run.record.calls).to_json()
+                    for run in ended
+                ]
+                self._record("wait", path, recorded)
+            by_id = {child.run_id: child for child in children}
+            return tuple(_read_child_outcome(by_id, item) for item in recorded)
+
+    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+        with self._rules.take(path):
+            self._given_up.update(child.run_id for child in children)
+            if self._replay("cancel", path) is None:
+                for child in children:
+                    await self._services.stop(self._services.find(child.run_id))
+                self._record("cancel", path, True)
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        with self._rules.take(path):
+            if self._replay("sleep", path) is None:
+                await self._services.sleep(seconds)
+                self._record("sleep", path, True)
+
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        with self._rules.take(path):
+            recorded = self._replay("receive", path)
+            if recorded is not None:
+                return read_json(StepOutcome, recorded)
+
+            async def take() -> Any:
+                return await self._run.take_signal(topic)
+
+            return await self._run_seen("receive", path, take, timeout_s, facts)
+
+    async def _run_seen(
+        self,
+        kind: str,
+        path: str,
+        effect: Effect,
+        timeout_s: float,
+        given: Mapping[str, Any] | None,
+        count: Count | None = None,
+    ) -> StepOutcome:
+        """Run an effect, record its outcome, and emit an event for its start and its end."""
+        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        self._emit("step_started", path, dict(facts))
+        began = time.perf_counter()
+        outcome = await run_effect(path, effect, timeout_s, count)
+        if self._may_repeat:
+            outcome = replace(outcome, calls=None)
+        self._record(kind, path, outcome.to_json())
+        facts.pop("input", None)
+        facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
+        if outcome.fault is not None:
+            facts["error"] = as_json(outcome.fault)
+        self._emit("step_finished", path, facts)
+        return outcome
+
+    def _replay(self, kind: str, path: str) -> Any:
+        """The recorded outcome of this call; None if the journal has none yet."""
+        if self._position >= len(self._run.journal):
+            return None
+        entry = self._run.journal[self._position]
+        if (entry.kind, entry.path) != (kind, path):
+            raise self._rules.refuse(
+                f"on replay the body asks for {kind} {path!r} where {entry.kind} {entry.path!r} was recorded"
+            )
+        self._position += 1
+        return orjson.loads(entry.outcome)
+
+    def _record(self, kind: str, path: str, outcome: Any) -> None:
+        self._run.journal.append(Entry(kind, path, encode_json(outcome, f"step {path}")))
+        self._position = len(self._run.journal)
+        self._may_repeat = False
+
+    def _emit(self, kind: Any, path: str, facts: Mapping[str, Any]) -> None:
+        self._run.emit(kind, path, self._services.clock(), facts)
+
+
+async def _wait_all(runs: Sequence[Run]) -> list[Run]:
+    for run in runs:
+        await run.ended.wait()
+    return list(runs)
+
+
+async def _wait_first(runs: Sequence[Run]) -> list[Run]:
+    waiters = [asyncio.create_task(run.ended.wait()) for run in runs]
+    try:
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        return [next(run for run, waiter in zip(runs, waiters, strict=True) if waiter.done())]
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.gather(*waiters, return_exceptions=True)
+
+
+def _read_child_outcome(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
+    outcome = read_json(StepOutcome, item)
+    child = children[item["run_id"]]
+    return ChildOutcome(
+        child, item["status"], outcome.value, outcome.fault, item["duration_ms"], outcome.calls
+    )
+
+
+def _duration_ms(run: Run) -> float:
+    ended_at = run.record.finished_at
+    return 0.0 if ended_at is None else round((ended_at - run.record.started_at) * 1000, 3)

@@ -1,0 +1,1 @@
+"""What every HTTP endpoint shares: security, errors, tokens, the HTTP client."""

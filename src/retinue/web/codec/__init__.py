@@ -1,0 +1,1 @@
+"""Wire formats that several protocols share, without I/O."""

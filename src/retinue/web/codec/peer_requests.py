@@ -1,0 +1,92 @@
+"""Headers and statuses of requests between processes of a mesh.
+
+A process authenticates with its own token. Two headers name the principal on whose behalf it calls, and
+restrict the request to that principal's rights. They can only reduce the rights of the token, and the
+caller's id is accepted only with a token of the mesh.
+
+The status of an agent's reply tells, for any protocol, whether the agent rejected the token or a proxy lost
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from urllib.parse import quote, unquote_to_bytes
+
+from retinue.core.call import Principal
+from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
+
+RIGHTS_HEADER = "x-retinue-rights"
+"""Scopes to which the request is restricted, and ``agent:<glob>`` for each restriction of visible agents."""
+
+CALLER_HEADER = "x-retinue-for"
+"""The id of the principal on whose behalf the request is sent, percent-encoded."""
+
+MAX_CALLER_LENGTH = 600
+
+_RIGHTS, _CALLER = RIGHTS_HEADER.encode(), CALLER_HEADER.encode()
+_EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
+_REMEMBERED = 1024
+_AGENT = "agent:"
+_PLAIN = ":@+*"
+_REJECTED = frozenset({401, 403})
+_GATEWAY_FAILURES = frozenset({502, 503, 504})
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def render_rights(principal: Principal) -> Mapping[str, str]:
+    """The headers sent along with the process's own token when it calls on behalf of ``principal``."""
+    headers = {CALLER_HEADER: quote(principal.id, safe=_PLAIN)[:MAX_CALLER_LENGTH]}
+    if principal.agents or not principal.scopes >= _EVERY_RIGHT:
+        limits = (_AGENT + quote(glob, safe=_PLAIN + "[]?!") for glob in principal.agents)
+        headers[RIGHTS_HEADER] = " ".join((*sorted(principal.scopes), *limits))
+    return headers
+
+
+def apply_rights(sender: Principal, headers: Mapping[bytes, bytes]) -> Principal:
+    """The effective principal: ``sender``, restricted and renamed as the headers say."""
+    rights, caller = headers.get(_RIGHTS), headers.get(_CALLER)
+    if rights is None and caller is None:
+        return sender
+    return _apply(sender, rights, caller)
+
+
+def check_not_refused(agent: str, status: int) -> None:
+    """Raise NotAuthenticatedError when the agent rejected the token of this process."""
+    if status in _REJECTED:
+        raise NotAuthenticatedError(
+            f"agent {agent} rejected the token of this process (HTTP {status})",
+            remedy="join its machine to this mesh (retinue token new --join), or set registry.NAME.mesh",
+        )
+
+
+def is_lost(status: int) -> bool:
+    """Whether a load balancer or proxy failed to reach the agent; the agent may have received the call."""
+    return status in _GATEWAY_FAILURES
+
+
+def lost(agent: str, url: str, status: int) -> AgentUnreachableError:
+    """Build the error for a reply of a proxy in front of the agent."""
+    return AgentUnreachableError(
+        agent, url, f"a proxy in front of it answered with status {status}", sent=True
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _apply(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:
+    # cached: a process calls on behalf of few principals, repeatedly
+    if rights is not None:
+        words = rights.decode("latin-1").split()
+        scopes = sender.scopes & frozenset(words)
+        named = tuple(_unquote(word[len(_AGENT) :]) for word in words if word.startswith(_AGENT))
+        # globs cannot be intersected: the restrictions of the token take precedence
+        sender = replace(sender, scopes=scopes, agents=sender.agents or named)
+    if caller and sender.kind == "mesh" and len(caller) <= MAX_CALLER_LENGTH:
+        sender = replace(sender, id=_unquote(caller.decode("latin-1")))
+    return sender
+
+
+def _unquote(text: str) -> str:
+    return unquote_to_bytes(text).decode("utf-8", "replace")

@@ -1,0 +1,116 @@
+"""Client disconnects in plain ASGI endpoints, and reading a whole request body.
+
+`CancelOnDisconnect` cancels the handler of a request. `DisconnectCallbacks` runs callbacks for handlers that
+must not be cancelled as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from starlette.types import Message, Receive, Scope
+
+from retinue.mesh.time_limit import Alarm
+
+WATCH_AFTER_S = 0.05
+"""Quick calls end before this and pay for no watching task."""
+
+_CALLBACKS = "retinue.disconnect_callbacks"
+
+
+class CancelOnDisconnect(Alarm):
+    """Context manager that cancels the current task when the client disconnects.
+
+    It starts to watch after `WATCH_AFTER_S`.
+    """
+
+    __slots__ = ("_gone", "_receive", "_task", "_watcher")
+
+    def __init__(self, receive: Receive) -> None:
+        super().__init__()
+        self._receive = receive
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task(self._loop)
+        assert task is not None
+        self._task = task
+        self.set(self._loop.time() + WATCH_AFTER_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool:
+        self.unset()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        # Swallow only the cancellation that this watch caused.
+        return self._gone and kind is asyncio.CancelledError and self._task.uncancel() == 0
+
+    def ring(self) -> None:
+        self._watcher = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+
+class DisconnectCallbacks:
+    """The disconnect callbacks of one request, stored in its scope by `watch`."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+
+    @staticmethod
+    def of(scope: Scope) -> DisconnectCallbacks:
+        """The callbacks of a request; an unused instance when the request is not watched."""
+        found = scope.get(_CALLBACKS)
+        return found if isinstance(found, DisconnectCallbacks) else DisconnectCallbacks()
+
+    def add(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def remove(self, callback: Callable[[], None]) -> None:
+        self._callbacks.remove(callback)
+
+    def run(self) -> None:
+        for callback in list(self._callbacks):
+            callback()
+
+
+async def read_body(receive: Receive) -> bytes | None:
+    """Read the whole body; None when the client disconnected before its end."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        return bytes(message.get("body", b""))
+    chunks: list[bytes] = []
+    while message["type"] == "http.request":
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = await receive()
+    return None
+
+
+def watch(scope: Scope, receive: Receive) -> Receive:
+    """Wrap ``receive``: run the callbacks of the request when the client disconnects.
+
+    It costs no task, because streaming responses read ``receive`` until the disconnect anyway.
+    """
+    callbacks = scope[_CALLBACKS] = DisconnectCallbacks()
+
+    async def receive_watched() -> Message:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            callbacks.run()
+        return message
+
+    return receive_watched

@@ -1,0 +1,391 @@
+"""The HTTP client for all outgoing requests: a pooled aiohttp session with restrictions.
+
+Only http and https, no redirects, a size limit on every response, a time limit on every request, no proxy
+from the environment, no cookies. With ``allow_private=False`` it connects only to public addresses; the
+check runs after name resolution, so a public name with a private address is rejected too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import ipaddress
+import select
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+from retinue.core.errors import CallTimedOutError, InvalidSettingError
+
+MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 4.0
+"""Below uvicorn's 5 s, so that a pooled connection is not used while its server closes it."""
+
+MAX_CONNECTIONS: Final = 1000
+_WHOLE_BODY_BYTES: Final = 1024 * 1024
+"""Larger bodies are sent in chunks: aiohttp warns that a single large write blocks the event loop."""
+
+_UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+_FAILURES = (aiohttp.ClientError, OSError, ValueError)
+
+
+class TransportError(Exception):
+    """A request without usable response.
+
+    Callers convert it to an error of their own layer. ``origin`` is scheme, host and port without
+    credentials, ``cause`` is one line. ``sent`` is False when the server certainly did not process the
+    request.
+    """
+
+    def __init__(self, origin: str, cause: str, *, sent: bool) -> None:
+        super().__init__(f"{origin}: {cause}")
+        self.origin = origin
+        self.cause = cause
+        self.sent = sent
+
+
+class UrlRefusedError(TransportError):
+    """The url is not allowed; no request was sent."""
+
+    def __init__(self, origin: str, cause: str) -> None:
+        super().__init__(origin, cause, sent=False)
+
+
+class ResponseTooLargeError(TransportError):
+    """The response exceeds the size limit; reading stopped there."""
+
+    def __init__(self, origin: str, limit_bytes: int) -> None:
+        super().__init__(origin, f"the response is larger than {limit_bytes:,} bytes", sent=True)
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """A response of any status; header names are case-insensitive."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+class HttpStream:
+    """A streamed response with back-pressure.
+
+    Data is read from the socket only as fast as the caller reads.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse, url: URL) -> None:
+        self._response = response
+        self._url = url
+        self.status = response.status
+        self.headers = response.headers
+
+    async def read_some(self) -> bytes:
+        """Read the next available part of the body, b"" at its end.
+
+        Raises TransportError when it is cut off.
+        """
+        try:
+            return await self._response.content.readany()
+        except _FAILURES as error:
+            raise _to_transport_error(error, self._url) from error
+
+    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        """Read the whole body. Raises ResponseTooLargeError and TransportError."""
+        try:
+            return await _read_capped(self._response, self._url, limit_bytes)
+        except _FAILURES as error:
+            raise _to_transport_error(error, self._url) from error
+
+    async def drain(self, timeout_s: float) -> None:
+        """Read the rest of the body, so that the connection can be reused.
+
+        After the time limit it is closed.
+        """
+        if not self._response.content.at_eof():
+            with suppress(TimeoutError, TransportError):
+                async with asyncio.timeout(timeout_s):
+                    while await self.read_some():
+                        pass
+
+
+class PublicResolver(AbstractResolver):
+    """DNS resolver that drops every address that is not public."""
+
+    def __init__(self) -> None:
+        self._inner = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        public = [r for r in found if _is_public(ipaddress.ip_address(r["host"].partition("%")[0]))]
+        if not public:
+            raise OSError(None, f"{host} has no public address")
+        return public
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class HttpClient:
+    """A connection pool, used as async context manager and shared by a whole process."""
+
+    def __init__(self, *, allow_private: bool = True) -> None:
+        self._allow_private = allow_private
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> HttpClient:
+        self._session = aiohttp.ClientSession(
+            connector=_OpenConnector(
+                limit=MAX_CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_S,
+                resolver=None if self._allow_private else PublicResolver(),
+            ),
+            # A compressed response could exceed the size limit while it is decompressed: request none.
+            headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; later requests raise RuntimeError."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        what: str = "",
+        layer: str = "http",
+        setting: str = "the timeout",
+        tls: ssl.SSLContext | None = None,
+    ) -> HttpResponse:
+        """Send one request and read the whole response, whatever its status.
+
+        ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and ``setting``
+        appear in the CallTimedOutError. ``tls`` replaces the system's certificate authorities.
+        Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
+        """
+        session, target = self._prepare(url)
+        try:
+            async with session.request(
+                method,
+                target,
+                headers=headers,
+                data=_payload(body),
+                allow_redirects=False,
+                ssl=tls if tls is not None else True,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            ) as response:
+                content = await _read_capped(response, target, max_response_bytes)
+                return HttpResponse(response.status, response.headers, content)
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                raise _to_transport_error(error, target) from None
+            raise CallTimedOutError(
+                what or f"{method} {_origin(target)}", timeout_s, layer=layer, setting=setting
+            ) from None
+        except _FAILURES as error:
+            raise _to_transport_error(error, target) from error
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[HttpStream]:
+        """Send one request and yield the response, whatever its status, as soon as its headers arrive.
+
+        Only connecting has a time limit; the caller limits the rest. Leaving the block before the end of the
+        body closes the connection, which tells the server. Raises TransportError and UrlRefusedError.
+        """
+        session, target = self._prepare(url)
+        try:
+            response = await session.request(
+                method,
+                target,
+                headers=headers,
+                data=_payload(body),
+                allow_redirects=False,
+                timeout=_UNBOUNDED,
+            )
+        except _FAILURES as error:
+            raise _to_transport_error(error, target) from error
+        try:
+            yield HttpStream(response, target)
+        finally:
+            response.release()
+
+    def _prepare(self, url: str) -> tuple[aiohttp.ClientSession, URL]:
+        """Return the session and the checked url. Raises UrlRefusedError."""
+        if self._session is None:
+            raise RuntimeError("HttpClient is used outside its 'async with' block")
+        target = _parse_url(url)
+        if not self._allow_private:
+            _check_public_literal(target)
+        return self._session, target
+
+
+def trust_authorities(ca_file: Path) -> ssl.SSLContext:
+    """Create a TLS context that trusts the authorities in a PEM file in addition to the system's.
+
+    Raises InvalidSettingError when the file cannot be read or holds no certificates.
+    """
+    try:
+        context = ssl.create_default_context()
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSettingError(
+            "ca_file", f"{ca_file}: {_one_line(error)}", remedy="give a file of PEM certificates"
+        ) from error
+    return context
+
+
+def _to_transport_error(error: Exception, url: URL) -> TransportError:
+    """Convert an exception of aiohttp or the socket to a TransportError."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return TransportError(_origin(url), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return TransportError(_origin(url), _one_line(error.os_error), sent=False)
+    if isinstance(error, aiohttp.InvalidURL):
+        return UrlRefusedError(_origin(url), "it is not a valid url")
+    return TransportError(_origin(url), _one_line(error), sent=not _was_never_read(error, url))
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    return body if body is None or len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body)
+
+
+class _OpenConnector(aiohttp.TCPConnector):
+    """Connector that never reuses a pooled connection which the server has already closed.
+
+    While the event loop is busy, the kernel may know of the close before asyncio does. A request written to
+    such a connection would look as if the server had received and lost it.
+    """
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        while (connection := await super()._get(key, traces)) is not None:
+            if not _is_closed_by_peer(connection):
+                return connection
+            connection.close()
+        return None
+
+
+def _is_closed_by_peer(connection: Connection) -> bool:
+    """Whether an idle connection is readable, which means that the peer closed it."""
+    transport = connection.transport
+    if transport is None:
+        return True
+    if transport.get_extra_info("sslcontext") is not None:
+        return False  # TLS sends data on idle connections, such as session tickets
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _was_never_read(error: Exception, url: URL) -> bool:
+    """Whether the server certainly never read the request.
+
+    A kernel resets a connection that is closed with unread data, and closes it normally after everything was
+    read. This holds on loopback only: elsewhere a load balancer may have sent the reset.
+    """
+    if isinstance(error, aiohttp.ClientConnectionResetError):
+        return True  # the connection closed before the whole request was written
+    if not isinstance(error, OSError) or error.errno != errno.ECONNRESET:
+        return False
+    host = url.host or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _read_capped(response: aiohttp.ClientResponse, url: URL, limit_bytes: int) -> bytes:
+    length = response.content_length
+    if length is not None:
+        if length > limit_bytes and response.method != "HEAD":
+            response.close()
+            raise ResponseTooLargeError(_origin(url), limit_bytes)
+        return await response.read()
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > limit_bytes:
+            response.close()
+            raise ResponseTooLargeError(_origin(url), limit_bytes)
+    return bytes(content)
+
+
+@lru_cache(maxsize=4096)
+def _parse_url(text: str) -> URL:
+    """Parse and check a url; cached because the same urls are requested repeatedly."""
+    try:
+        # Keep the encoding of a url that is already ASCII: signed upload locations must not be re-quoted.
+        url = URL(text, encoded=all("!" <= character <= "~" for character in text))
+        host = url.host
+    except ValueError as error:
+        raise UrlRefusedError(text[:100], "it is not a url") from error
+    if url.scheme not in {"http", "https"}:
+        raise UrlRefusedError(text[:100], "only http and https urls are supported")
+    if not host:
+        raise UrlRefusedError(text[:100], "it has no host")
+    return url
+
+
+def _check_public_literal(url: URL) -> None:
+    """Reject a non-public address in the url; host names are checked when they are resolved."""
+    try:
+        address = ipaddress.ip_address(url.host or "")
+    except ValueError:
+        return
+    if not _is_public(address):
+        raise UrlRefusedError(_origin(url), "the address is not public")
+
+
+def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_global and not address.is_multicast
+
+
+def _origin(url: URL) -> str:
+    port = f":{url.explicit_port}" if url.explicit_port else ""
+    host = f"[{url.host}]" if url.host and ":" in url.host else url.host
+    return f"{url.scheme}://{host}{port}"
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,194 @@
+"""Tokens and trace signatures of one mesh, both made with the mesh key.
+
+A token is ``rtnm_`` and a JWT (HS256), valid for one minute and for one host and port: a recipient that
+leaks it, or a card that names a foreign address, gains access to nothing else.
+
+`MeshSigner` signs outgoing traces and verifies incoming ones; a trace signed with another key counts as
+unverified claims. `ReplayWindow` rejects repeated messages. It stores signatures only for a short window;
+when it is full, it raises the age limit for all messages, so that a forgotten signature is never accepted
+again (DESIGN 2, trace).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from urllib.parse import urlsplit
+
+from retinue.core.call import Principal, TraceContext
+from retinue.core.errors import NotAuthenticatedError
+from retinue.storage.mesh_key import key_id
+from retinue.storage.state import State
+from retinue.web.codec.trace_signature import is_signed, render_key_id, sign_trace
+
+BEARER_PREFIX = "rtnm_"
+BEARER_LIFETIME_S = 60
+CLOCK_SKEW_S = 30
+WINDOW_S = 60.0
+"""Accepted age of a signed message: clock difference of two machines plus time in transit."""
+
+MESH_MEMBER = Principal("mesh", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
+"""The sender of a valid token of the mesh."""
+
+_ALGORITHM = "HS256"
+_LATEST_S = BEARER_LIFETIME_S + CLOCK_SKEW_S
+_MAX_PLACES = 1000
+
+
+class ReplayWindow:
+    """Stores the signatures of the last and next ``window_s`` seconds, at most ``keep`` of them."""
+
+    def __init__(
+        self, *, window_s: float = WINDOW_S, keep: int = 200_000, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._window_ms = window_s * 1000
+        self._keep = keep
+        self._clock = clock
+        self._seen: dict[str, int] = {}
+        self._forgotten_ms = 0
+
+    def verify(self, mac: str, sent_at_ms: int) -> str | None:
+        """Why a message is rejected, None when it is accepted.
+
+        A second call for the same message rejects it.
+        """
+        now_ms = self._clock() * 1000
+        if sent_at_ms <= max(now_ms - self._window_ms, self._forgotten_ms):
+            return "it is too old"
+        if sent_at_ms > now_ms + self._window_ms:
+            return "it was sent in the future: do the clocks differ?"
+        if mac in self._seen:
+            return "it was sent before"
+        if len(self._seen) >= self._keep:
+            self._forget(now_ms - self._window_ms)
+        self._seen[mac] = sent_at_ms
+        return None
+
+    def _forget(self, too_old_ms: float) -> None:
+        """Drop signatures that are too old; when that frees too little, also the older half of the rest."""
+        kept = {mac: at for mac, at in self._seen.items() if at > too_old_ms}
+        if len(kept) > self._keep // 2:
+            self._forgotten_ms = sorted(kept.values())[len(kept) // 2]
+            kept = {mac: at for mac, at in kept.items() if at > self._forgotten_ms}
+        self._seen = kept
+
+
+class MeshSigner:
+    """Signs outgoing traces and verifies incoming ones.
+
+    ``clock`` gives seconds since 1970.
+    """
+
+    def __init__(self, key: bytes, *, clock: Callable[[], float] = time.time) -> None:
+        self._key = key
+        self._kid = render_key_id(key)
+        self._clock = clock
+        self._replays = ReplayWindow(clock=clock)
+
+    @classmethod
+    def of(cls, state: State) -> MeshSigner:
+        """Create a signer with the key of ``state``.
+
+        Raises StateError when the key cannot be read or created.
+        """
+        return cls(state.mesh_key())
+
+    def sign(self, trace: TraceContext, agent: str, skill: str) -> TraceContext:
+        """Sign a trace for ``agent`` ("" = any) and ``skill``; an untrusted trace is returned unsigned."""
+        if not trace.trusted or not trace.depth_given:
+            return trace
+        sent_at_ms = int(self._clock() * 1000)
+        return sign_trace(trace, agent, skill, key=self._key, kid=self._kid, sent_at_ms=sent_at_ms)
+
+    def verify(self, trace: TraceContext, agent: str, skill: str) -> str | None:
+        """Why the signature is rejected, None when it is valid. Call once per message."""
+        if trace.mac is None or trace.sent_at_ms is None:
+            return "it is not signed"
+        if trace.kid != self._kid:
+            return "it comes from another mesh"
+        if not is_signed(trace, agent, skill, key=self._key):
+            return "it does not match the call"
+        return self._replays.verify(trace.mac, trace.sent_at_ms)
+
+
+class MeshBearer:
+    """Makes and verifies the tokens of one mesh.
+
+    ``sources`` are the registries that only this mesh publishes to: a card of another may name any URL.
+    ``clock`` gives seconds since 1970.
+    """
+
+    def __init__(
+        self, key: bytes, sources: Collection[str] = (), *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._sources = frozenset(sources)
+        self._key = key
+        self._kid = key_id(key)
+        self._clock = clock
+        self._made: dict[str, tuple[float, str]] = {}
+        self._known: dict[bytes, tuple[float, str]] = {}
+
+    def token_for(self, source: str, url: str) -> str | None:
+        """The token for an agent of ``source`` at ``url``, on any machine; None for other sources."""
+        return self.make(url) if source in self._sources else None
+
+    def make(self, url: str) -> str:
+        """The token for the host and port of ``url``; one token is reused for half of its lifetime."""
+        host = urlsplit(url).netloc.rpartition("@")[2].lower()
+        now = self._clock()
+        made = self._made.get(host)
+        if made is not None and now - made[0] < BEARER_LIFETIME_S / 2:
+            return made[1]
+        claims = {"aud": host, "iat": int(now), "exp": int(now) + BEARER_LIFETIME_S}
+        header = {"alg": _ALGORITHM, "kid": self._kid}
+        # joserfc and cryptography take 13 MB: they are loaded with the first token
+        from joserfc import jwt
+        from joserfc.jwk import OctKey
+
+        key = OctKey.import_key(self._key)
+        token = BEARER_PREFIX + jwt.encode(header, claims, key, algorithms=[_ALGORITHM])
+        if len(self._made) >= _MAX_PLACES:
+            self._made.clear()
+        self._made[host] = (now, token)
+        return token
+
+    async def read(self, token: bytes, place: str) -> Principal | None:
+        """The principal of a token sent to ``place`` (host and port); None for a token of another kind.
+
+        Raises NotAuthenticatedError for a token of another mesh, for another place, or expired.
+        """
+        if not token.startswith(BEARER_PREFIX.encode()):
+            return None
+        expires, audience = self._known.get(token) or self._verify(token)
+        if expires + CLOCK_SKEW_S <= self._clock() or expires > self._clock() + _LATEST_S:
+            raise NotAuthenticatedError(
+                "this mesh token has expired",
+                remedy="synchronise the clocks of both machines",
+            )
+        if audience != place:
+            raise NotAuthenticatedError(
+                "this mesh token is for another host or port",
+                remedy="if clients reach this server through a proxy or another address, add that to "
+                "doors.hosts",
+            )
+        return MESH_MEMBER
+
+    def _verify(self, token: bytes) -> tuple[float, str]:
+        """Expiry and audience of a token, cached because many calls carry the same token."""
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import OctKey
+
+        try:
+            key = OctKey.import_key(self._key)
+            claims = jwt.decode(token[len(BEARER_PREFIX) :], key, algorithms=[_ALGORITHM]).claims
+            facts = float(claims["exp"]), str(claims["aud"])
+        except (JoseError, ValueError, KeyError, TypeError):
+            raise NotAuthenticatedError(
+                "this token belongs to another mesh",
+                remedy="join this mesh; the hub's machine prints how: retinue token new --join",
+            ) from None
+        if len(self._known) >= _MAX_PLACES:
+            self._known.clear()
+        self._known[token] = facts
+        return facts

@@ -1,0 +1,354 @@
+"""ASGI middleware in front of every endpoint: checks of Host, Origin, media type, body size and token.
+
+The main threat is a web page in the user's browser, which can reach a loopback port. A request is accepted
+only when its Host is one of this server's names (DNS rebinding), its Origin is allowed (cross-site requests)
+and its body has a media type that a page cannot send without a preflight request (plain forms).
+
+Starlette's BaseHTTPMiddleware is not used, because it runs the request in another task and buffers streams
+(DESIGN 7).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retinue.core.call import ANONYMOUS, Principal
+from retinue.core.errors import (
+    InsufficientScopeError,
+    InvalidSettingError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    RetinueError,
+    TooLargeError,
+    UnsupportedMediaTypeError,
+)
+from retinue.web.addresses import fold, host_name, is_address, is_loopback, names_socket
+from retinue.web.codec.peer_requests import apply_rights
+from retinue.web.rejections import (
+    DISCOVERY_PATHS,
+    REGISTRY_PATH,
+    ProtectedResource,
+    Rejection,
+    add_challenge,
+    is_registry_path,
+)
+
+Headers = Mapping[bytes, bytes]
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_UPLOAD_BYTES = 64 * 1024 * 1024
+
+LOCAL_TOKEN = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
+"""The sender of the state token ``keys/local.token``: command line, child process, connected client."""
+
+_IDENTITY = "retinue.identity"
+_TOKEN_REQUIRED = NotAuthenticatedError("this request needs another token")
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_SMALL_BODY_BYTES = 64 * 1024
+_MAX_REMEMBERED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """Which requests are accepted.
+
+    ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
+    ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
+    path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path except
+    ``/health`` and ``DISCOVERY_PATHS`` needs a token. ``max_upload_bytes`` limits registry uploads, which
+    are streamed to disk. ``resource`` describes the endpoints to OAuth clients.
+    """
+
+    host: str = "127.0.0.1"
+    hosts: Collection[str] = ()
+    origins: Collection[str] = ()
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_upload_bytes: int = MAX_UPLOAD_BYTES
+    any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
+    anonymous: bool = True
+    resource: ProtectedResource | None = None
+
+
+class TokenReader(Protocol):
+    """Verifies the tokens of one kind (`issued_tokens`, `jwt_tokens`, `mesh_tokens`)."""
+
+    async def read(self, token: bytes, place: str) -> Principal | None:
+        """The principal of a token; None when it is a token of another kind.
+
+        ``place`` is the Host header in lower case if it names the socket of the request, else "".
+        Raises AccessError with the reason when the token is rejected.
+        """
+
+
+class Tokens:
+    """Fixed bearer tokens of this process, stored as SHA-256 only."""
+
+    def __init__(self, tokens: Mapping[str, Principal] | None = None) -> None:
+        self._known = [(sha256(token.encode()).digest(), who) for token, who in (tokens or {}).items()]
+
+    def find(self, token: bytes) -> Principal | None:
+        """The principal of a token. All known tokens are compared, so that timing reveals nothing."""
+        given = sha256(token).digest()
+        found = None
+        for digest, principal in self._known:
+            if hmac.compare_digest(digest, given):
+                found = principal
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """Result of the checks of one request: its principal, and its headers by lower-case name."""
+
+    principal: Principal
+    headers: Headers
+
+
+def identity_of(scope: Scope) -> RequestIdentity:
+    """The identity that `SecurityMiddleware` stored. Raises LookupError when the request did not pass it."""
+    identity = scope.get("state", {}).get(_IDENTITY)
+    if identity is None:
+        raise LookupError("the endpoint is not behind SecurityMiddleware")
+    return cast(RequestIdentity, identity)
+
+
+def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
+    """Raise InvalidSettingError for a bind address that other machines reach without authentication."""
+    if not (is_loopback(host) or has_auth or insecure_ok):
+        raise InvalidSettingError(
+            "host",
+            f"{host or 'every address'} is reachable from other machines, and no token is required",
+            remedy="set auth.anonymous = false and issue tokens (retinue token new); or bind 127.0.0.1; "
+            "or allow it with --insecure-bind",
+        )
+
+
+class SecurityMiddleware:
+    """ASGI middleware that forwards a request to ``app``, or rejects it with the reason."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: SecuritySettings | None = None,
+        tokens: Tokens | None = None,
+        readers: Sequence[TokenReader] = (),
+    ) -> None:
+        self._app = app
+        self._settings = settings or SecuritySettings()
+        self._tokens = tokens or Tokens()
+        self._readers = tuple(readers)
+        self._names = frozenset(map(fold, self._settings.hosts)) - _ANY_ADDRESS
+        self._hosts = {fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
+        # A client that uses an address made no DNS query, so DNS rebinding is impossible.
+        self._any_address = self._settings.host in _ANY_ADDRESS
+        self._origins = {origin.rstrip("/").lower() for origin in self._settings.origins}
+        self._known_hosts: set[bytes | None] = set()
+        # bodies up to this size are accepted on every path
+        self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # No endpoint supports WebSocket; the server rejects it when the application does not respond.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self._check_place(scope, headers)
+            if self._settings.anonymous and b"authorization" not in headers:
+                principal = ANONYMOUS
+            else:
+                principal = await self.authenticate(headers, scope["path"], scope.get("server"))
+            self._check_body(scope, headers)
+        except RetinueError as error:
+            challenge = self._challenge(scope, headers, error)
+            await Rejection(scope, receive, send).answer(
+                error, drain=_may_be_long(headers), challenge=challenge
+            )
+            return
+        scope.setdefault("state", {})[_IDENTITY] = RequestIdentity(principal, headers)
+        if self._settings.resource is not None:
+            send = add_challenge(send, lambda: self._challenge(scope, headers, _TOKEN_REQUIRED))
+        if b"transfer-encoding" in headers:
+            await self._pass_counted(scope, receive, send)
+        else:
+            # The server itself enforces a Content-Length.
+            await self._app(scope, receive, send)
+
+    async def authenticate(
+        self, headers: Headers, path: str = "/", server: Sequence[Any] | None = None
+    ) -> Principal:
+        """Find the principal of a request that arrived at the socket ``server`` (address and port).
+
+        Raises NotAuthenticatedError for an unknown or missing token, and what token readers raise.
+        """
+        authorization = headers.get(b"authorization")
+        token = None
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            token = authorization[7:].strip()
+        elif authorization is not None and is_registry_path(path):
+            token = _read_password(authorization) or None
+        if token is not None:
+            return apply_rights(await self._find(token, headers, server), headers)
+        if self._settings.anonymous or path == "/health" or path.startswith(DISCOVERY_PATHS):
+            return ANONYMOUS
+        raise NotAuthenticatedError(
+            "this server requires a bearer token", remedy="ask its operator for a token"
+        )
+
+    async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
+        found = self._tokens.find(token)
+        if found is not None:
+            return found
+        host = headers.get(b"host", b"")
+        place = host.decode("latin-1").lower() if names_socket(host, server, self._names) else ""
+        for reader in self._readers:
+            found = await reader.read(token, place)
+            if found is not None:
+                return found
+        raise NotAuthenticatedError(
+            "this server does not know this token",
+            remedy="send the token in keys/local.token of its state folder, or one from: retinue token new",
+        )
+
+    def _challenge(self, scope: Scope, headers: Headers, error: RetinueError) -> str | None:
+        """The OAuth challenge of an authentication or scope error; None without an authorization server."""
+        resource = self._settings.resource
+        if resource is None or not isinstance(error, NotAuthenticatedError | InsufficientScopeError):
+            return None
+        base = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'').decode('latin-1')}"
+        return resource.challenge(base, scope["path"], error, token_sent=b"authorization" in headers)
+
+    def _check_place(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get(b"host")
+        if host not in self._known_hosts:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_own_origin(origin, host):
+            raise NotAllowedError(
+                "requests from this web origin are not allowed",
+                remedy="add the origin to doors.origins in retinue.toml",
+            )
+        if headers.get(b"sec-fetch-site") == b"cross-site" and not (
+            origin is not None or _is_navigation(scope, headers)
+        ):
+            raise NotAllowedError("cross-site requests are not allowed")
+
+    def _check_host(self, host: bytes | None) -> None:
+        name = host_name(host)
+        if not name or not (self._is_own_host(name) or (self._any_address and is_address(name))):
+            raise NotAllowedError(
+                f"the Host header {name or '(none)'!r} is not a name of this server",
+                remedy="add it to doors.hosts in retinue.toml, or use the address printed at start-up",
+            )
+        if len(self._known_hosts) < _MAX_REMEMBERED:
+            self._known_hosts.add(host)
+
+    def _is_own_host(self, name: str) -> bool:
+        return name in self._hosts or is_loopback(name)
+
+    def _is_own_origin(self, origin: bytes, host: bytes | None) -> bool:
+        text = origin.decode("latin-1").lower()
+        if text in self._origins:
+            return True
+        try:
+            parts = urlsplit(text)
+            name = parts.hostname or ""
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https"):
+            return False
+        return (
+            self._is_own_host(name) or text == f"{parts.scheme}://{(host or b'').decode('latin-1').lower()}"
+        )
+
+    def _check_body(self, scope: Scope, headers: Headers) -> None:
+        length = headers.get(b"content-length")
+        if length is not None and not (length.isdigit() and int(length) <= self._small_bytes):
+            self._check_length(scope, length)
+        media_type = headers.get(b"content-type")
+        if media_type == b"application/json":
+            return
+        if scope["method"] not in _WITH_BODY or scope["path"].startswith(self._settings.any_media_type):
+            return
+        if media_type is None:
+            if b"origin" not in headers and b"sec-fetch-site" not in headers:
+                return
+            found = "a body without media type"
+        else:
+            found = media_type.partition(b";")[0].strip().lower().decode("latin-1")
+            if found == "application/json" or (found.startswith("application/") and found.endswith("+json")):
+                return
+        raise UnsupportedMediaTypeError(
+            f"this endpoint accepts application/json, not {found}",
+            remedy="send content-type: application/json",
+        )
+
+    def _check_length(self, scope: Scope, length: bytes) -> None:
+        if not length.isdigit() or int(length) > self._limit_bytes(scope):
+            raise self._too_large(scope)
+
+    def _limit_bytes(self, scope: Scope) -> int:
+        path: str = scope["path"]
+        upload = path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
+        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+
+    def _too_large(self, scope: Scope) -> TooLargeError:
+        return TooLargeError("the body", self._limit_bytes(scope))
+
+    async def _pass_counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a body of unknown length, and reject the request when it exceeds the limit."""
+        rejection = Rejection(scope, receive, send)
+        left = self._limit_bytes(scope)
+
+        async def receive_counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0 and not rejection.is_sent:
+                await rejection.answer(self._too_large(scope), drain=message.get("more_body", False))
+            return {"type": "http.disconnect"} if rejection.is_sent else message
+
+        try:
+            await self._app(scope, receive_counted, rejection.send_unless_rejected)
+        except Exception:
+            # The body ended early because the request was rejected; the client has its response.
+            if not rejection.is_sent:
+                raise
+
+
+def _may_be_long(headers: Headers) -> bool:
+    length = headers.get(b"content-length", b"0")
+    return b"transfer-encoding" in headers or not length.isdigit() or int(length) > _SMALL_BODY_BYTES
+
+
+def _is_navigation(scope: Scope, headers: Headers) -> bool:
+    """Whether the user followed a link: harmless, because no GET endpoint changes state."""
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and headers.get(b"sec-fetch-mode") == b"navigate"
+        and headers.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _read_password(authorization: bytes) -> bytes:
+    """The password of Basic credentials with any user name; empty for other schemes.
+
+    skopeo without credentials answers a challenge with empty ones, which count as anonymous.
+    """
+    scheme, _, packed = authorization.partition(b" ")
+    if scheme.lower() != b"basic":
+        return b""
+    try:
+        return base64.b64decode(packed.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""

@@ -1,0 +1,94 @@
+"""What a run executes, as its request stores it: a whole workflow, a nested one, or one branch of either.
+
+A request holds the JSON form. It is parsed once for all runs that hold the same: the items of a ``foreach``
+share one parsed branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Discriminator, Field, Tag, TypeAdapter
+
+from retinue.workflows.definitions.definition import Definition, Part, Settings, Step
+
+_PARSED = 32
+"""How many different definitions stay parsed."""
+
+
+class BundledWorkflow(Part):
+    """A stored workflow that another one runs; ``digest`` is that of the artifact it came in."""
+
+    definition: Definition
+    digest: str | None
+
+
+Bundled = Mapping[str, BundledWorkflow]
+"""The workflows that the steps of a run refer to, by reference: read and checked before the run began."""
+
+
+class WholeRun(Definition):
+    """A workflow that was started from outside. The run's value is the workflow's output."""
+
+    nested: dict[str, BundledWorkflow] = Field(default={})
+
+    @classmethod
+    def of(cls, definition: Definition, nested: Bundled) -> WholeRun:
+        return cls.model_validate({**dict(definition), "nested": dict(nested)})
+
+
+class NestedRun(WholeRun):
+    """A workflow that a step of another run executes. The run's value is a BranchResult."""
+
+    as_step: Literal[True]
+
+    @classmethod
+    def of(cls, definition: Definition, nested: Bundled) -> NestedRun:
+        return cls.model_validate({**dict(definition), "nested": dict(nested), "as_step": True})
+
+
+class BranchRun(Part):
+    """Steps that run concurrently with others of the same workflow. The run's value is a BranchResult.
+
+    ``known`` are the ids of steps that expressions may refer to.
+    """
+
+    steps: Annotated[tuple[Step, ...], Field(alias="branch", strict=False)]
+    known: Annotated[tuple[str, ...], Field(strict=False)]
+    settings: Settings
+    nested: dict[str, BundledWorkflow] = Field(default={})
+
+
+RunForm = WholeRun | NestedRun | BranchRun
+
+
+def render_form(form: RunForm) -> dict[str, Any]:
+    """The JSON form, without what equals the default."""
+    return form.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+def parse_form(definition: Mapping[str, Any]) -> RunForm:
+    """What `render_form` rendered; raises pydantic's ValidationError for another value."""
+    return _parse(orjson.dumps(definition))
+
+
+@lru_cache(maxsize=_PARSED)
+def _parse(text: bytes) -> RunForm:
+    return _FORMS.validate_python(orjson.loads(text))
+
+
+def _kind_of(value: Any) -> str:
+    return "branch" if "branch" in value else "nested" if value.get("as_step") else "whole"
+
+
+_FORMS: TypeAdapter[RunForm] = TypeAdapter(
+    Annotated[
+        Annotated[WholeRun, Tag("whole")]
+        | Annotated[NestedRun, Tag("nested")]
+        | Annotated[BranchRun, Tag("branch")],
+        Discriminator(_kind_of),
+    ]
+)

@@ -1,0 +1,189 @@
+"""Steps call out over the one dispatch path: the Caller of every process that runs workflows.
+
+What a run was started with travels in the run itself (`render_origin`), so that a resumed run calls
+with the same trace and the same rights.
+
+Who is asked when a step names a role: the agents of the directory that have it, best first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from retinue.core.call import Call, Hop, Outcome, Principal
+from retinue.core.errors import LookupFailedError, RoleNotOfferedError, UnknownAgentError
+from retinue.core.record import Listing
+from retinue.core.text import suggest
+from retinue.mesh.channel import NullChannel
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.routing import (
+    RoleOffer,
+    Strategy,
+    first,
+    is_named,
+    list_offers,
+    order_candidates,
+    parse_role,
+)
+from retinue.mesh.dispatch import Calls, Lookup
+from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
+from retinue.workflows.caller import Choice
+from retinue.workflows.runs.records import Origin
+
+_OPENED = 200
+"""Listings that are read whole while others wait: some 20 ms."""
+
+
+class RoleChoice:
+    """Lists agents by role for workflows; the cards of those that have it are read, and no others."""
+
+    def __init__(self, directory: Directory, strategy: Strategy = first) -> None:
+        self._directory = directory
+        self._strategy = strategy
+
+    async def list_role(self, role: str, agents: Sequence[str], scopes: frozenset[str]) -> Sequence[Choice]:
+        """As ``Caller.list_role``."""
+        role = parse_role(role)
+        await self._directory.ensure_fresh()
+        entries = self._directory.list_with_role(role, scopes)
+        listings: list[Listing] = []
+        for start in range(0, len(entries), _OPENED):
+            if start:
+                await asyncio.sleep(0)
+            listings += self._directory.open_all(entries[start : start + _OPENED])
+        offers = list_offers(listings, role, scopes, self._strategy)
+        names = Counter(offer.listing.record.name for offer in offers)
+        if agents:
+            return [_choose(self._find(agent, role, offers), names) for agent in agents]
+        available = [offer for offer in offers if offer.is_available]
+        if not available:
+            raise RoleNotOfferedError(role)
+        return [_choose(offer, names) for offer in available]
+
+    def _find(self, agent: str, role: str, offers: Iterable[RoleOffer]) -> RoleOffer:
+        found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
+        if found is not None:
+            return found
+        known = self._directory.find_named(agent)
+        if known is not None and self._directory.represents_agent(known):
+            raise RoleNotOfferedError(role, agent)
+        raise UnknownAgentError(
+            agent, near=suggest(agent, (one.name for one in self._directory.list_entries()))
+        )
+
+
+def _choose(offer: RoleOffer, names: Counter[str]) -> Choice:
+    record = offer.listing.record
+    return Choice(
+        agent=record.name if names[record.name] == 1 else f"{record.name}@{offer.listing.source}",
+        skill=offer.skill.id,
+        version=record.version,
+        url=record.url,
+        input_schema=offer.skill.input_schema,
+        output_schema=offer.skill.output_schema,
+        score=offer.score,
+        available=offer.is_available,
+    )
+
+
+_CHANNEL = NullChannel()
+
+_MAX_HOP = 200
+"""Characters of a run's name in the path of a trace, which takes 256."""
+
+
+class DispatchCaller:
+    """Chooses through the directory and calls through the dispatcher, one hop below the run's origin."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        lookup: Lookup,
+        guard: TraceGuard,
+        *,
+        agent: str,
+        directory: Directory,
+        strategy: Strategy = first,
+    ) -> None:
+        self._calls = calls
+        self._lookup = lookup
+        self._roles = RoleChoice(directory, strategy)
+        self._guard = guard
+        self._agent = agent
+        self._strategy = strategy
+
+    async def choose(
+        self,
+        skill: str,
+        agent: str | None = None,
+        version_range: str | None = None,
+        scopes: frozenset[str] = frozenset(),
+    ) -> Choice:
+        found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
+        chosen = order_candidates(found, self._strategy, skill)[0]
+        listing = await self._lookup.open(chosen)
+        offer = None if listing is None else listing.record.find_skill(skill)
+        name = chosen.name
+        if sum(one.name == name for one in found) > 1:
+            name = f"{name}@{chosen.source}"
+        return Choice(
+            agent=name,
+            skill=skill,
+            version=chosen.version,
+            url=chosen.url,
+            input_schema=None if offer is None else offer.input_schema,
+            output_schema=None if offer is None else offer.output_schema,
+        )
+
+    async def list_role(
+        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+    ) -> Sequence[Choice]:
+        return await self._roles.list_role(role, agents, scopes)
+
+    async def call(
+        self,
+        choice: Choice,
+        skill: str,
+        arguments: Any,
+        *,
+        run_id: str,
+        path: str,
+        idempotency_key: str,
+        timeout_s: float,
+        origin: Origin,
+    ) -> Outcome:
+        outgoing = next_hop(
+            origin.trace or new_trace(),
+            Hop(self._agent, f"run {run_id}"[:_MAX_HOP]),
+            calls_left=origin.calls_left,
+            seconds_left=timeout_s,
+        )
+        call = Call(
+            id=idempotency_key,
+            skill=skill,
+            arguments=arguments,
+            principal=Principal(origin.caller, "run", origin.scopes),
+            endpoint="workflow",
+            trace=outgoing,
+            agent=await self._name_here(choice, skill, origin.scopes),
+            deadline=asyncio.get_running_loop().time() + timeout_s,
+            idempotency_key=idempotency_key,
+            run_step=f"{run_id}/{path}",
+        )
+        with OutgoingCall(outgoing, guard=self._guard):
+            return await self._calls.dispatch(call, _CHANNEL)
+
+    async def _name_here(self, choice: Choice, skill: str, scopes: frozenset[str]) -> str:
+        """What the chosen agent is called in this process: on another machine its source has another name."""
+        name = choice.agent.partition("@")[0]
+        try:
+            found = await self._lookup.resolve_skill(skill, scopes, agent=name)
+        except LookupFailedError:
+            return choice.agent
+        same = next((one for one in found if one.url == choice.url), None)
+        if same is None:
+            return choice.agent
+        return name if len(found) == 1 else f"{name}@{same.source}"

@@ -1,0 +1,1 @@
+"""The Runs port on DBOS, over SQLite or Postgres."""

@@ -1,0 +1,287 @@
+"""The database of the runs, SQLite or Postgres: connections, transactions with retries, own tables.
+
+The engine's tables store runs and their calls. Our tables store events, signals and the leases of nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
+
+import psycopg
+import sqlalchemy as sa
+import structlog
+from filelock import FileLock
+
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.storage.files import refuse_gone
+from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
+
+RETRY_S = 30.0
+"""How long one question waits for a database that does not answer."""
+
+FIRST_RETRY_S = 4.0
+"""The same for the first question: nothing is running yet, and a wrong url is best reported at once."""
+
+IDLE_S = 10.0
+"""How long a session on Postgres may be idle in a transaction, holding locks that others wait for."""
+
+QUIET_S = 10.0
+"""The interval between two warnings of the engine about a database that is away."""
+
+OWN_CONNECTIONS = {True: 2, False: 4}
+ENGINE_CONNECTIONS = {True: 2, False: 10}
+"""Connections outside of the engine and of the engine, by whether the database is SQLite."""
+
+_BUSY_TIMEOUT_MS = 30_000
+_THREADS = 8
+_LOST = "connection failed"
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+_log = structlog.get_logger("retinue.runs")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS {events} (
+    root TEXT NOT NULL, seq BIGINT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL, step TEXT NOT NULL,
+    at DOUBLE PRECISION NOT NULL, facts TEXT NOT NULL, once TEXT, PRIMARY KEY (root, seq));
+CREATE UNIQUE INDEX IF NOT EXISTS retinue_events_once ON {events} (run_id, once);
+CREATE TABLE IF NOT EXISTS {signals} (
+    id {serial}, run_id TEXT NOT NULL, topic TEXT NOT NULL, value TEXT NOT NULL, taken_by TEXT);
+CREATE INDEX IF NOT EXISTS retinue_signals_open ON {signals} (run_id, topic, id);
+CREATE TABLE IF NOT EXISTS {nodes} (
+    executor TEXT PRIMARY KEY, version TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
+    running BIGINT NOT NULL)
+"""
+
+
+class RunDatabase:
+    """The database at ``url``, ``sqlite:///path`` or ``postgresql://…``.
+
+    Nothing is opened before `prepare`. Raises InvalidSettingError for other kinds of url.
+    """
+
+    def __init__(self, url: str) -> None:
+        redirect_log()
+        self.url = _normalize(url)
+        self.is_sqlite = self.url.drivername == "sqlite"
+        own = "retinue_" if self.is_sqlite else "retinue."
+        self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
+        self.now = ":now" if self.is_sqlite else "extract(epoch from clock_timestamp())"
+        self.engine = self.open_engine(OWN_CONNECTIONS[self.is_sqlite])
+        self.client = EngineClient(self.engine)
+        # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
+        self._prepared = asyncio.Lock()
+        self._ready = False
+
+    def open_engine(self, connections: int, *, tested: bool = True) -> sa.Engine:
+        """A pool of connections; with ``tested``, each connection is tested when it is taken."""
+        if not self.is_sqlite:
+            server = sa.create_engine(
+                self.url,
+                pool_size=connections,
+                max_overflow=2 * connections,
+                pool_pre_ping=tested,
+                connect_args={"connect_timeout": 5, "application_name": APPLICATION},
+            )
+            sa.event.listen(server, "do_connect", _connect)
+            sa.event.listen(server, "connect", _tune_postgres)
+            return server
+        engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
+        sa.event.listen(engine, "connect", _tune_sqlite)
+        return engine
+
+    def open_engine_pool(self) -> sa.Engine:
+        """The connections of the executing engine, which are not tested because it repeats what failed."""
+        return self.open_engine(ENGINE_CONNECTIONS[self.is_sqlite], tested=False)
+
+    async def prepare(self) -> None:
+        """Create or migrate the tables, once; raises StateError if the database does not answer."""
+        async with self._prepared:
+            if not self._ready:
+                await self.ask(self._migrate, retry_s=FIRST_RETRY_S)
+                self._ready = True
+
+    async def read(self, question: Callable[[sa.Connection, *_Args], _T], *args: *_Args) -> _T:
+        """Run a query in a thread; raises as `ask`."""
+
+        def ask() -> _T:
+            with self.engine.connect() as connection:
+                return question(connection, *args)
+
+        return await self.ask(ask)
+
+    async def write(
+        self,
+        change: Callable[[sa.Connection, *_Args], _T],
+        *args: *_Args,
+        retry_s: float = RETRY_S,
+    ) -> _T:
+        """Run one transaction in a thread; raises as `ask`."""
+
+        def make() -> _T:
+            with self.engine.connect() as connection:
+                if self.is_sqlite:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                given = change(connection, *args)
+                connection.commit()
+                return given
+
+        return await self.ask(make, retry_s=retry_s)
+
+    async def ask(self, call: Callable[[*_Args], _T], *args: *_Args, retry_s: float = RETRY_S) -> _T:
+        """Call a function in a thread, outside of the context of the caller's run.
+
+        It is called again for at most ``retry_s`` while the database cannot be reached. Raises StateError
+        after that.
+        """
+        delay, given_up_at = 0.05, time.monotonic() + retry_s
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._threads, Context().run, partial(call, *args))
+            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+                if not _may_pass(error):
+                    raise
+                if time.monotonic() + delay > given_up_at:
+                    raise StateError(
+                        f"the database of the runs does not answer: {_first_line(error)}",
+                        remedy=f"check {self._shown_url}",
+                    ) from error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, 1.0)
+
+    @property
+    def secret_url(self) -> str:
+        """The url with the password."""
+        return self.url.render_as_string(hide_password=False)
+
+    @property
+    def _shown_url(self) -> str:
+        """The url as it was given, without the password."""
+        return self.url.set(drivername=self.url.get_backend_name()).render_as_string()
+
+    def clock(self) -> dict[str, Any]:
+        """The parameters of ``self.now``: SQLite is used by one machine only, so its clock serves."""
+        return {"now": time.time()} if self.is_sqlite else {}
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.client.close()
+        self.engine.dispose()
+
+    def _migrate(self) -> None:
+        if self.is_sqlite:
+            path = Path(str(self.url.database))
+            # Neither the lock nor the database may create a state folder that was removed.
+            refuse_gone(path.parent)
+            with FileLock(f"{path}.lock"):
+                self._make_tables()
+        else:
+            self._make_tables()
+
+    def _make_tables(self) -> None:
+        with self.engine.connect():
+            # Sets the journal mode of a new SQLite file, with which migrations are faster.
+            pass
+        migrate(self.secret_url)
+        names = {"events": self.events, "signals": self.signals, "nodes": self.nodes}
+        serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if self.is_sqlite else "BIGSERIAL PRIMARY KEY"
+        with self.engine.begin() as connection:
+            if not self.is_sqlite:
+                # The statements below wait for writers, such as a frozen node, even if all tables exist.
+                if connection.exec_driver_sql("SELECT to_regclass('retinue.nodes')").scalar() is not None:
+                    return
+                # Two nodes may create the tables at the same time.
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('retinue'))")
+                connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS retinue")
+            for statement in _TABLES.format(serial=serial, **names).split(";"):
+                connection.exec_driver_sql(statement)
+
+
+def redirect_log() -> None:
+    """Write the engine's log lines to our log, and nowhere else."""
+    log = logging.getLogger("dbos")
+    if not any(isinstance(handler, _Redirected) for handler in log.handlers):
+        log.handlers = [_Redirected()]
+        log.propagate = False
+
+
+class _Redirected(logging.Handler):
+    """The engine's log lines at level debug: it reports cancelled and failed runs as errors.
+
+    It reports a database that is away each time it looks for it; one warning in a while is enough.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quiet_until = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if "atabase" in line and record.created >= self._quiet_until:
+            self._quiet_until = record.created + QUIET_S
+            _log.warning("engine", message=line.split("\n")[0])
+        else:
+            _log.debug("engine", message=line)
+
+
+def _normalize(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise InvalidSettingError(
+            "database", "no url", remedy="such as postgresql://user@host/name"
+        ) from None
+    if parsed.drivername == "sqlite":
+        return parsed
+    if parsed.drivername.partition("+")[0] in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise InvalidSettingError(
+        "database", f"{parsed.drivername} is not supported", remedy="use postgresql://… or leave it away"
+    )
+
+
+def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+    """Connect; reword failures so that the engine recognises them as temporary and tries again."""
+    try:
+        return dialect.connect(*arguments, **options)
+    except psycopg.OperationalError as error:
+        if str(error).startswith(_LOST):
+            raise
+        raise psycopg.OperationalError(f"{_LOST}: {error}") from error
+
+
+def _tune_postgres(connection: Any, _record: Any) -> None:
+    """Let the server end sessions that are idle in a transaction, such as that of a frozen node."""
+    connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+    connection.commit()
+
+
+def _tune_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = "IMMEDIATE"
+    for pragma in (
+        f"busy_timeout={_BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _may_pass(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
+    """Whether an error is temporary and nothing was done, so that the call can be repeated."""
+    if isinstance(error, sa.exc.TimeoutError | sa.exc.OperationalError | sa.exc.InterfaceError):
+        return True
+    return error.connection_invalidated
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip().split("\n")[0]

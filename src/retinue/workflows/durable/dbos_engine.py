@@ -1,0 +1,394 @@
+"""DBOS, and all that this project knows of it: its API, its private names, the columns of its table.
+
+The rest of the package works with the classes of this module. `EngineClient` reads and changes the stored
+runs from any process; `Engine` executes runs, once per process; `run_step` records one call of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from dbos import (
+    DBOS,
+    DBOSClient,
+    DBOSPortableJSONSerializer,
+    PortableWorkflowError,
+    SetWorkflowID,
+    WorkflowStatus,
+    _dbos,
+)
+from dbos import error as dbos_errors
+from dbos._context import get_local_dbos_context
+from dbos._core import WorkflowHandleAsyncTask
+
+from retinue.core.errors import StateError
+from retinue.workflows.runs.records import RunStatus
+
+APPLICATION = "retinue"
+VERSION = "engine-1"
+"""The form of the journal: it changes when stored runs cannot be replayed any more, not with releases."""
+
+RUN = "retinue.run"
+"""The engine's name of the function that executes every run; also that of a child's start in a journal."""
+
+MAX_RECOVERIES = 1_000
+"""How often a run is taken over before it is given up as the cause of its nodes' crashes."""
+
+QUEUE_PREFIX = "node:"
+"""Each node takes runs from a queue of its own, so that runs can be assigned to a node."""
+
+LOST_BATCH = 2_000
+"""The number of lost runs that one statement reassigns."""
+
+STATUSES: Mapping[RunStatus, tuple[str, ...]] = {
+    "running": ("PENDING", "ENQUEUED", "DELAYED"),
+    "done": ("SUCCESS",),
+    "failed": ("ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"),
+    "cancelled": ("CANCELLED",),
+}
+STATUS_OF = {row: status for status, rows in STATUSES.items() for row in rows}
+_IDS_PER_STATEMENT = 4_000
+
+StoredRun = WorkflowStatus
+"""A row of the engine's table of runs, with its input, and its output or error."""
+
+StoredFailure = PortableWorkflowError
+"""The exception that ends a run as failed; stored with its ``code`` and ``data``."""
+
+EngineError = dbos_errors.DBOSException
+"""Any failure that the engine itself reports."""
+
+
+class RunLetGoError(BaseException):
+    """The database did not answer: this execution stops, and the run is taken up again later.
+
+    A BaseException, so that neither a body nor the engine's journal takes it for an outcome.
+    """
+
+
+class ReplayError(Exception):
+    """A body asked for another call than the recorded one, whose name is ``recorded`` where it is known."""
+
+    def __init__(self, problem: str, recorded: str | None = None) -> None:
+        super().__init__(problem)
+        self.recorded = recorded
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """One recorded call of a run; ``child_id`` is set where it started a child run."""
+
+    number: int
+    name: str
+    child_id: str | None
+    output: Any
+
+
+class EngineClient:
+    """Stored runs, read and changed without executing any. All methods block: call them in a thread."""
+
+    def __init__(self, connections: sa.Engine) -> None:
+        self._table = "workflow_status" if connections.dialect.name == "sqlite" else "dbos.workflow_status"
+        self._client = DBOSClient(
+            system_database_engine=connections,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name=APPLICATION,
+            lazy=True,
+            retry_connection_errors=False,
+        )
+
+    def close(self) -> None:
+        self._client.destroy()
+
+    def find(self, ids: Sequence[str]) -> list[StoredRun]:
+        """Those of these runs that exist."""
+        return self._client.list_workflows(workflow_ids=list(ids))
+
+    def list_page(self, status: RunStatus | None, children: bool, limit: int, offset: int) -> list[StoredRun]:
+        """One page of all runs, newest first."""
+        return self._client.list_workflows(
+            status=None if status is None else list(STATUSES[status]),
+            has_parent=None if children else False,
+            sort_desc=True,
+            limit=limit,
+            offset=offset,
+        )
+
+    def list_ended(self) -> list[StoredRun]:
+        """Ended outermost runs, newest first, without what they were given and gave."""
+        return self._client.list_workflows(
+            status=[row for row, status in STATUS_OF.items() if status != "running"],
+            has_parent=False,
+            sort_desc=True,
+            load_input=False,
+            load_output=False,
+        )
+
+    def list_calls(self, run_id: str, outputs: bool) -> list[EngineCall]:
+        """The recorded calls of a run, in order."""
+        return [
+            EngineCall(
+                step["function_id"], step["function_name"], step["child_workflow_id"], step.get("output")
+            )
+            for step in self._client.list_workflow_steps(run_id, load_output=outputs)
+        ]
+
+    def enqueue(self, run_id: str, args: Sequence[Any], executor: str) -> None:
+        """Queue a new run at a node; one that exists stays as it is."""
+        options: Any = {
+            "workflow_name": RUN,
+            "queue_name": queue_of(executor),
+            "workflow_id": run_id,
+            "app_version": VERSION,
+        }
+        self._client.enqueue(options, *args)
+
+    def fork(self, run_id: str, first: int, new_run_id: str, executor: str) -> bool:
+        """Queue a copy of a run that keeps the calls before number ``first``; False where its id is taken."""
+        try:
+            with SetWorkflowID(new_run_id):
+                self._client.fork_workflow(
+                    run_id, first, application_version=VERSION, queue_name=queue_of(executor)
+                )
+        except sa.exc.IntegrityError:
+            return False
+        return True
+
+    def resume(self, ids: Sequence[str], executor: str) -> None:
+        """Queue cancelled runs at a node."""
+        self._client.resume_workflows(list(ids), queue_name=queue_of(executor))
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Mark runs and all below them as cancelled."""
+        self._client.cancel_workflows(list(ids), cancel_children=True)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete runs and all below them."""
+        self._client.delete_workflows(list(ids), delete_children=True)
+
+    def register_queue(self, executor: str, poll_s: float) -> None:
+        self._client.register_queue(
+            queue_of(executor), polling_interval_sec=poll_s, on_conflict="always_update"
+        )
+
+    def list_cancelled(self, connection: sa.Connection, ids: Sequence[str]) -> frozenset[str]:
+        """Those of these runs that are cancelled; cheap enough to be asked often, for many."""
+        query = sa.text(
+            f"SELECT workflow_uuid FROM {self._table} "  # noqa: S608
+            "WHERE status = 'CANCELLED' AND workflow_uuid IN :ids"
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        found: set[str] = set()
+        for start in range(0, len(ids), _IDS_PER_STATEMENT):
+            some = {"ids": ids[start : start + _IDS_PER_STATEMENT]}
+            found.update(connection.execute(query, some).scalars())
+        return frozenset(found)
+
+    def find_owner(self, connection: sa.Connection, run_id: str) -> str | None:
+        """The token of the execution that a run belongs to."""
+        query = sa.text(f"SELECT owner_xid FROM {self._table} WHERE workflow_uuid = :run_id")  # noqa: S608
+        owner: str | None = connection.execute(query, {"run_id": run_id}).scalar()
+        return owner
+
+    def requeue(self, connection: sa.Connection, run_id: str, owner: str | None, executor: str) -> None:
+        """Queue a run at a node, if it still belongs to this execution."""
+        statement = self._requeue("workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner")
+        connection.execute(statement, {"queue": queue_of(executor), "run_id": run_id, "owner": owner})
+
+    def list_lost(
+        self, connection: sa.Connection, living: str, names: Mapping[str, Any], only: Sequence[str] | None
+    ) -> list[str]:
+        """Runs executed by or queued at nodes that are not ``living``; with ``only``, at these nodes.
+
+        ``living`` is a query for the executors of the living nodes, ``names`` its parameters.
+        """
+        rows = connection.execute(
+            sa.text(
+                "SELECT workflow_uuid, coalesce(executor_id, '') AS executor, queue_name AS queue "  # noqa: S608
+                f"FROM {self._table} WHERE {_lost(living)} LIMIT {LOST_BATCH}"
+            ),
+            {**names, "journal": VERSION},
+        )
+        queues = {queue_of(executor) for executor in only or ()}
+        return [
+            row.workflow_uuid for row in rows if only is None or row.executor in only or row.queue in queues
+        ]
+
+    def requeue_lost(
+        self,
+        connection: sa.Connection,
+        living: str,
+        names: Mapping[str, Any],
+        runs: Sequence[str],
+        executor: str,
+    ) -> int:
+        """Queue these runs at a node, those that are still lost; returns how many."""
+        statement = self._requeue(f"workflow_uuid IN :runs AND {_lost(living)}")
+        parameters = {**names, "journal": VERSION, "queue": queue_of(executor), "runs": runs}
+        return connection.execute(
+            statement.bindparams(sa.bindparam("runs", expanding=True)), parameters
+        ).rowcount
+
+    def _requeue(self, condition: str) -> sa.TextClause:
+        return sa.text(
+            f"UPDATE {self._table} SET status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
+            f"started_at_epoch_ms = NULL, queue_name = :queue WHERE {condition}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One execution that the engine begins, with what the run was started with.
+
+    ``owner`` is its token, which the run's row holds for as long as the run belongs to it.
+    """
+
+    run_id: str
+    owner: str | None
+    args: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that was started, or exists; ``task`` is its execution here, None where it has none."""
+
+    run_id: str
+    task: asyncio.Future[Any] | None
+
+
+Execute = Callable[[Invocation], Awaitable[Any]]
+"""Executes a run; returns its output, or raises a `StoredFailure` or one of this module's errors."""
+
+
+class Engine:
+    """The launched engine, one in a process; made by `launch`."""
+
+    def __init__(self, connections: sa.Engine, run: Callable[..., Any]) -> None:
+        self._connections = connections
+        self._run = run
+
+    @classmethod
+    async def launch(cls, connections: sa.Engine, url: str, executor: str, execute: Execute) -> Engine:
+        """Execute the runs that belong to this node, old and new.
+
+        The database is prepared and the node's queue registered. ``connections`` are closed with the engine.
+        Raises StateError where this process has launched the engine already.
+        """
+        if _dbos._dbos_global_instance is not None:
+            raise StateError("this process runs workflows already", remedy="close the other runs first")
+
+        async def run(*args: Any) -> Any:
+            context = get_local_dbos_context()
+            assert context is not None
+            return await execute(Invocation(context.workflow_id, context.owner_xid, args))
+
+        DBOS(
+            config={
+                "name": APPLICATION,
+                "system_database_url": url,
+                "system_database_engine": connections,
+                "application_version": VERSION,
+                "executor_id": executor,
+                "serializer": DBOSPortableJSONSerializer(),
+                "log_level": "WARNING",
+                "enable_otlp": False,
+                # Nothing listens for notifications; closing waits for this long.
+                "notification_listener_polling_interval_sec": 0.1,
+            }
+        )
+        engine = cls(connections, DBOS.workflow(name=RUN, max_recovery_attempts=MAX_RECOVERIES)(run))
+        try:
+            DBOS.listen_queues([queue_of(executor)])
+            # In the loop's own thread: runs taken from a queue must be executed by this loop too.
+            DBOS.launch()
+        except Exception as error:
+            await engine.close()
+            problem = str(error).split("\n")[0]
+            raise StateError(f"workflows cannot be run: {problem}", remedy="check the database") from error
+        return engine
+
+    async def start(self, run_id: str, args: Sequence[Any]) -> Started:
+        """Start a run here; one with this id that exists stays as it is."""
+        with SetWorkflowID(run_id):
+            handle = await DBOS.start_workflow_async(self._run, *args)
+        task = handle.task if isinstance(handle, WorkflowHandleAsyncTask) else None
+        return Started(handle.workflow_id, task)
+
+    async def start_child(self, run_id: str, args: Sequence[Any]) -> Started:
+        """Start a run as a child of the one this code is part of; on replay, gives the recorded id.
+
+        Raises RunLetGoError and ReplayError, as `run_step`.
+        """
+        try:
+            return await self.start(run_id, args)
+        except sa.exc.SQLAlchemyError as error:
+            raise RunLetGoError(str(error)) from error
+        except dbos_errors.DBOSUnexpectedStepError as error:
+            raise _to_replay_error(error) from None
+
+    async def close(self) -> None:
+        """Stop; runs that go on are taken up where another engine is launched."""
+        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        self._connections.dispose()
+        # DBOS replaced the loop's default executor and has shut its own down.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
+async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
+    """Do one call of the run that this code is part of, or give its recorded value on replay.
+
+    Raises RunLetGoError where the database does not answer, ReplayError where another call was recorded.
+    """
+
+    async def do() -> Any:
+        try:
+            return await act()
+        except StateError as error:
+            raise RunLetGoError(error.message) from error
+
+    try:
+        return await DBOS.run_step_async({"name": name}, do)
+    except sa.exc.SQLAlchemyError as error:
+        raise RunLetGoError(str(error)) from error
+    except dbos_errors.DBOSUnexpectedStepError as error:
+        raise _to_replay_error(error) from None
+    except dbos_errors.DBOSStepNondeterminismError as error:
+        raise ReplayError(str(error)) from None
+
+
+def queue_of(executor: str) -> str:
+    """The queue of a node."""
+    return f"{QUEUE_PREFIX}{executor}"
+
+
+def cancelled(run_id: str) -> BaseException:
+    """The exception that ends an execution whose run was cancelled."""
+    return dbos_errors.DBOSWorkflowCancelledError(f"run {run_id} was cancelled")
+
+
+def taken_over(run_id: str) -> BaseException:
+    """The exception that ends an execution whose run belongs to another one."""
+    return dbos_errors.DBOSWorkflowConflictIDError(run_id)
+
+
+def migrate(url: str) -> None:
+    """Create the engine's tables, or bring them to their present form."""
+    DBOS.migrate(url)
+
+
+def _lost(living: str) -> str:
+    """The condition for runs of this version at nodes that are not living."""
+    return (
+        f"application_version = :journal AND ((status = 'PENDING' AND executor_id NOT IN ({living})) "
+        f"OR (status = 'ENQUEUED' AND queue_name LIKE '{QUEUE_PREFIX}%' "
+        f"AND substr(queue_name, {len(QUEUE_PREFIX) + 1}) NOT IN ({living})))"
+    )
+
+
+def _to_replay_error(error: dbos_errors.DBOSUnexpectedStepError) -> ReplayError:
+    _, _, _, recorded = error.inputs
+    return ReplayError(str(error), str(recorded))

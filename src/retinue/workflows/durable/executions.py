@@ -1,0 +1,419 @@
+"""The runs that this process executes: their bodies, how they are cut off, and how their end is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+
+from retinue.core.errors import RetinueError, StateError
+from retinue.core.json_values import copy_json
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.dbos_engine import Engine, Invocation, RunLetGoError, Started, cancelled
+from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
+from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.run_context import DurableContext
+from retinue.workflows.durable.run_rows import (
+    RunRow,
+    RunRows,
+    find_root,
+    stored_args,
+    stored_failure,
+    stored_output,
+)
+from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.runs.ports import Body, WaitMode
+from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
+
+_log = structlog.get_logger("retinue.runs")
+
+AGAIN_S = 5.0
+"""How long one attempt takes to queue a run that was let go."""
+
+SETTLE_S = 2.0
+"""How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
+
+AGENT_WAIT_S = 20.0
+"""How long a run that was taken up waits for agents: a machine that restarts starts them as well."""
+
+WATCH_S = 0.5
+"""How often the runs here are looked at for cancellation by other processes, all at once."""
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.5
+"""The interval at which runs at other nodes are looked at; it doubles from the first to the last."""
+
+
+@dataclass(eq=False)
+class Execution:
+    """One execution of a run in this process, from before it begins until its end is recorded.
+
+    ``args`` is what this process started the run with, () for a run that it took from its queue. ``ended``
+    is set once the end is recorded, or the run belongs to another execution.
+    """
+
+    run_id: str
+    args: Sequence[Any] = ()
+    root: str = ""
+    task: asyncio.Task[Any] | None = None
+    aborted: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def abort(self) -> None:
+        """Cut it off, once: a second time would cut off what it does to end."""
+        if not self.aborted:
+            self.aborted = True
+            if self.task is not None:
+                self.task.cancel()
+
+
+class ExecutionsInMemory:
+    """The executions of this process, by run."""
+
+    def __init__(self) -> None:
+        self._executions: dict[str, Execution] = {}
+        self._starting: dict[str, Execution] = {}
+
+    @property
+    def outermost(self) -> int:
+        """How many outermost runs are here."""
+        return sum(one.root == one.run_id for one in self._executions.values())
+
+    def find(self, run_id: str) -> Execution | None:
+        return self._executions.get(run_id)
+
+    def list_all(self) -> list[Execution]:
+        return list(self._executions.values())
+
+    def list_within(self, ids: Iterable[str]) -> list[Execution]:
+        """The executions of these runs and of all below them."""
+        within = tuple(f"{run_id}/" for run_id in ids)
+        return [one for one in self._executions.values() if f"{one.run_id}/".startswith(within)]
+
+    def announce(self, run_id: str, args: Sequence[Any]) -> Execution:
+        """A run is being started; it is known before its execution begins, so that it can be stopped."""
+        execution = Execution(run_id, args)
+        if run_id not in self._executions:
+            self._executions[run_id] = self._starting[run_id] = execution
+        return execution
+
+    def withdraw(self, execution: Execution) -> None:
+        """An announced execution does not begin; nothing where it has begun."""
+        if self._starting.get(execution.run_id) is execution:
+            del self._starting[execution.run_id]
+            self.end(execution)
+
+    def begin(self, invocation: Invocation) -> tuple[Execution, bool]:
+        """An execution begins; tells whether it is the first of a run that was started here."""
+        run_id, announced = invocation.run_id, self._starting.get(invocation.run_id)
+        # The time among the arguments tells a run that is started from one with its id that was stored.
+        is_new = announced is not None and announced.args[-1] == invocation.args[-1]
+        execution = self._starting.pop(run_id) if is_new else Execution(run_id)
+        self._executions[run_id] = execution
+        return execution, is_new
+
+    def end(self, execution: Execution) -> None:
+        """An execution has ended; another one of the same run may have begun."""
+        if self._executions.get(execution.run_id) is execution:
+            del self._executions[execution.run_id]
+        execution.ended.set()
+
+
+class Executions:
+    """Executes runs; `execute` is what the engine is launched with. A RunServices."""
+
+    def __init__(
+        self,
+        body: Body,
+        database: RunDatabase,
+        events: EventTable,
+        signals: SignalTable,
+        lease: Lease,
+        *,
+        concurrency: int,
+    ) -> None:
+        self.lease = lease
+        self.signals = signals
+        self.engine: Engine
+        self.here = ExecutionsInMemory()
+        self._body = body
+        self._database = database
+        self._rows = RunRows(database)
+        self._events = events
+        self._taken_up: dict[str, float] = {}
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._places = asyncio.Semaphore(concurrency)
+
+    async def start(self, run_id: str, request: RunRequest) -> None:
+        """Start a run here; one that exists stays what it is."""
+        await self.lease.hold()
+        args = stored_args(request, None)
+
+        # Outside of any other run, and to its end: half a start would leave a run without an execution.
+        starting = self._start(run_id, args, self.engine.start)
+        await asyncio.shield(asyncio.create_task(starting, context=Context()))
+
+    async def start_child(self, child_id: str, request: RunRequest, root: str) -> str:
+        return await self._start(child_id, stored_args(request, root), self.engine.start_child)
+
+    async def _start(
+        self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[Started]]
+    ) -> str:
+        execution = self.here.announce(run_id, args)
+        task = None
+        try:
+            started = await start(run_id, args)
+            task = started.task
+        finally:
+            if task is None:
+                self.here.withdraw(execution)
+        if task is not None:
+            task.add_done_callback(lambda _: self.here.withdraw(execution))
+        return started.run_id
+
+    async def execute(self, invocation: Invocation) -> dict[str, Any]:
+        """One execution of a run, new or taken up; gives its stored output.
+
+        Raises the failure of the run, or an error which tells the engine that the run is not this
+        execution's any more.
+        """
+        run_id, (request, root, _) = invocation.run_id, invocation.args
+        execution, is_new = self.here.begin(invocation)
+        execution.root = find_root(run_id, root)
+        events = EventSink(self._events, run_id, execution.root)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._open(execution, events, request["name"], is_new)
+            return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
+        except (RunLetGoError, StateError) as error:
+            _log.warning("run let go", run=run_id, error=str(error))
+            self._settle_with(self._take_up_again(run_id, invocation.owner))
+            raise RunLetGoError(str(error)) from error
+        finally:
+            self._settle_with(self._settle(execution, events))
+
+    async def await_children(self, ids: Sequence[str], given_up: set[str], mode: WaitMode) -> list[RunRecord]:
+        """The ends of all of these runs, or of the first.
+
+        Those that were stopped together with this run are resumed, unless it gave them up.
+        """
+        rows = await self._rows.get_all(ids)
+        stopped = [one for one in ids if rows[one].record.status == "cancelled" and one not in given_up]
+        if stopped:
+            await self._database.ask(self._database.client.resume, stopped, self.lease.executor)
+            rows = await self._rows.get_all(ids)
+        look_s = FIRST_LOOK_S
+        while True:
+            open_ids = [run_id for run_id in ids if not rows[run_id].ended]
+            if mode == "first" and len(open_ids) < len(ids):
+                ended = [rows[run_id].record for run_id in ids if rows[run_id].ended]
+                return [min(ended, key=lambda record: record.finished_at or 0)]
+            if not open_ids:
+                return [rows[run_id].record for run_id in ids]
+            await self._await_change(open_ids, look_s, all_of_them=mode == "all")
+            look_s = min(2 * look_s, LAST_LOOK_S)
+            rows = await self._rows.get_all(ids)
+
+    async def await_end(self, run_id: str) -> RunRecord:
+        """A run that has ended; raises UnknownRunError."""
+        return (await self.await_children([run_id], {run_id}, "all"))[0]
+
+    async def stop(self, ids: Sequence[str]) -> None:
+        """Stop runs and all below them; returns when none of them goes on in this process."""
+        rows = await self._rows.get_all(ids)
+        running = [run_id for run_id in ids if not rows[run_id].ended]
+        if running:
+            await self._database.ask(self._database.client.cancel, running)
+        for execution in self._abort(running):
+            await execution.ended.wait()
+
+    async def watch(self) -> None:
+        """Cut off what other processes cancel, for as long as this one lives.
+
+        Not left to the engine, which looks once a second, and only at steps that it may preempt.
+        """
+        while True:
+            await asyncio.sleep(WATCH_S)
+            here = self.here.list_all()
+            ids = [one.run_id for one in here]
+            try:
+                stopped = await self._database.read(self._database.client.list_cancelled, ids)
+            except (StateError, sa.exc.SQLAlchemyError) as error:
+                _log.warning("runs that are cancelled elsewhere go on for now", error=str(error))
+                continue
+            # Not one that began during the query: its run may have been resumed.
+            gone = [one.run_id for one in here if one.run_id in stopped and self.here.find(one.run_id) is one]
+            self._abort(gone)
+
+    def agent_wait_of(self, root: str) -> float:
+        """How long the outermost run ``root`` may still wait for agents that are not there."""
+        taken_up_at = self._taken_up.get(root)
+        return 0.0 if taken_up_at is None else max(0.0, taken_up_at + AGENT_WAIT_S - time.monotonic())
+
+    async def still_owns(self, run_id: str, owner: str | None) -> bool:
+        """Whether a run still belongs to an execution."""
+        return owner == await self._database.read(self._database.client.find_owner, run_id)
+
+    async def close(self) -> None:
+        """Let go of all runs where they are; the process that takes them up continues there."""
+        self._closing = True
+        tasks = [task for task in self._tasks if not task.done()]
+        for task in tasks:
+            task.cancel()
+        tasks += self._settling
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _abort(self, ids: Sequence[str]) -> list[Execution]:
+        """Cut off these runs and all below them; returns at once."""
+        within = self.here.list_within(ids)
+        for execution in within:
+            execution.abort()
+        return within
+
+    async def _open(self, execution: Execution, events: EventSink, name: str, is_new: bool) -> None:
+        """Emit that the run began or goes on."""
+        if is_new:
+            events.emit("run_started", "", {"name": name}, "start")
+            return
+        row = await self._rows.get(execution.run_id)
+        if row.record.status == "cancelled":
+            raise cancelled(execution.run_id)
+        emitted = await self._events.read_emitted(execution.run_id)
+        events.emitted = emitted
+        # A fork has steps that were another run's, whose events are there.
+        events.repairs = row.record.forked_from is None
+        if "start" not in emitted.once:
+            events.emit("run_started", "", {"name": name}, "start")
+            return
+        self._taken_up[execution.root] = time.monotonic()
+        events.emitted = EmittedEvents(emitted.once, emitted.resumed + 1)
+        events.emit("run_resumed", "", {"name": name, "node": self.lease.executor})
+
+    async def _drive(
+        self, execution: Execution, events: EventSink, owner: str | None, request: RunRequest
+    ) -> dict[str, Any]:
+        """Run the body to its end, and stop what it left running."""
+        run_id, epoch = execution.run_id, self.lease.epoch
+        contexts: list[DurableContext] = []
+
+        async def run_body() -> Any:
+            # The event that it began may be lost with its node, so a run without any events counts too.
+            resumed = events.repairs or events.emitted.resumed > 0
+            # A step whose agent waits for a run of its own must not hold the place which that run needs.
+            places = nullcontext() if request.origin.is_agents else self._places
+            context = DurableContext(
+                run_id, execution.root, owner, epoch, events, self, places, resumed=resumed
+            )
+            contexts.append(context)
+            return await self._body(context, request)
+
+        if execution.aborted:
+            raise cancelled(run_id)
+        execution.task = asyncio.create_task(run_body(), name=f"run {run_id}")
+        value: Any = None
+        fault: Fault | None = None
+        try:
+            value = copy_json(await execution.task, f"run {run_id}")
+        except asyncio.CancelledError:
+            if self._closing or _is_ending():
+                raise
+            if not execution.aborted:
+                await self._database.ask(self._database.client.cancel, [run_id])
+            raise cancelled(run_id) from None
+        except RetinueError as error:
+            fault = Fault.from_error(error)
+        except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
+            fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
+        context = contexts[0]
+        if context.rules.broken_rule is not None:
+            # Even where the body caught it: what such a body computed cannot be replayed.
+            fault = Fault(type="durable_rule", message=str(context.rules.broken_rule))
+            context.record_usage(None)
+        if context.open_children:
+            await self.stop(sorted(context.open_children))
+        # All events of the run are stored before its end is.
+        await self._events.flush()
+        if fault is not None:
+            raise stored_failure(fault, context.calls)
+        return stored_output(value, context.calls)
+
+    async def _settle(self, execution: Execution, events: EventSink) -> None:
+        """Wait until the end of a run is recorded, and emit it; not where the run is another execution's."""
+        try:
+            look_s, given_up_at = 0.001, time.monotonic() + SETTLE_S
+            while not self._closing and time.monotonic() < given_up_at:
+                row = (await self._rows.find([execution.run_id])).get(execution.run_id)
+                if row is None:
+                    return
+                if row.ended:
+                    self._events.add(end_of(row, events.emitted.resumed))
+                    return
+                await asyncio.sleep(look_s)
+                look_s = min(2 * look_s, 0.1)
+        except StateError as error:
+            _log.warning("end of a run not recorded", run=execution.run_id, error=error.message)
+        finally:
+            self.here.end(execution)
+            if execution.root == execution.run_id:
+                self._taken_up.pop(execution.root, None)
+
+    def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, context=Context())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _take_up_again(self, run_id: str, owner: str | None) -> None:
+        """Queue a run that was let go, as soon as the database answers; nothing when another has it."""
+        while not self._closing:
+            try:
+                requeue, executor = self._database.client.requeue, self.lease.executor
+                await self._database.write(requeue, run_id, owner, executor, retry_s=AGAIN_S)
+            except StateError:
+                continue
+            return
+
+    async def _await_change(self, ids: Sequence[str], look_s: float, *, all_of_them: bool) -> None:
+        """Return when one of these runs, or all, ended here, or it is time to look at other nodes."""
+        here = [one for run_id in ids if (one := self.here.find(run_id)) is not None]
+        elsewhere = len(here) < len(ids)
+        waiting = [asyncio.create_task(one.ended.wait()) for one in here]
+        if not waiting:
+            await asyncio.sleep(look_s)
+            return
+        try:
+            await asyncio.wait(
+                waiting,
+                timeout=look_s if elsewhere else None,
+                return_when=asyncio.ALL_COMPLETED if all_of_them else asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for task in waiting:
+                task.cancel()
+
+
+def _is_ending() -> bool:
+    """Whether the execution itself is cancelled, by a loop that ends: that says nothing about the run."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def end_of(row: RunRow, resumed: int) -> NewEvent:
+    """The event of a run's end, emitted once for each of its ends."""
+    record = row.record
+    facts: dict[str, Any] = {"status": record.status}
+    if record.fault is not None:
+        facts["error"] = as_json(record.fault)
+    at = record.finished_at or time.time()
+    return NewEvent(row.root, record.id, "run_finished", "", facts, at=at, once=f"end {resumed}")

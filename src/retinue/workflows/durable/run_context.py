@@ -1,0 +1,276 @@
+"""The RunContext of durable runs: each durable call is a step of the engine, named by its path."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from retinue.core.errors import StateError, UnknownRunError
+from retinue.core.json_values import copy_json
+from retinue.workflows.durable.dbos_engine import RUN, ReplayError, RunLetGoError, run_step, taken_over
+from retinue.workflows.durable.events import EventSink
+from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.run_rows import CALLS
+from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.runs.ports import Count, Effect, WaitMode
+from retinue.workflows.runs.records import (
+    Child,
+    ChildOutcome,
+    Fault,
+    RunRecord,
+    RunRequest,
+    StepOutcome,
+    read_json,
+)
+from retinue.workflows.runs.replay_rules import ReplayRules, run_effect, step_timed_out
+
+SHORT_SLEEP_S = 1.0
+"""A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
+
+
+class RunServices(Protocol):
+    """What a context needs from the process that executes its run (`Executions`)."""
+
+    lease: Lease
+    signals: SignalTable
+
+    async def start_child(self, child_id: str, request: RunRequest, root: str) -> str: ...
+
+    async def await_children(
+        self, ids: Sequence[str], given_up: set[str], mode: WaitMode
+    ) -> list[RunRecord]: ...
+
+    async def stop(self, ids: Sequence[str]) -> None: ...
+
+    def agent_wait_of(self, root: str) -> float: ...
+
+    async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
+
+
+class DurableContext:
+    """A RunContext; created in the body's own task. Each step occupies one of the node's ``places``.
+
+    ``owner`` is the token of the execution, ``epoch`` the one of the lease that it began in. ``resumed`` =
+    the run stopped before, possibly in the middle of a call. ``calls`` is what the body reported.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        root: str,
+        owner: str | None,
+        epoch: int,
+        events: EventSink,
+        services: RunServices,
+        places: AbstractAsyncContextManager[None],
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.calls: int | None = None
+        self.rules = ReplayRules(run_id)
+        self.open_children: set[str] = set()
+        self._run_id = run_id
+        self._root = root
+        self._owner = owner
+        self._epoch = epoch
+        self._events = events
+        self._services = services
+        self._places = places
+        self._given_up: set[str] = set()
+        self._may_repeat = resumed
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def agent_wait_s(self) -> float:
+        return self._services.agent_wait_of(self._root)
+
+    def record_usage(self, calls: int | None) -> None:
+        self.calls = calls
+
+    async def step(
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
+    ) -> StepOutcome:
+        with self.rules.take(path):
+            act = partial(run_effect, path, effect, timeout_s, count)
+            return await self._do_seen(path, path, act, facts, self._places)
+
+    async def child(self, path: str, request: RunRequest) -> Child:
+        with self.rules.take(path):
+            child_id = f"{self._run_id}/{path}"
+            request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            await self._await_lease()
+            try:
+                given = await self._services.start_child(child_id, request, self._root)
+            except ReplayError as error:
+                raise self._refuse_replay(f"child {path}", error) from None
+            if not given.endswith(f"/{path}"):
+                raise self.rules.refuse(
+                    f"on replay the body asks for child {path!r} where {given!r} was recorded"
+                )
+            self.open_children.add(given)
+            return Child(given, path)
+
+    async def wait(
+        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        ids = [child.run_id for child in children]
+
+        async def await_children() -> Any:
+            try:
+                ended = await self._services.await_children(ids, self._given_up, mode)
+            except UnknownRunError as error:
+                return {"unknown": error.run_id}
+            return {"ended": [_render_ended(record) for record in ended]}
+
+        with self.rules.take(path):
+            recorded = await self._call(f"wait {path}", await_children)
+        if "unknown" in recorded:
+            raise UnknownRunError(recorded["unknown"])
+        by_id = {child.run_id: child for child in children}
+        outcomes = tuple(_parse_ended(by_id, item) for item in recorded["ended"])
+        self.open_children.difference_update(outcome.child.run_id for outcome in outcomes)
+        return outcomes
+
+    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+        ids = [child.run_id for child in children]
+
+        async def stop() -> Any:
+            await self._services.stop(ids)
+            return True
+
+        with self.rules.take(path):
+            self._given_up.update(ids)
+            await self._call(f"cancel {path}", stop)
+            self.open_children.difference_update(ids)
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        async def sleep() -> Any:
+            await asyncio.sleep(max(0.0, until - time.time()))
+            return True
+
+        with self.rules.take(path):
+            until = time.time() + seconds
+            if seconds > SHORT_SLEEP_S:
+                until = await self._record_end(path, seconds)
+            await self._call(f"sleep {path}", sleep)
+
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        async def take() -> StepOutcome:
+            receiver = f"{self._run_id} {path}"
+            try:
+                value = await self._services.signals.take(self._run_id, topic, receiver, until - time.time())
+            except TimeoutError:
+                return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
+            return StepOutcome(value)
+
+        with self.rules.take(path):
+            until = await self._record_end(path, timeout_s)
+            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext())
+
+    async def _record_end(self, path: str, seconds: float) -> float:
+        async def read_clock() -> Any:
+            return time.time() + seconds
+
+        return float(await self._call(f"until {path}", read_clock))
+
+    async def _do_seen(
+        self,
+        name: str,
+        path: str,
+        act: Callable[[], Awaitable[StepOutcome]],
+        given: Mapping[str, Any] | None,
+        place: AbstractAsyncContextManager[None],
+    ) -> StepOutcome:
+        """Act, record the outcome, and emit both events; for a recorded call, those not emitted yet."""
+        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        acted = False
+
+        async def act_seen() -> Any:
+            nonlocal acted
+            async with place:
+                acted = True
+                await self._await_lease()
+                self._events.emit("step_started", path, facts)
+                began = time.perf_counter()
+                outcome = await act()
+            if self._may_repeat:
+                outcome = replace(outcome, calls=None)
+            return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
+
+        recorded = await self._call(name, act_seen)
+        once = f"done {path}"
+        if acted or not self._events.was_emitted(once):
+            finished = {key: value for key, value in facts.items() if key != "input"}
+            finished["duration_ms"] = recorded["ms"]
+            if recorded["fault"] is not None:
+                finished["error"] = recorded["fault"]
+            self._events.emit("step_finished", path, finished, once)
+        return read_json(StepOutcome, recorded)
+
+    async def _call(self, name: str, act: Callable[[], Awaitable[Any]]) -> Any:
+        """One durable call; gives the value with which it ended first."""
+
+        async def do() -> Any:
+            try:
+                return await act()
+            finally:
+                self._may_repeat = False
+
+        try:
+            return await run_step(name, do)
+        except ReplayError as error:
+            raise self._refuse_replay(name, error) from None
+
+    async def _await_lease(self) -> None:
+        """Wait for the lease of this node; if it was lost, check that the run is still this execution's."""
+        epoch = await self._services.lease.hold()
+        if epoch != self._epoch:
+            try:
+                mine = await self._services.still_owns(self._run_id, self._owner)
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
+            if not mine:
+                raise taken_over(self._run_id)
+            self._epoch = epoch
+
+    def _refuse_replay(self, asked: str, error: ReplayError) -> Exception:
+        if error.recorded is None:
+            return self.rules.refuse(f"{asked}: {error}")
+        return self.rules.refuse(
+            f"on replay the body asks for {_describe(asked)} where {_describe(error.recorded)} was recorded"
+        )
+
+
+def _describe(name: str) -> str:
+    if name == RUN:
+        return "a child"
+    call, space, path = name.partition(" ")
+    return f"{call} {path!r}" if space and call in (*CALLS, "child") else f"step {name!r}"
+
+
+def _render_ended(record: RunRecord) -> dict[str, Any]:
+    took_s = 0.0 if record.finished_at is None else record.finished_at - record.started_at
+    outcome = StepOutcome(record.value, record.fault, record.calls).to_json()
+    return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
+
+
+def _parse_ended(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
+    outcome = read_json(StepOutcome, item)
+    child = children[item["run_id"]]
+    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)

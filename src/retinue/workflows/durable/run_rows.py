@@ -1,0 +1,222 @@
+"""Stored runs, read as records and journals, and the form in which their requests and ends are stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.errors import UnknownRunError, UnknownStepError
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.dbos_engine import (
+    MAX_RECOVERIES,
+    RUN,
+    STATUS_OF,
+    EngineCall,
+    StoredFailure,
+    StoredRun,
+)
+from retinue.workflows.runs.ports import Accept
+from retinue.workflows.runs.records import (
+    Fault,
+    RunRecord,
+    RunRequest,
+    RunStatus,
+    StepOutcome,
+    StepRecord,
+    as_json,
+    read_json,
+)
+
+CALLS = ("wait", "cancel", "sleep", "receive", "until")
+"""Recorded calls other than steps are named ``<call> <path>``, a step by its path alone."""
+
+_PAGE = 200
+_NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A stored run, its outermost run, and the node that executes it, None where none does."""
+
+    record: RunRecord
+    root: str
+    executor: str | None
+
+    @property
+    def ended(self) -> bool:
+        return self.record.status != "running"
+
+
+class RunRows:
+    """The stored runs; the database is prepared. All methods raise StateError where it does not answer."""
+
+    def __init__(self, database: RunDatabase) -> None:
+        self._database = database
+        self._client = database.client
+
+    async def find(self, ids: Sequence[str]) -> dict[str, RunRow]:
+        """Those of these runs that exist."""
+        rows = await self._database.ask(self._client.find, ids)
+        return {row.workflow_id: _parse_row(row) for row in rows}
+
+    async def get(self, run_id: str) -> RunRow:
+        """Raises UnknownRunError."""
+        return (await self.get_all([run_id]))[run_id]
+
+    async def get_all(self, ids: Sequence[str]) -> dict[str, RunRow]:
+        """Raises UnknownRunError for the first that does not exist."""
+        found = await self.find(ids)
+        for run_id in ids:
+            if run_id not in found:
+                raise UnknownRunError(run_id)
+        return found
+
+    async def list_all(
+        self,
+        status: RunStatus | None,
+        name: str | None,
+        children: bool,
+        limit: int | None,
+        accept: Accept | None,
+    ) -> list[RunRecord]:
+        """Runs, newest first."""
+        records: list[RunRecord] = []
+        offset = 0
+        while limit is None or len(records) < limit:
+            rows = await self._database.ask(self._client.list_page, status, children, _PAGE, offset)
+            found = (_parse_row(row).record for row in rows)
+            records += [
+                one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
+            ]
+            offset += _PAGE
+            if len(rows) < _PAGE:
+                break
+        # Rows are ordered by the second where that is all the database has.
+        records.sort(key=lambda record: record.started_at, reverse=True)
+        return records if limit is None else records[:limit]
+
+    async def list_ended(self) -> list[tuple[str, float]]:
+        """Ended outermost runs, newest first, with the time of their end."""
+        rows = await self._database.ask(self._client.list_ended)
+        return [(row.workflow_id, (row.completed_at or row.created_at or 0) / 1000) for row in rows]
+
+    async def list_steps(self, run: RunRow) -> tuple[StepRecord, ...]:
+        """The outcomes of a run and of all below it, as `Runs.list_steps`."""
+        return tuple([step async for step in self._iterate_steps(run, run.root)])
+
+    async def get_first_call(self, run: RunRow, step: str) -> int:
+        """The number of the first call of a step; raises UnknownStepError."""
+        calls = await self._database.ask(self._client.list_calls, run.record.id, False)
+        owners = await self._list_ancestors(run)
+        paths = [(call.number, _path_of(call, owners)) for call in calls]
+        number = next((number for number, path in paths if _is_within(path, step)), None)
+        if number is None:
+            raise UnknownStepError(step, known=_list_tops(path for _, path in paths))
+        return number
+
+    async def _list_ancestors(self, run: RunRow) -> list[str]:
+        """A run and those that it was forked from: children keep the name that they were started with."""
+        ids = [run.record.id]
+        while run.record.forked_from is not None and run.record.forked_from not in ids:
+            ids.append(run.record.forked_from)
+            try:
+                run = await self.get(run.record.forked_from)
+            except UnknownRunError:
+                break
+        return ids
+
+    async def _iterate_steps(self, run: RunRow, root: str) -> AsyncIterator[StepRecord]:
+        run_id = run.record.id
+        below = run_id[len(root) :].lstrip("/")
+        children = []
+        for call in await self._database.ask(self._client.list_calls, run_id, True):
+            if call.name == RUN:
+                children.append(str(call.child_id))
+            elif call.name.partition(" ")[0] not in CALLS or call.name.startswith("receive "):
+                path = "/".join(part for part in (below, _find_path(call.name)) if part)
+                yield StepRecord(run_id, path, read_json(StepOutcome, call.output or {}))
+        for child in (await self.find(children)).values() if children else ():
+            async for record in self._iterate_steps(child, child.root):
+                yield record
+
+
+def stored_output(value: Any, calls: int | None) -> dict[str, Any]:
+    """The output of a done run; with the time, because rows in SQLite have only seconds."""
+    return {"value": value, "at": time.time(), "calls": calls}
+
+
+def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
+    """The exception that ends a run with a fault."""
+    data = {**as_json(fault), "calls": calls}
+    return StoredFailure(fault.message, fault.type, code=str(time.time()), data=data)
+
+
+def stored_args(request: RunRequest, root: str | None) -> tuple[Any, ...]:
+    """What a new run is started with: its request, its outermost run, and the time."""
+    return (request.to_json(), root, time.time())
+
+
+def find_root(run_id: str, root: str | None) -> str:
+    """The outermost run; of one that was forked from a child, itself."""
+    return root if root is not None and run_id.startswith(f"{root}/") else run_id
+
+
+def _parse_row(row: StoredRun) -> RunRow:
+    request, root, started_at = row.input["args"] if row.input else (_NO_REQUEST, None, 0.0)
+    created_at, status, result = (row.created_at or 0) / 1000, STATUS_OF[row.status], _parse_result(row)
+    if row.forked_from is not None or not started_at:
+        started_at = created_at
+    ended_at = max(started_at, result.get("at") or (row.completed_at or 0) / 1000)
+    record = RunRecord(
+        id=row.workflow_id,
+        request=RunRequest.from_json(request),
+        status=status,
+        started_at=started_at,
+        finished_at=None if status == "running" else ended_at,
+        value=result.get("value"),
+        fault=read_json(Fault, result) if status == "failed" else None,
+        parent_id=row.parent_workflow_id,
+        forked_from=row.forked_from,
+        calls=result.get("calls"),
+    )
+    executor = row.executor_id if row.status == "PENDING" else None
+    return RunRow(record, find_root(row.workflow_id, root), executor)
+
+
+def _parse_result(row: StoredRun) -> Mapping[str, Any]:
+    """The stored output of a done run, the fault of a failed one, with ``calls`` and ``at``."""
+    error, status = row.error, STATUS_OF[row.status]
+    if status == "done":
+        return row.output or {}
+    if status != "failed":
+        return {}
+    if isinstance(error, StoredFailure) and isinstance(error.data, Mapping):
+        return {**error.data, "at": float(error.code or 0)}
+    given_up = row.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED"
+    message = f"its nodes died under it {MAX_RECOVERIES} times" if given_up else str(error)
+    return {"type": "internal_error", "message": message}
+
+
+def _find_path(name: str) -> str:
+    """The path of a recorded call that is not a child's start."""
+    call, space, path = name.partition(" ")
+    return path if space and call in CALLS else name
+
+
+def _path_of(call: EngineCall, owners: Sequence[str]) -> str:
+    """The path of a recorded call; that of a child's start is in the child's id."""
+    if call.name != RUN:
+        return _find_path(call.name)
+    child = str(call.child_id)
+    return next((child[len(owner) + 1 :] for owner in owners if child.startswith(f"{owner}/")), child)
+
+
+def _is_within(path: str, step: str) -> bool:
+    """Whether a durable call belongs to a step: itself, its choice, a further try, a nested one."""
+    return path == step or (path.startswith(step) and path[len(step)] in "/@.#")
+
+
+def _list_tops(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path.split("/")[0].split("@")[0] for path in paths))

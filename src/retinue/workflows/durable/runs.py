@@ -1,0 +1,337 @@
+"""The Runs port on DBOS, for many processes on one database; placement of new runs among them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from retinue.core.errors import RunConflictError, StateError
+from retinue.core.json_values import copy_json
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.dbos_engine import Engine, EngineError
+from retinue.workflows.durable.events import EventTable
+from retinue.workflows.durable.executions import Executions, end_of
+from retinue.workflows.durable.nodes import Lease, take_slot
+from retinue.workflows.durable.run_rows import (
+    RunRow,
+    RunRows,
+    stored_args,
+)
+from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.runs.ports import Accept, Body
+from retinue.workflows.runs.records import (
+    RunEvent,
+    RunRecord,
+    RunRequest,
+    RunStatus,
+    StepRecord,
+)
+
+_log = structlog.get_logger("retinue.runs")
+
+FOLLOW_S = 0.15
+"""The interval at which a followed run is polled for events from other processes."""
+
+STOP_S = 1.5
+"""How long `cancel` waits until another node has stopped a run; a living one does within a second."""
+
+STOP_LOOK_S = 0.05
+"""The interval at which it looks for that."""
+
+SPREAD_RUNS = 8
+"""A run is started here unless another node has this many runs fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DurableOptions:
+    """How a process executes runs: at most ``concurrency`` steps at once.
+
+    ``keep`` ended runs are kept, none for longer than ``keep_days``.
+    """
+
+    lease_s: float = 15.0
+    concurrency: int = 100
+    poll_s: float = 0.5
+    keep: int = 1_000
+    keep_days: float = 30.0
+    prune_every_s: float = 60.0
+
+
+class DurableRuns:
+    """The runs in the database at ``url``.
+
+    This process executes runs from the first `start`, `resume` or `fork` on, or from `launch`; reading,
+    following, cancelling and signalling do not need the engine. ``nodes`` is the folder of this machine's
+    slots. One in a process at a time. After `aclose` its runs wait until they are taken up again.
+    """
+
+    def __init__(self, body: Body, *, url: str, nodes: Path, options: DurableOptions | None = None) -> None:
+        self._body = body
+        self._nodes = nodes
+        self._options = options or DurableOptions()
+        self._database = RunDatabase(url)
+        self._rows = RunRows(self._database)
+        self._events = EventTable(self._database)
+        self._signals = SignalTable(self._database)
+        self._stack = AsyncExitStack()
+        self._launching = asyncio.Lock()
+        self._executions: Executions | None = None
+        self._placement = Placement()
+
+    async def launch(self) -> Executions:
+        """Begin to execute runs: take a slot and a lease, and continue the runs that wait.
+
+        Raises StateError if the database does not answer or the state folder cannot be written.
+        """
+        async with self._launching:
+            if self._executions is None:
+                await self._database.prepare()
+                async with AsyncExitStack() as stack:
+                    executions = await self._join(stack)
+                    # Closed by `aclose`, or here if the launch fails.
+                    self._stack = stack.pop_all()
+                self._executions = executions
+            return self._executions
+
+    async def _join(self, stack: AsyncExitStack) -> Executions:
+        client = self._database.client
+        slot = stack.enter_context(take_slot(self._nodes))
+        lease = Lease(
+            self._database,
+            slot.executor,
+            lease_s=self._options.lease_s,
+            count_running=lambda: executions.here.outermost,
+        )
+        executions = Executions(
+            self._body,
+            self._database,
+            self._events,
+            self._signals,
+            lease,
+            concurrency=self._options.concurrency,
+        )
+        stack.push_async_callback(lease.end)
+        await lease.begin(slot.free)
+        # The queue is registered first, or the engine would find it a second after its launch.
+        await self._database.ask(client.register_queue, slot.executor, self._options.poll_s)
+        executions.engine = await Engine.launch(
+            self._database.open_engine_pool(), self._database.secret_url, slot.executor, executions.execute
+        )
+        stack.push_async_callback(executions.engine.close)
+        stack.push_async_callback(executions.close)
+        watching = asyncio.create_task(executions.watch(), name="cancelled runs")
+        stack.callback(watching.cancel)
+        pruning = asyncio.create_task(self._keep_pruned(), name="old runs")
+        stack.callback(pruning.cancel)
+        return executions
+
+    async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
+        request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {run_id}"))
+        executions = await self.launch()
+        known = (await self._rows.find([run_id])).get(run_id)
+        if known is None:
+            other = self._placement.find_other(executions.lease, executions.here.outermost)
+            if other is None:
+                await executions.start(run_id, request)
+            else:
+                args = stored_args(request, None)
+                await self._database.ask(self._database.client.enqueue, run_id, args, other)
+            known = await self._rows.get(run_id)
+        if not known.record.request.is_same(request):
+            raise RunConflictError(run_id)
+        return known.record
+
+    async def get(self, run_id: str) -> RunRecord:
+        return (await self._get(run_id)).record
+
+    async def list_all(
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
+        accept: Accept | None = None,
+    ) -> tuple[RunRecord, ...]:
+        await self._database.prepare()
+        return tuple(await self._rows.list_all(status, name, children, limit, accept))
+
+    async def finish(self, run_id: str) -> RunRecord:
+        found = await self._get(run_id)
+        while not found.ended:
+            if self._executions is not None:
+                return await self._executions.await_end(run_id)
+            await asyncio.sleep(FOLLOW_S)
+            found = await self._get(run_id)
+        return found.record
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        found = await self._get(run_id)
+        if found.ended:
+            return found.record
+        if self._executions is not None:
+            await self._executions.stop([run_id])
+        else:
+            await self._database.ask(self._database.client.cancel, [run_id])
+        await self._await_end_elsewhere(found)
+        return await self.get(run_id)
+
+    async def resume(self, run_id: str) -> RunRecord:
+        found = await self._get(run_id)
+        if not found.ended:
+            # A run that was left behind continues as soon as a process executes runs.
+            await self.launch()
+        if found.record.status == "cancelled":
+            executor = (await self.launch()).lease.executor
+            await self._database.ask(self._database.client.resume, [run_id], executor)
+        return await self.get(run_id)
+
+    async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
+        old = await self._get(run_id)
+        first = await self._rows.get_first_call(old, from_step)
+        executor = (await self.launch()).lease.executor
+        if new_run_id in await self._rows.find([new_run_id]):
+            raise RunConflictError(new_run_id)
+        fork = self._database.client.fork
+        if not await self._database.ask(fork, run_id, first, new_run_id, executor):
+            raise RunConflictError(new_run_id)
+        return await self.get(new_run_id)
+
+    async def signal(self, run_id: str, topic: str, value: Any) -> None:
+        value = copy_json(value, f"signal {topic}")
+        await self._get(run_id)
+        await self._signals.put(run_id, topic, value)
+
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        await self._get(run_id)
+        return await self._signals.count_open(run_id, topic)
+
+    async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
+        found = await self._get(run_id)
+        return await self._rows.list_steps(found)
+
+    async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
+        found = await self._get(run_id)
+        if found.ended:
+            await self._ensure_end_emitted(found)
+        return await self._events.list_after(found.root, run_id, after)
+
+    async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        while True:
+            changed = self._events.changed
+            found = await self._get(run_id)
+            if found.ended:
+                await self._ensure_end_emitted(found)
+            for event in await self._events.list_after(found.root, run_id, after):
+                after = event.seq
+                yield event
+            if found.ended:
+                return
+            await _await_any(changed, FOLLOW_S)
+
+    async def prune(self) -> int:
+        """Delete ended runs beyond the limits, with their child runs; returns the number of runs."""
+        oldest = time.time() - self._options.keep_days * 86_400
+        ended = await self._rows.list_ended()
+        gone = [
+            run_id for number, (run_id, at) in enumerate(ended) if number >= self._options.keep or at < oldest
+        ]
+        if gone:
+            await self._database.ask(self._database.client.delete, gone)
+            await self._events.forget(gone)
+            await self._signals.forget(gone)
+        return len(gone)
+
+    async def leave(self) -> None:
+        """Stop executing runs; those of this process continue where they are taken up next."""
+        await self._stack.aclose()
+        self._executions = None
+
+    async def aclose(self) -> None:
+        """Stop executing runs, and close the database."""
+        await self.leave()
+        self._signals.close()
+        try:
+            await self._events.flush()
+        except StateError as error:
+            _log.warning("events lost", error=error.message)
+        self._database.close()
+
+    async def _get(self, run_id: str) -> RunRow:
+        await self._database.prepare()
+        return await self._rows.get(run_id)
+
+    async def _ensure_end_emitted(self, found: RunRow) -> None:
+        """Emit the end of a run whose node died before it did."""
+        here = self._executions and self._executions.here.find(found.record.id)
+        if here:
+            await here.ended.wait()
+        emitted = await self._events.read_emitted(found.record.id)
+        if f"end {emitted.resumed}" not in emitted.once:
+            self._events.add(end_of(found, emitted.resumed))
+
+    async def _await_end_elsewhere(self, found: RunRow) -> None:
+        """Wait until another node has stopped a run and its child runs: the end is its last event."""
+        executions = self._executions
+        if found.executor is None or (executions and found.executor == executions.lease.executor):
+            return
+        given_up_at, seen, going_on = time.monotonic() + STOP_S, 0, {found.record.id}
+        while going_on and time.monotonic() < given_up_at:
+            await asyncio.sleep(STOP_LOOK_S)
+            for event in await self._events.list_after(found.root, found.record.id, seen):
+                seen = event.seq
+                if event.kind in ("run_started", "run_resumed"):
+                    going_on.add(event.run_id)
+                elif event.kind == "run_finished":
+                    going_on.discard(event.run_id)
+
+    async def _keep_pruned(self) -> None:
+        while True:
+            try:
+                await self.prune()
+            except (StateError, EngineError) as error:
+                _log.warning("old runs not deleted", error=str(error))
+            await asyncio.sleep(self._options.prune_every_s)
+
+
+class Placement:
+    """Chooses the node of a new run: this one, unless another has far fewer runs."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+        self._sent_to: object = None
+
+    def find_other(self, lease: Lease, running: int) -> str | None:
+        """The node that gets the next run, None for this one, which has ``lease`` and ``running`` runs."""
+        nodes = lease.nodes
+        if self._sent_to is not nodes:
+            # The nodes have reported since.
+            self._sent_to, self._sent = nodes, Counter()
+        others = {
+            node.executor: node.running + self._sent[node.executor]
+            for node in nodes
+            if node.executor != lease.executor
+        }
+        if not others:
+            return None
+        idlest = min(others, key=lambda executor: others[executor])
+        if others[idlest] + SPREAD_RUNS > running:
+            return None
+        self._sent[idlest] += 1
+        return idlest
+
+
+async def _await_any(changed: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await changed.wait()
+    except TimeoutError:
+        return

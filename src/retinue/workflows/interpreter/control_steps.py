@@ -1,0 +1,155 @@
+"""Steps that control others: ``loop``, ``foreach``, ``switch``, nested workflows, waiting for a signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import ExpressionError, InvalidParametersError, StepFailedError, UnknownWorkflowError
+from retinue.mesh.schema.checks import compile_schema
+from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.run_forms import NestedRun, render_form
+from retinue.workflows.expressions.scope import nearest_output
+from retinue.workflows.expressions.templates import evaluate, parse_condition, render
+from retinue.workflows.interpreter.arguments import chain_arguments
+from retinue.workflows.interpreter.branches import (
+    Branch,
+    BranchPlan,
+    adopt_done,
+    adopt_undo,
+    branch_failure,
+    child_origin,
+    first_failure,
+    run_branches,
+)
+from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
+from retinue.workflows.runs.records import RunRequest, as_json
+
+MAX_ITEMS = 1_000
+
+DEFAULT_BRANCH = "default"
+
+
+async def run_loop(frame: Frame, step: Step, path: str) -> Result | None:
+    """Repeat the nested steps; the output is that of the last step."""
+    assert step.loop is not None
+    scope, around, before = frame.scope, frame.scope.loop, frame.scope.mark
+    rounds = min(step.loop.max, frame.settings.max_iterations or step.loop.max)
+    try:
+        for index in range(1, rounds + 1):
+            scope.loop = {**around, "index": index}
+            await frame.run_steps(step.steps or (), f"{path}#{index}.")
+            until = step.loop.until
+            if until is not None and await frame.holds(until, f"{path}#{index}/until"):
+                break
+    finally:
+        scope.loop = around
+    given = scope.list_since(before)
+    return Result(nearest_output(given)) if given else None
+
+
+async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
+    """Run the nested steps for each item in a child run; the output is the list of outputs."""
+    assert step.foreach is not None
+    items = await frame.render(step.foreach.items, path)
+    if not isinstance(items, list) or len(items) > MAX_ITEMS:
+        found = f"{len(items):,} items; at most {MAX_ITEMS:,}" if isinstance(items, list) else "no list"
+        error = ExpressionError(str(step.foreach.items), f"gives {found}", remedy="give a list")
+        raise await record_failure(frame.context, path, error)
+    if not items:
+        return Result([])
+    plan = BranchPlan.of(frame, step.steps or ())
+    branches = [
+        plan.branch(f"{path}#{number}", loop={**frame.scope.loop, "index": number, "item": item})
+        for number, item in enumerate(items, 1)
+    ]
+    ended = await run_branches(
+        frame, path, branches, concurrency=step.foreach.concurrency, stop_at_failure=True
+    )
+    done = adopt_done(frame, ended)
+    if (failed := first_failure(ended)) is not None:
+        raise branch_failure(failed)
+    return Result([done[place].output for place in range(len(branches))])
+
+
+async def run_switch(frame: Frame, step: Step, path: str) -> Result | None:
+    """Run the branch named like the value, else ``default``, else none."""
+    try:
+        value = await evaluate(parse_condition(step.switch or ""), frame.scope.variables)
+    except ExpressionError as error:
+        raise await record_failure(frame.context, path, error) from None
+    branches = step.branches or {}
+    name = _name_of(value)
+    taken = name if name in branches else DEFAULT_BRANCH if DEFAULT_BRANCH in branches else None
+    await add_note(frame.context, path, {"kind": "switch", "value": name[:200], "branch": taken})
+    if taken is None:
+        return None
+    before = frame.scope.mark
+    await frame.run_steps(branches[taken], f"{path}.")
+    given = frame.scope.list_since(before)
+    return Result(nearest_output(given)) if given else None
+
+
+def _name_of(value: Any) -> str:
+    """The branch name of a value: a text itself, other values as JSON."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
+    """Run a bundled workflow in a child run; the output is that of the workflow."""
+    nested = frame.nested.get(step.workflow or "")
+    if nested is None:
+        raise await record_failure(frame.context, path, UnknownWorkflowError(step.workflow or ""))
+    schema = nested.definition.input
+    try:
+        given = await _render_input(frame, step, schema)
+        if schema is not None and (problems := compile_schema(schema, "input").problems(given)):
+            raise InvalidParametersError(problems)
+    except (ExpressionError, InvalidParametersError) as error:
+        raise await record_failure(frame.context, path, error) from None
+    request = RunRequest(
+        name=f"{frame.request.name}/{path}",
+        definition=render_form(NestedRun.of(nested.definition, frame.nested)),
+        input=given,
+        origin=child_origin(frame),
+    )
+    outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
+    if outcome.status != "done":
+        raise branch_failure(outcome)
+    return Result(adopt_undo(frame, outcome).output)
+
+
+async def _render_input(frame: Frame, step: Step, schema: Any) -> Any:
+    if step.with_ is not None:
+        return await render(step.with_, frame.scope.variables)
+    return chain_arguments(step.id, step.workflow or "", schema, frame.scope)
+
+
+MAX_SIGNALS = 100
+"""The number of signals against the schema after which a step fails."""
+
+
+async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
+    """Wait for the next signal of the topic that fits the schema; its value is the output."""
+    wait = step.wait_for
+    assert wait is not None
+    message = await frame.render(wait.message, path) if "${{" in wait.message else wait.message
+    facts = {"kind": "wait", "topic": wait.topic, "message": message, "schema": wait.schema_}
+    for turn in range(1, MAX_SIGNALS + 1):
+        here = path if turn == 1 else f"{path}@{turn}"
+        timeout_s, limit = await frame.bound(here, wait.timeout_s, step=path)
+        seen = {**facts, "below": below(here, path)}
+        outcome = await frame.context.receive(here, wait.topic, timeout_s, facts=seen)
+        if outcome.fault is not None:
+            cause = as_json(outcome.fault) if limit is None else overdue(path, limit)
+            raise StepFailedError(path, None, cause)
+        if wait.schema_ is None:
+            return Result(outcome.value)
+        problems = compile_schema(wait.schema_, f"signal {wait.topic}").problems(outcome.value)
+        if not problems:
+            return Result(outcome.value)
+        refused = InvalidParametersError(problems)
+        place = f"{here}/refused"
+        await add_note(frame.context, place, {"kind": "refused_signal", "below": below(place, path)}, refused)
+    raise StepFailedError(path, None, {"type": "validation_error", "message": "no signal fits the schema"})

@@ -1,0 +1,178 @@
+"""Where stored workflows are found by name: the built-in ones, then those of folders and registries.
+
+A workflow together with those that it runs: all read and checked before the first step.
+
+A run stores what it is given and reads nothing later, so that a resumed one runs the same steps. Here
+cycles and depth are refused too, with the line of the step that closes or deepens the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from retinue.core.errors import DefinitionError, RetinueError, UnknownWorkflowError
+from retinue.core.text import suggest
+from retinue.workflows.caller import cache_key
+from retinue.workflows.definitions.definition import Definition, iterate_steps
+from retinue.workflows.definitions.loading import Loaded, list_builtins, load, load_builtin
+from retinue.workflows.definitions.run_forms import Bundled, BundledWorkflow
+from retinue.workflows.definitions.step_checks import iterate_places
+
+Origin = Literal["built-in", "custom"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """The text of one stored workflow, the reference it came from, and its digest where it has one."""
+
+    text: str
+    reference: str
+    digest: str | None = None
+
+
+class Shelf(Protocol):
+    """A place that keeps workflow texts by name."""
+
+    async def list_names(self) -> Sequence[str]:
+        """The names that are kept here; raises RegistryError."""
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """The text of this name, of a tag or a digest if ``version`` is one; None when it is not here.
+
+        Raises RegistryError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored workflow: its name, where it is from, and its definition or why there is none."""
+
+    name: str
+    origin: Origin
+    definition: Definition | None
+    problem: RetinueError | None = None
+
+
+class Library:
+    """All stored workflows; a built-in name cannot be taken over by a folder or a registry."""
+
+    def __init__(self, shelves: Sequence[Shelf] = ()) -> None:
+        self._shelves = tuple(shelves)
+
+    async def get(self, reference: str) -> Loaded:
+        """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
+
+        Raises UnknownWorkflowError, DefinitionError, RegistryError.
+        """
+        name, _, version = reference.partition("@")
+        if name in list_builtins() and not version:
+            return load_builtin(name)
+        for shelf in self._shelves:
+            stored = await shelf.find_text(name, version or None)
+            if stored is not None:
+                return load(stored.text, source=stored.reference, digest=stored.digest)
+        known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
+        raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
+
+    async def list_all(self) -> list[Stored]:
+        """Every stored workflow; one that cannot be read is listed with its problem."""
+        found = [self._read_builtin(name) for name in list_builtins()]
+        seen = {one.name for one in found}
+        for shelf in self._shelves:
+            try:
+                names = await shelf.list_names()
+            except RetinueError as error:
+                found.append(Stored("(registry)", "custom", None, error))
+                continue
+            for name in names:
+                if name not in seen:
+                    seen.add(name)
+                    found.append(await self._read(shelf, name))
+        return found
+
+    @staticmethod
+    def _read_builtin(name: str) -> Stored:
+        try:
+            return Stored(name, "built-in", load_builtin(name).definition)
+        except RetinueError as error:
+            return Stored(name, "built-in", None, error)
+
+    @staticmethod
+    async def _read(shelf: Shelf, name: str) -> Stored:
+        try:
+            stored = await shelf.find_text(name)
+            if stored is None:
+                raise UnknownWorkflowError(name)
+            return Stored(name, "custom", load(stored.text, source=stored.reference).definition)
+        except RetinueError as error:
+            return Stored(name, "custom", None, error)
+
+
+MAX_WORKFLOW_DEPTH = 5
+
+MAX_NESTED_WORKFLOWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A definition, and those that its ``workflow`` steps name, by that name."""
+
+    loaded: Loaded
+    nested: Bundled = field(default_factory=dict)
+
+
+async def bundle(library: Library, loaded: Loaded) -> Bundle:
+    """Read all workflows that a definition runs, theirs included.
+
+    Raises DefinitionError for one that is unknown, wrong, in a circle or too deep; RegistryError.
+    """
+    if all(step.workflow is None for step in iterate_steps(loaded.definition.steps)):
+        return Bundle(loaded)
+    gathering = _Gathering(library)
+    await gathering.visit(loaded, ((loaded.definition.name, _key_of(loaded)),))
+    return Bundle(loaded, gathering.found)
+
+
+class _Gathering:
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._done: set[str] = set()
+        self.found: dict[str, BundledWorkflow] = {}
+
+    async def visit(self, loaded: Loaded, chain: tuple[tuple[str, str], ...]) -> None:
+        """Follow every ``workflow`` of one definition; ``chain`` leads to it, as names and contents."""
+        for path, step in iterate_places(loaded.definition.steps, ("steps",)):
+            if step.workflow is None:
+                continue
+            place = (*path, "workflow")
+            nested = await self._read(step.workflow, loaded, place)
+            drawn = " → ".join((*(name for name, _ in chain), step.workflow))
+            key = _key_of(nested)
+            if any(key == known for _, known in chain):
+                raise loaded.document.fault(place, f"workflows in a circle: {drawn}", "break the circle")
+            if len(chain) >= MAX_WORKFLOW_DEPTH:
+                raise loaded.document.fault(
+                    place, f"workflows nested deeper than {MAX_WORKFLOW_DEPTH}: {drawn}", "make it flatter"
+                )
+            if len(self.found) >= MAX_NESTED_WORKFLOWS and step.workflow not in self.found:
+                raise loaded.document.fault(
+                    place, f"more than {MAX_NESTED_WORKFLOWS} nested workflows", "use fewer"
+                )
+            self.found[step.workflow] = BundledWorkflow(definition=nested.definition, digest=nested.digest)
+            if key not in self._done:
+                await self.visit(nested, (*chain, (step.workflow, key)))
+                self._done.add(key)
+
+    async def _read(self, reference: str, loaded: Loaded, place: tuple[str | int, ...]) -> Loaded:
+        try:
+            return await self._library.get(reference)
+        except DefinitionError:
+            raise  # it names its own text and line
+        except RetinueError as error:
+            raise loaded.document.fault(place, error.message, error.remedy) from error
+
+
+def _key_of(loaded: Loaded) -> str:
+    return cache_key(loaded.definition.to_json())

@@ -1,0 +1,1 @@
+"""Runs as values, and the ports that a run uses."""

@@ -1,0 +1,159 @@
+"""The two ports of durable runs: ``RunContext`` for the body of a run, ``Runs`` outside of it.
+
+Rules for bodies. Every implementation enforces 1 and 2, because DBOS would replay wrong data silently:
+
+1. Each durable call has a path, which is unique within the run.
+2. Only the body's own task makes durable calls, one after the other. Concurrent work is done in child
+   runs, which are started in order.
+3. A body reads no clock, no random numbers and no settings. It decides by its input and by the outcomes
+   of its durable calls, which on replay are the recorded ones.
+4. Arguments and results of durable calls are JSON values, and are copied.
+
+Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from retinue.workflows.runs.records import (
+    Child,
+    ChildOutcome,
+    RunEvent,
+    RunRecord,
+    RunRequest,
+    RunStatus,
+    StepOutcome,
+    StepRecord,
+)
+
+WaitMode = Literal["first", "all"]
+Effect = Callable[[], Awaitable[Any]]
+"""What a step does; returns a JSON value or raises. It may run twice if its node dies before the outcome
+is recorded."""
+Count = Callable[[], int | None]
+"""Gives the number of calls that an effect made and caused, after its end; None = unknown."""
+
+
+class DurableRuleError(RuntimeError):
+    """A body broke a rule of this module, which is a bug of the body."""
+
+
+class RunContext(Protocol):
+    """The durable calls of a body: each is done once, and its outcome is recorded."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run; a child's is ``<run>/<path>``."""
+
+    @property
+    def agent_wait_s(self) -> float:
+        """How long effects may still wait for missing agents.
+
+        More than 0 after the run was taken up from a dead node, because agents may have stopped with it.
+        """
+
+    def record_usage(self, calls: int | None) -> None:
+        """Set `RunRecord.calls`; the last call before the end of the body counts."""
+
+    async def step(
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
+    ) -> StepOutcome:
+        """Run an effect and record its outcome; failures and time-outs are outcomes too.
+
+        ``facts`` are added to the events of the step. ``count`` gives ``calls`` of the outcome, which stay
+        unknown if an earlier execution of the run was interrupted during the step.
+        """
+
+    async def child(self, path: str, request: RunRequest) -> Child:
+        """Start a child run; it is cancelled if it still runs when this body ends."""
+
+    async def wait(
+        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        """Wait for all children and return their outcomes in the given order, or for the first to end."""
+
+    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+        """Cancel children with their child runs and the effects in flight."""
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        """Sleep; time that passes while the run is interrupted counts."""
+
+    async def receive(
+        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+    ) -> StepOutcome:
+        """Wait for the next signal of a topic; a time-out is a fault. Emits the events of a step."""
+
+
+Body = Callable[[RunContext, RunRequest], Awaitable[Any]]
+"""Executes a run, under the rules above; returns its value as JSON. An exception fails the run."""
+Accept = Callable[[RunRecord], bool]
+"""A filter for `Runs.list_all`."""
+
+
+class Runs(Protocol):
+    """Starts, reads and controls runs."""
+
+    async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
+        """Start a run. The id is an idempotency key: the same request again returns the first run.
+
+        Raises RunConflictError for the same id with another request, OutputInvalidError for a request that
+        is not JSON.
+        """
+
+    async def get(self, run_id: str) -> RunRecord:
+        """Raises UnknownRunError."""
+
+    async def list_all(
+        self,
+        *,
+        status: RunStatus | None = None,
+        name: str | None = None,
+        children: bool = False,
+        limit: int | None = None,
+        accept: Accept | None = None,
+    ) -> tuple[RunRecord, ...]:
+        """The runs that match all filters, newest first; child runs only with ``children``."""
+
+    async def finish(self, run_id: str) -> RunRecord:
+        """Wait for the end of a run; raises UnknownRunError."""
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """Cancel a run with its child runs and effects in flight; an ended run stays as it is."""
+
+    async def resume(self, run_id: str) -> RunRecord:
+        """Continue a cancelled run where it stopped; recorded steps are not repeated.
+
+        Runs in other states stay as they are: a failed one would fail again, so fork it.
+        """
+
+    async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
+        """Start a new run with the same request, which keeps the outcomes recorded before ``from_step``.
+
+        Raises UnknownRunError, UnknownStepError.
+        """
+
+    async def signal(self, run_id: str, topic: str, value: Any) -> None:
+        """Send a value to a run, for its next `RunContext.receive` of the topic; raises UnknownRunError."""
+
+    async def count_signals(self, run_id: str, topic: str) -> int:
+        """The number of values of a topic that were not received yet; raises UnknownRunError."""
+
+    async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
+        """The recorded outcomes of a run and its child runs, those of a child after its parent's.
+
+        A forked run includes those that it kept. Raises UnknownRunError.
+        """
+
+    async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
+        """The events so far with numbers above ``after``; raises UnknownRunError."""
+
+    def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        """The events with numbers above ``after``, past and coming, until the end of the run."""

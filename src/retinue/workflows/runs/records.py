@@ -1,0 +1,334 @@
+"""Runs as values: requests with their origin, outcomes, faults, events and records.
+
+`as_json` and `read_json` convert these values to and from the JSON that is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import TypeAdapter
+
+from retinue.core.call import Hop, TraceContext
+from retinue.core.errors import (
+    CallCancelledError,
+    ExecutionFailedError,
+    GuardError,
+    InvalidParametersError,
+    OnErrorClass,
+    Problem,
+    RetinueError,
+    StepFailedError,
+    find_guard_error,
+)
+
+RunStatus = Literal["running", "done", "failed", "cancelled"]
+EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished"]
+_T = TypeVar("_T")
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+"""Ids of runs that users may choose. Ids of child runs contain ``/``, so the two never collide."""
+
+
+def check_run_id(run_id: str) -> str:
+    """Return the id; raises InvalidParametersError for another form."""
+    if not RUN_ID.fullmatch(run_id):
+        wanted = "1 to 100 letters, digits, and . _ : - after the first"
+        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {wanted}")])
+    return run_id
+
+
+def as_json(value: Any) -> Any:
+    """Convert a dataclass to JSON; JSON values in its fields are shared, not copied."""
+    if is_dataclass(value):
+        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, tuple):
+        return [as_json(one) for one in value]
+    return value
+
+
+def read_json(kind: type[_T], value: Any) -> _T:
+    """Convert the JSON of `as_json` back; unknown keys are ignored. Raises pydantic's ValidationError."""
+    key: Any = kind
+    found: _T = _adapter(key).validate_python(value)
+    return found
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure as data. ``retryable`` and ``on_error`` are those of the error's kind (``core.errors``)."""
+
+    type: str
+    message: str
+    remedy: str = ""
+    retryable: bool = False
+    on_error: OnErrorClass = "failed"
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_error(cls, error: RetinueError) -> Fault:
+        return cls(
+            type=error.type,
+            message=error.message,
+            remedy=error.remedy,
+            retryable=error.kind.retryable,
+            on_error=error.kind.on_error,
+            data=_plain_data(error.data),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The outcome of one durable call: a value or a fault.
+
+    ``calls`` = the number of calls that it made and caused; None = unknown.
+    """
+
+    value: Any = None
+    fault: Fault | None = None
+    calls: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON, without ``calls`` if they are unknown."""
+        found: dict[str, Any] = as_json(self)
+        if self.calls is None:
+            del found["calls"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started child run; its id is ``<run>/<path>``."""
+
+    run_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOutcome:
+    """How a child run ended, with the time from start to end; ``calls`` as in RunRecord."""
+
+    child: Child
+    status: RunStatus
+    value: Any = None
+    fault: Fault | None = None
+    duration_ms: float = 0.0
+    calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A point in time at which a step or a run is cut off.
+
+    ``at`` is in seconds since 1970; ``seconds`` is the duration that ``setting`` configures, and ``owner``
+    the run or the step (``<run>/<path>``) that sets it.
+    """
+
+    owner: str
+    at: float
+    seconds: float
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who started a run, with which rights, in which chain of calls, and what bounds it.
+
+    ``scopes`` are the rights that its steps choose and call agents with, ``caller`` the principal on whose
+    behalf. ``trace`` = the call that started the run, None where it begins a chain; its ``calls_left`` is
+    the run's budget. ``digest`` = the artifact that its definition came from. Branches get the origin of
+    their run, with their share of the budget and the ``limits`` around them.
+    """
+
+    scopes: frozenset[str] = frozenset()
+    caller: str = "run"
+    trace: TraceContext | None = None
+    digest: str | None = None
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def calls_left(self) -> int | None:
+        """The budget of further calls, None for no limit."""
+        return None if self.trace is None else self.trace.calls_left
+
+    @property
+    def is_agents(self) -> bool:
+        """Whether an agent started the run, from within a chain of calls."""
+        return self.trace is not None and self.trace.depth > 0
+
+    def with_budget(self, calls_left: int) -> Origin:
+        """The same origin with another budget; without a trace there is none."""
+        return self if self.trace is None else replace(self, trace=replace(self.trace, calls_left=calls_left))
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form, in which a trace repeats caller and rights."""
+        found: dict[str, Any] = {"scopes": sorted(self.scopes), "trace": None}
+        if self.trace is not None:
+            found["trace"] = {
+                "caller": self.caller,
+                "rights": sorted(self.scopes),
+                "id": self.trace.id,
+                "depth": self.trace.depth,
+                "path": [[hop.agent, hop.skill] for hop in self.trace.path],
+                "calls_left": self.trace.calls_left,
+                "traceparent": self.trace.traceparent,
+                "tracestate": self.trace.tracestate,
+                "baggage": dict(self.trace.baggage),
+            }
+        if self.digest is not None:
+            found["digest"] = self.digest
+        if self.limits:
+            found["limits"] = as_json(self.limits)
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Origin:
+        """Reads what `to_json` gave, now or in an earlier release; each part may be absent."""
+        stored: Mapping[str, Any] = value.get("trace") or {}
+        trace = None
+        if stored.get("id"):
+            trace = TraceContext(
+                id=stored["id"],
+                depth=stored.get("depth", 0),
+                path=tuple(Hop(agent, skill) for agent, skill in stored.get("path", ())),
+                calls_left=stored.get("calls_left"),
+                traceparent=stored.get("traceparent"),
+                tracestate=stored.get("tracestate"),
+                baggage=stored.get("baggage") or {},
+                trusted=True,
+            )
+        return cls(
+            scopes=frozenset(value.get("scopes", ())),
+            caller=stored.get("caller", "run"),
+            trace=trace,
+            digest=value.get("digest"),
+            limits=tuple(Limit(**one) for one in value.get("limits", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """All that a run is started with.
+
+    ``definition`` and ``input`` are JSON values; reusing a run id with other ones is a conflict. The body
+    interprets the definition (``definitions.run_forms``).
+    """
+
+    name: str
+    definition: Mapping[str, Any]
+    input: Any
+    origin: Origin = field(default_factory=Origin)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "definition": self.definition,
+            "input": self.input,
+            "ambient": self.origin.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunRequest:
+        origin = Origin.from_json(value.get("ambient", {}))
+        return cls(value["name"], value["definition"], value["input"], origin)
+
+    def is_same(self, other: RunRequest) -> bool:
+        """Whether definition and input are equal; the origin may differ."""
+        return _sorted_json([self.definition, self.input]) == _sorted_json([other.definition, other.input])
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The state of a run; times are in seconds since 1970.
+
+    ``calls`` = the number of calls that the run and its child runs made and caused. None = unknown: the
+    run has no budget, still runs, or was ended from outside.
+    """
+
+    id: str
+    request: RunRequest
+    status: RunStatus
+    started_at: float
+    finished_at: float | None = None
+    value: Any = None
+    fault: Fault | None = None
+    parent_id: str | None = None
+    forked_from: str | None = None
+    calls: int | None = None
+
+    def get(self) -> Any:
+        """The value of a done run.
+
+        Raises StepFailedError for a failed step, CallCancelledError, ExecutionFailedError, or, if the trace
+        guard refused the call of a step, that GuardError.
+        """
+        if self.status == "done":
+            return self.value
+        if self.status == "cancelled" or self.fault is None:
+            raise CallCancelledError(f"run {self.id}")
+        if self.fault.type == StepFailedError.type:
+            failed = StepFailedError.from_data(self.fault.data)
+            raise _find_refusal(failed) or failed
+        raise ExecutionFailedError(self.fault.message, remedy=self.fault.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event of a run or one of its child runs.
+
+    ``seq`` counts from 1 within the outermost run. ``step`` is the path of the step relative to that run,
+    such as ``each.left/draft``, "" for the run itself. ``facts`` of a step are those given by the body
+    (kind, agent, skill, attempt, input …). ``step_started`` alone has ``input``; ``step_finished`` adds
+    ``duration_ms`` and, for a failure, ``error`` (a fault). Values of steps are in `Runs.list_steps`.
+    """
+
+    seq: int
+    kind: EventKind
+    run_id: str
+    step: str
+    at: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """The recorded outcome of one step or receive, with its path relative to the outermost run."""
+
+    run_id: str
+    step: str
+    outcome: StepOutcome
+
+
+def _sorted_json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _find_refusal(failed: StepFailedError) -> GuardError | None:
+    """The refusal of the trace guard that a step met, so that the start of the chain sees that error."""
+    cause = failed.cause
+    kind = find_guard_error(cause.get("type"))
+    if kind is None:
+        return None
+    facts = {"type": cause["type"], **cause["data"]}
+    if cause["remedy"]:
+        facts["remedy"] = cause["remedy"]
+    facts.setdefault("step", failed.step)
+    return kind.relay(str(cause["message"]), facts)
+
+
+def _plain_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an error as JSON; facts that are not JSON become text."""
+    try:
+        return dict(orjson.loads(orjson.dumps(data)))
+    except TypeError:
+        return {"data": repr(data)[:1000]}

@@ -1,0 +1,84 @@
+"""The rules that every RunContext enforces on its body (see ``ports``), and how it runs an effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from retinue.core.errors import CallCancelledError, CallTimedOutError, ExecutionFailedError, RetinueError
+from retinue.core.json_values import copy_json
+from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
+from retinue.workflows.runs.records import Fault, StepOutcome
+
+
+class ReplayRules:
+    """Checks the order of a body's durable calls; created in the body's own task.
+
+    ``broken_rule`` is the first violation, which fails the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.broken_rule: DurableRuleError | None = None
+        self._run_id = run_id
+        self._task = asyncio.current_task()
+        self._path: str | None = None
+        self._used: set[str] = set()
+
+    @contextmanager
+    def take(self, path: str) -> Iterator[None]:
+        """Check one durable call and hold the turn until it ends; raises DurableRuleError."""
+        if asyncio.current_task() is not self._task:
+            raise self.refuse(
+                f"durable call {path!r} comes from a task other than the body's: use child runs"
+            )
+        if self._path is not None:
+            raise self.refuse(f"durable call {path!r} while {self._path!r} is in flight: use child runs")
+        if path in self._used:
+            raise self.refuse(f"path {path!r} is used twice in run {self._run_id}")
+        self._used.add(path)
+        self._path = path
+        try:
+            yield
+        finally:
+            self._path = None
+
+    def refuse(self, problem: str) -> DurableRuleError:
+        """Record a violation; returns the error to raise."""
+        error = DurableRuleError(problem)
+        self.broken_rule = self.broken_rule or error
+        return error
+
+
+async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:
+    """Run an effect and return its outcome; raises only if the task that runs it is cancelled."""
+    outcome = await _try_effect(path, effect, timeout_s)
+    return outcome if count is None else replace(outcome, calls=count())
+
+
+async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:
+    limit = asyncio.timeout(timeout_s)
+    task = asyncio.current_task()
+    try:
+        async with limit:
+            value: Any = await effect()
+        return StepOutcome(copy_json(value, f"step {path}"))
+    except asyncio.CancelledError:
+        if task is not None and task.cancelling():
+            raise
+        return StepOutcome(fault=Fault.from_error(CallCancelledError(f"step {path}")))
+    except RetinueError as error:
+        return StepOutcome(fault=Fault.from_error(error))
+    except Exception as error:  # noqa: BLE001  # whatever an effect raises is its outcome
+        if limit.expired():
+            return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
+        return StepOutcome(fault=Fault.from_error(ExecutionFailedError.from_exception(error)))
+
+
+def step_timed_out(path: str, timeout_s: float) -> CallTimedOutError:
+    """The error of a step that exceeds its time limit."""
+    return CallTimedOutError(
+        f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
+    )

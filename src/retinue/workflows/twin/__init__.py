@@ -1,1 +1,0 @@
-"""Runs in memory: the twin of the durable driver, as strict as that one."""

@@ -1,0 +1,61 @@
+"""Uri templates."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.uri_template import MAX_URI_LENGTH, UriTemplateError, is_template, parse_template
+from tests.strategies import texts, words
+
+BAD = ["a://{}", "a://{a b}", "a://{a}{b}", "a://{a}/{a}", "a://{a", "a://a}", "a://{?q}", "a://{a{b}}"]
+
+
+@given(words, words)
+def test_expanded_values_are_matched_again(one: str, two: str) -> None:
+    template = parse_template("books://{one}/of/{two}")
+    assert template.match(template.expand({"one": one, "two": two})) == {"one": one, "two": two}
+
+
+@given(words)
+def test_a_path_may_hold_slashes(path: str) -> None:
+    template = parse_template("files:///{+path}")
+    assert template.match(template.expand({"path": path})) == {"path": path}
+
+
+@given(texts)
+def test_junk_is_a_template_or_refused(text: str) -> None:
+    try:
+        assert parse_template(text).match(text) is not None or is_template(text)
+    except UriTemplateError:
+        assert "{" in text or "}" in text
+
+
+@given(st.text("{}ab/+", max_size=12), texts)
+def test_matching_junk_never_fails(text: str, uri: str) -> None:
+    try:
+        template = parse_template(text)
+    except UriTemplateError:
+        return
+    found = template.match(uri)
+    assert found is None or set(found) == set(template.names)
+
+
+def test_a_variable_stands_for_one_part_of_a_path() -> None:
+    template = parse_template("test://template/{id}/data")
+    assert template.names == ("id",)
+    assert template.match("test://template/123/data") == {"id": "123"}
+    assert template.match("test://template/1/2/data") is None
+    assert template.match("test://template//data") is None
+    assert parse_template("a://{+p}/x").match("a://b/c/x") == {"p": "b/c"}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_malformed_template_is_refused(text: str) -> None:
+    with pytest.raises(UriTemplateError):
+        parse_template(text)
+
+
+def test_a_uri_without_end_is_not_looked_at() -> None:
+    assert parse_template("a://{+p}").match("a://" + "x" * MAX_URI_LENGTH) is None

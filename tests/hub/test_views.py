@@ -1,0 +1,120 @@
+"""What the hub's skills tell a caller who sees a part of the agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher
+from retinue.core.call import Principal
+from retinue.core.errors import StateError, UnknownAgentError
+from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.hub.hub_agent import add_listing_skills
+from retinue.hub.search import add_search_skills
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.permissions import Access, AccessRule
+from retinue.mesh.search import agents as agent_ranking
+from retinue.mesh.search import ranking
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.text_index import MemoryTextIndex
+from tests.mesh.scripted import make_call
+from tests.requirements import requirement
+
+MESH = frozenset({"exposed", "mesh"})
+PART = Principal("token:ci", "token", MESH, ("open-*", "hub"))
+WHOLE = Principal("token:all", "token", MESH)
+
+
+class Hub:
+    """A hub's lists and searches over agents that plan; ``open-…`` are those that ``PART`` sees."""
+
+    def __init__(self, *names: str, access: Access | None = None) -> None:
+        self.directory = Directory(MemoryListings())
+        self.index = MemoryTextIndex()
+        search = SkillSearch(self.index, self.directory.find_listing)
+        for name in names:
+            about = "plans a secret journey" if name.startswith("secret") else "plans a journey by rail"
+            record = AgentRecord(name, skills=(Skill(f"{name}-plan", f"It {about}"), Skill("plan")))
+            search.put([listing := Listing(record, "home", f"agents/{name}")])
+            self.directory.upsert(listing)
+        agent = Agent("hub")
+        add_listing_skills(agent, self.directory, search, access or Access())
+        add_search_skills(agent, self.directory, search, access or Access())
+        self._dispatcher = local_dispatcher(agent)
+
+    async def ask(self, skill_id: str, /, principal: Principal = PART, **arguments: Any) -> dict[str, Any]:
+        outcome = await self._dispatcher.dispatch(make_call(skill_id, arguments, principal=principal))
+        reply: dict[str, Any] = outcome.get()
+        return reply
+
+    async def agents(self, principal: Principal = PART, **arguments: Any) -> list[str]:
+        rows = (await self.ask("list_agents", principal, **arguments))["agents"]
+        return [row["name"] for row in rows]
+
+    async def found(self, principal: Principal = PART, **arguments: Any) -> set[str]:
+        rows = (await self.ask("find_skills", principal, **arguments))["skills"]
+        return {row["agent"] for row in rows}
+
+
+@requirement("S-17")
+async def test_pages_are_counted_within_what_the_caller_sees() -> None:
+    hub = Hub("open-a", "open-c", "open-e", "secret-b", "open-b-late", "secret-z")
+    first = await hub.ask("list_agents", limit=2)
+    assert [row["name"] for row in first["agents"]] == ["open-a", "open-b-late"]
+    last = await hub.ask("list_agents", limit=2, after=first["next"])
+    assert [row["name"] for row in last["agents"]] == ["open-c", "open-e"]
+    assert "next" not in last
+    assert len(await hub.agents(WHOLE)) == 6
+
+
+async def test_an_agent_s_own_list_narrows_the_pages_as_a_token_does() -> None:
+    hub = Hub("open-a", "open-b", access=Access({"open-a": AccessRule(receive=("token:all",))}))
+    assert await hub.agents() == ["open-b"]
+    assert await hub.agents(WHOLE) == ["open-a", "open-b"]
+
+
+async def test_whom_the_caller_does_not_see_takes_nobody_s_place_in_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_ranking, "CANDIDATES", 1)
+    monkeypatch.setattr(ranking, "CANDIDATES", 1)
+    hub = Hub("open-a", "secret-a", "secret-b")
+    assert await hub.agents(query="secret journey plans") == ["open-a"]
+    assert await hub.found(query="secret journey plans", limit=1) == {"open-a"}
+
+
+async def test_a_search_by_skill_by_nothing_and_by_words_stays_within_the_view() -> None:
+    hub = Hub("open-a", "secret-a")
+    searches: list[dict[str, Any]] = [{"skill": "plan"}, {}, {"query": "plans a journey"}]
+    for asked in searches:
+        assert await hub.found(**asked) == {"open-a"}
+        assert await hub.found(WHOLE, **asked) == {"open-a", "secret-a"}
+
+
+async def test_a_slip_of_typing_is_not_mended_with_a_word_of_an_unseen_agent() -> None:
+    hub = Hub("open-a", "secret-a")
+    assert (await hub.ask("find_skills", WHOLE, query="sceret"))["did_you_mean"] == "secret"
+    assert "did_you_mean" not in await hub.ask("find_skills", query="sceret")
+
+
+async def test_the_place_of_an_unseen_agent_is_not_explained() -> None:
+    hub = Hub("open-a", "secret-a")
+    assert (await hub.ask("find_skills", query="journey", why="open-a"))["why"]["place"] == 1
+    with pytest.raises(UnknownAgentError) as unknown:
+        await hub.ask("find_skills", query="journey", why="secret-a")
+    assert unknown.value.near == ()
+
+
+async def test_without_its_index_a_search_stays_within_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub("open-a", "secret-a")
+
+    def fail(*_: Any) -> None:
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(hub.index, "corpus", fail)
+    reply = await hub.ask("find_skills", query="journey")
+    assert {row["agent"] for row in reply["skills"]} == {"open-a"}
+    assert reply["warning"] == "the disk is full"

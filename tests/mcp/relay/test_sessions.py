@@ -1,0 +1,89 @@
+"""The table of MCP sessions: whose each is, how many there may be, and when one is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retinue.core.call import ANONYMOUS, LOCAL
+from retinue.core.errors import BusyError
+from retinue.core.record import ListingKey
+from retinue.mcp.relay.sessions import Sessions
+
+LISTING = ListingKey("home", "agents/a")
+OTHER = ListingKey("home", "agents/b")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_session_is_there_for_its_owner_alone() -> None:
+    """Under the agent's name and its own id."""
+    sessions = Sessions()
+    assert sessions.open("a", "s1", LISTING, LOCAL)
+    found = sessions.find("a", "s1", LOCAL)
+    assert found is not None
+    assert found.listing == LISTING
+    assert sessions.find("a", "s1", ANONYMOUS) is None
+    assert sessions.find("b", "s1", LOCAL) is None
+    sessions.close(found)
+    assert sessions.find("a", "s1", LOCAL) is None
+
+
+def test_a_token_held_to_fewer_agents_is_not_the_heir_of_the_whole() -> None:
+    sessions = Sessions()
+    limited = replace(LOCAL, agents=("a",))
+    assert sessions.open("a", "s1", LISTING, LOCAL)
+    assert sessions.find("a", "s1", limited) is None
+
+
+def test_an_id_cannot_be_given_twice() -> None:
+    """An agent that repeats another's id must not get at its session."""
+    sessions = Sessions()
+    assert sessions.open("a", "s1", LISTING, LOCAL)
+    assert sessions.open("a", "s1", LISTING, LOCAL)
+    assert not sessions.open("a", "s1", OTHER, LOCAL)
+    assert not sessions.open("a", "s1", LISTING, ANONYMOUS)
+
+
+def test_idle_sessions_are_forgotten_and_those_in_use_are_not() -> None:
+    """An open stream keeps its session, however quiet it is."""
+    clock = Clock()
+    sessions = Sessions(idle_s=10.0, clock=clock)
+    for name in ("quiet", "used", "streaming"):
+        sessions.open("a", name, LISTING, LOCAL)
+    streaming = sessions.find("a", "streaming", LOCAL)
+    with sessions.using(streaming):
+        clock.now = 8.0
+        with sessions.using(sessions.find("a", "used", LOCAL)):
+            pass
+        clock.now = 12.0
+        assert sessions.find("a", "quiet", LOCAL) is None
+        assert sessions.find("a", "used", LOCAL) is not None
+        clock.now = 30.0
+        assert sessions.find("a", "used", LOCAL) is None
+        assert sessions.find("a", "streaming", LOCAL) is streaming
+    clock.now = 39.0
+    assert sessions.find("a", "streaming", LOCAL) is streaming
+    clock.now = 41.0
+    assert sessions.find("a", "streaming", LOCAL) is None
+    assert len(sessions) == 0
+
+
+def test_a_full_table_takes_no_more_until_room_frees_up() -> None:
+    """Nobody's session is thrown out for another's."""
+    clock = Clock()
+    sessions = Sessions(max_sessions=2, idle_s=10.0, clock=clock)
+    for name in ("one", "two"):
+        sessions.check_room()
+        sessions.open("a", name, LISTING, LOCAL)
+    with pytest.raises(BusyError):
+        sessions.check_room()
+    clock.now = 11.0
+    sessions.check_room()

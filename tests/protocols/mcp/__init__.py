@@ -1,1 +1,0 @@
-"""The codecs of MCP."""

@@ -1,0 +1,62 @@
+"""What a person reads while a run goes on: every failure once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from retinue.core.call import Call, Outcome
+from retinue.core.errors import StepFailedError
+from retinue.runtime.commands.client import Client, RunFollower
+
+CAUSE = {"message": "no module x", "remedy": "name one", "type": "execution_error"}
+
+
+def _event(event: str, step: str, error: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"kind": "call", "event": event, "step": step, "skill": "s", "agent": "a", "error": error}
+
+
+class Hub:
+    """Answers each look at the run with the next reply."""
+
+    def __init__(self, *replies: Mapping[str, Any]) -> None:
+        self._replies = list(replies)
+
+    async def dispatch(self, call: Call, channel: Any = None) -> Outcome:
+        value = {} if call.skill == "start_run" else {"next": 0, "done": False, **self._replies.pop(0)}
+        return Outcome(call.id, call.skill, "done", value=value)
+
+
+async def _follow(*replies: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    try:
+        output: Any = await RunFollower(Client(Hub(*replies), None), said.append).run("w", {})
+    except StepFailedError as error:
+        output = error
+    return output, [" ".join(line.split()) for line in said]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_the_failure_that_ends_a_run_is_told_by_its_error_alone(together: bool) -> None:
+    events = [_event("step_started", "plan"), _event("step_finished", "plan", CAUSE)]
+    end = {
+        "done": True,
+        "status": "failed",
+        "error": {"type": "step_failed", "data": {"step": "plan", "agent": "a", "cause": CAUSE}},
+    }
+    replies = [{"events": events, **end}] if together else [{"events": events}, {"events": [], **end}]
+    error, said = await _follow(*replies)
+    assert said == ["plan s a …", "plan s a failed"]
+    assert (str(error), error.remedy) == ("step plan (agent a) failed: no module x", "name one")
+
+
+async def test_a_failure_that_a_run_survives_is_told_in_its_place() -> None:
+    output, said = await _follow(
+        {"events": [_event("step_finished", "one", CAUSE)]},
+        {"events": [_event("step_finished", "two")]},
+        {"events": [_event("step_finished", "three", CAUSE)], "done": True, "status": "done", "output": 7},
+    )
+    assert output == 7
+    assert said == ["one s a failed: no module x", "two s a 0.0 s", "three s a failed: no module x"]

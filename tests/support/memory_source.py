@@ -1,0 +1,41 @@
+"""A source of listings in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retinue.core.errors import RetinueError
+from retinue.core.record import Listing
+from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
+
+
+class MemorySource(Source):
+    """Gives the listings put into it, and raises ``failure`` if that is set."""
+
+    def __init__(self, name: str, listings: Iterable[Listing] = ()) -> None:
+        self.name = name
+        self.problems: tuple[SourceProblem, ...] = ()
+        self.failure: RetinueError | None = None
+        self.reads = 0
+        self._listings = {listing.key: listing for listing in listings}
+
+    def put(self, listing: Listing) -> None:
+        """Add a listing; it replaces the one with the same key."""
+        self._listings[listing.key] = listing
+
+    def remove(self, key: str) -> None:
+        """Remove the listing with this key."""
+        self._listings.pop(key, None)
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        self.reads += 1
+        if self.failure is not None:
+            raise self.failure
+        broken = {problem.key for problem in self.problems}
+        listings = tuple(self._listings[key] for key in sorted(self._listings) if key not in broken)
+        return Reading(listings, self.problems)
+
+    async def read_one(self, key: str) -> Listing | None:
+        if self.failure is not None:
+            raise self.failure
+        return self._listings.get(key)

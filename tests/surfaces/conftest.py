@@ -1,5 +1,0 @@
-"""Fixtures shared by the tests of this folder."""
-
-from tests.services import docker_registry_url
-
-__all__ = ["docker_registry_url"]

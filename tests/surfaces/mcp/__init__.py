@@ -1,1 +1,0 @@
-"""The parts of the MCP door on their own."""

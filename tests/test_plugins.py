@@ -1,0 +1,151 @@
+"""What is read of installed distributions: entry points, without importing what they point to."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue import plugins
+from retinue.cli.program import TABLE
+from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
+from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
+from retinue.runtime.hub_process import child_specs
+from retinue.settings import load_settings
+from retinue.storage.state import State
+from retinue.workflows.definitions import loading
+from retinue.workflows.library import Library
+from tests.cli.conftest import Retinue
+from tests.cli.conftest import retinue as retinue
+from tests.plugins import hide_test_writer, install, install_words
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder at the head of the path, for distributions."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    _forget()
+    yield folder
+    _forget()
+    for name in [name for name in sys.modules if name.startswith("word_")]:
+        del sys.modules[name]
+
+
+def _forget() -> None:
+    plugins.list_plugins.cache_clear()
+    loading._installed.cache_clear()
+    loading.load_builtin.cache_clear()
+
+
+def test_the_test_writer_declares_its_agents_with_their_ports_its_workflow_and_its_command(
+    site: Path,
+) -> None:
+    assert {plugin.name: plugin.qualifier for plugin in list_plugins(AGENTS)} == {
+        "plan-agent": "8001",
+        "build-agent": "8002",
+        "test-agent": "8003",
+    }
+    assert [plugin.name for plugin in list_plugins(WORKFLOWS)] == ["testwriter"]
+    (demo,) = list_plugins(COMMANDS)
+    assert (demo.name, demo.summary) == ("demo", TABLE["demo"][1])
+    assert demo.distribution == "retinue-testwriter"
+
+
+def test_the_same_is_read_as_by_the_standard_library(site: Path) -> None:
+    install_words(site)
+    for group in (AGENTS, WORKFLOWS, COMMANDS):
+        ours = {(plugin.distribution, plugin.target) for plugin in list_plugins(group)}
+        theirs = importlib.metadata.entry_points(group=group)
+        assert ours == {(point.dist.name, point.value) for point in theirs if point.dist is not None}
+
+
+def test_a_distribution_further_along_the_path_is_not_seen_twice(site: Path) -> None:
+    hide_test_writer(site)
+    assert list_plugins(AGENTS) == ()
+
+
+def test_a_name_may_have_dots_of_its_own(site: Path) -> None:
+    hide_test_writer(site)
+    install(site, "dots", {AGENTS: {"a.b": "m:x", "a.c.80": "m:y"}, COMMANDS: {"say": "m:z"}})
+    assert [(one.name, one.qualifier) for one in list_plugins(AGENTS)] == [("a.b", ""), ("a.c", "80")]
+    assert [(one.name, one.qualifier) for one in list_plugins(COMMANDS)] == [("say", "")]
+
+
+def test_damaged_metadata_is_passed_over(site: Path) -> None:
+    (site / "broken-1.dist-info").mkdir()
+    (site / "broken-1.dist-info" / "entry_points.txt").write_bytes(
+        b"[retinue.agents]\n\xff\n# a = b\nx = y:z\n"
+    )
+    found = find_plugin(AGENTS, "x")
+    assert found is not None
+    assert (found.target, found.distribution, found.summary) == ("y:z", "broken", "")
+
+
+def test_two_distributions_with_an_agent_of_one_name_keep_the_hub_from_starting(site: Path) -> None:
+    install_words(site)
+    install_words(site, "word-games")
+    with pytest.raises(
+        InvalidSettingError, match="word-agent: declared by word-games and by word-tools"
+    ) as caught:
+        child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=False)
+    assert caught.value.remedy == "uninstall word-games or word-tools"
+    assert child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=True) == []
+
+
+def test_two_distributions_with_a_command_of_one_name_are_named(site: Path, retinue: Retinue) -> None:
+    install_words(site)
+    install_words(site, "word-games")
+    refused = retinue("count", "a b")
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "error: retinue.commands: count: declared by word-games and by word-tools"
+        " — uninstall word-games or word-tools\n"
+    )
+    assert retinue("--help").stdout.count("count ") == 1
+
+
+async def test_a_workflow_that_two_have_is_listed_with_its_problem_and_the_others_work(site: Path) -> None:
+    install_words(site)
+    files = {"workflows/direct.yaml": "name: direct\nsteps: [{id: a, skill: b}]\n"}
+    install(site, "word-games", {WORKFLOWS: {"games": "word_games.workflows"}}, files)
+    library = Library()
+    listed = {stored.name: stored.problem for stored in await library.list_all()}
+    assert listed["word-count"] is None
+    assert "declared by retinue and by word-games" in str(listed["direct"])
+    with pytest.raises(InvalidSettingError) as caught:
+        await library.get("direct")
+    assert caught.value.remedy == "uninstall word-games"
+    assert (await library.get("word-count")).definition.name == "word-count"
+
+
+def test_a_command_that_cannot_be_imported_names_its_distribution(site: Path, retinue: Retinue) -> None:
+    install(site, "word-loss", {COMMANDS: {"lose": "word_loss.commands:lose"}})
+    refused = retinue("lose")
+    assert refused.exit_code == 2
+    assert "word-loss declares word_loss.commands:lose, which cannot be imported" in refused.stderr
+    assert refused.stderr.endswith("— reinstall or uninstall word-loss\n")
+
+
+def test_a_command_of_retinue_is_never_replaced(site: Path, retinue: Retinue) -> None:
+    install(site, "word-loss", {COMMANDS: {"call": "word_loss.commands:lose"}})
+    assert retinue("call", "--help").exit_code == 0
+
+
+def test_without_the_test_writer_the_demo_is_listed_and_says_how_to_get_it(
+    site: Path, retinue: Retinue
+) -> None:
+    hide_test_writer(site)
+    assert TABLE["demo"][1] in retinue("--help").stdout
+    refused = retinue("demo")
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "error: demo: it is not installed — pip install 'retinue[demo]'; from a checkout:"
+        " pip install . ./packages/retinue-testwriter\n"
+    )
+    with pytest.raises(UnknownWorkflowError):
+        loading.load_builtin("plan-build-test")

@@ -1,0 +1,365 @@
+"""The guarded client: what it refuses, what it bounds, what it says when nothing comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from retinue.core.errors import CallTimedOutError
+from retinue.web.http_client import (
+    HttpClient,
+    PublicResolver,
+    ResponseTooLargeError,
+    TransportError,
+    UrlRefusedError,
+)
+from tests.serving import serve_app
+
+
+async def _echo(request: Request) -> Response:
+    body = await request.body()
+    return Response(
+        body,
+        status_code=int(request.query_params.get("status", "200")),
+        headers={
+            "X-Path": request.url.path,
+            "X-Query": request.url.query,
+            "X-Agent": request.headers["user-agent"],
+        },
+    )
+
+
+async def _stream(request: Request) -> Response:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(int(request.query_params["n"])):
+            yield b"x" * 1000
+
+    return StreamingResponse(chunks())
+
+
+async def _hang(request: Request) -> Response:
+    """Answers only when nobody listens any more."""
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
+    return Response()
+
+
+async def _client(request: Request) -> Response:
+    assert request.client is not None
+    return PlainTextResponse(str(request.client.port))
+
+
+APP = Starlette(
+    routes=[
+        Route("/echo/{rest:path}", _echo, methods=["GET", "POST", "PUT", "DELETE"]),
+        Route("/stream", _stream),
+        Route("/hang", _hang, methods=["POST"]),
+        Route("/client", _client),
+        Route("/moved", lambda request: RedirectResponse("/echo/x")),
+    ]
+)
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with serve_app(APP) as served:
+        yield served
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[HttpClient]:
+    async with HttpClient() as opened:
+        yield opened
+
+
+async def test_an_answer_of_any_status_comes_back_whole(url: str, client: HttpClient) -> None:
+    answer = await client.request("POST", f"{url}/echo/a?status=418", body=b"tea", timeout_s=5)
+    assert (answer.status, answer.body) == (418, b"tea")
+    assert answer.headers["x-PATH"] == "/echo/a"
+    assert answer.headers["x-agent"] == "retinue"
+
+
+async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, client: HttpClient) -> None:
+    answer = await client.request("HEAD", f"{url}/client", timeout_s=5, max_response_bytes=1)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_the_url_is_sent_as_it_was_written(url: str, client: HttpClient) -> None:
+    answer = await client.request("GET", f"{url}/echo/a%3Ab?x=%3D&y=:=", timeout_s=5)
+    assert answer.headers["x-query"] == "x=%3D&y=:="
+
+
+async def test_a_redirect_is_an_answer_not_a_journey(url: str, client: HttpClient) -> None:
+    answer = await client.request("GET", f"{url}/moved", timeout_s=5)
+    assert (answer.status, answer.headers["location"]) == (307, "/echo/x")
+
+
+async def test_a_large_body_arrives_whole(url: str, client: HttpClient) -> None:
+    body = bytes(range(256)) * 8192
+    answer = await client.request("POST", f"{url}/echo/a", body=body, timeout_s=10)
+    assert answer.body == body
+
+
+async def test_connections_are_used_again(url: str, client: HttpClient) -> None:
+    ports = {(await client.request("GET", f"{url}/client", timeout_s=5)).body for _ in range(5)}
+    assert len(ports) == 1
+
+
+@pytest.mark.parametrize("path", ["/echo/x", "/stream?n=50"])
+async def test_an_answer_over_the_cap_is_cut_off(url: str, client: HttpClient, path: str) -> None:
+    method, body = ("POST", b"x" * 50_000) if "echo" in path else ("GET", None)
+    with pytest.raises(ResponseTooLargeError, match="larger than 10,000 bytes") as caught:
+        await client.request(method, url + path, body=body, timeout_s=5, max_response_bytes=10_000)
+    assert caught.value.sent
+
+
+async def test_a_streamed_answer_under_the_cap_is_read(url: str, client: HttpClient) -> None:
+    answer = await client.request("GET", f"{url}/stream?n=9", timeout_s=5, max_response_bytes=10_000)
+    assert answer.body == b"x" * 9000
+
+
+async def test_a_stream_is_read_as_it_comes_and_its_connection_serves_again(
+    url: str, client: HttpClient
+) -> None:
+    """Read to its end, or drained of what is left; the one left early is closed."""
+    async with client.stream("GET", f"{url}/stream?n=50", headers={}) as reply:
+        assert reply.status == 200
+        assert len(await reply.read_some()) > 0
+        await reply.drain(5.0)
+        assert await reply.read_some() == b""
+    ports = set()
+    for _ in range(3):
+        async with client.stream("GET", f"{url}/client", headers={}) as reply:
+            ports.add(await reply.read())
+    assert len(ports) == 1
+    async with client.stream("GET", f"{url}/stream?n=100000", headers={}) as reply:
+        await reply.read_some()
+    async with client.stream("GET", f"{url}/client", headers={}) as reply:
+        assert await reply.read() not in ports
+
+
+async def test_a_stream_that_cannot_begin_says_whether_it_was_sent(url: str, client: HttpClient) -> None:
+    """Nobody there, no url, or a cap passed on the way."""
+    refused: list[tuple[str, type[TransportError]]] = [
+        ("http://127.0.0.1:1/", TransportError),
+        ("ftp://x/", UrlRefusedError),
+    ]
+    for nowhere, kind in refused:
+        with pytest.raises(kind) as caught:
+            async with client.stream("GET", nowhere, headers={}):
+                raise AssertionError("it must not begin")
+        assert caught.value.sent is False
+    async with client.stream("GET", f"{url}/stream?n=50", headers={}) as reply:
+        with pytest.raises(ResponseTooLargeError):
+            await reply.read(1000)
+
+
+async def test_a_time_limit_names_the_layer_and_the_setting(url: str, client: HttpClient) -> None:
+    with pytest.raises(
+        CallTimedOutError, match=r"create_plan did not answer within 0.05 s \(caller\)"
+    ) as caught:
+        await client.request(
+            "POST", f"{url}/hang", timeout_s=0.05, what="create_plan", layer="caller", setting="call.timeout"
+        )
+    assert caught.value.setting == "call.timeout"
+
+
+async def test_nobody_listening_means_nothing_was_sent(client: HttpClient) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(TransportError) as caught:
+            await client.request("GET", f"http://user:secret@127.0.0.1:{port}/", timeout_s=5)
+    assert not caught.value.sent
+    assert caught.value.origin == f"http://127.0.0.1:{port}"
+    assert "secret" not in str(caught.value)
+
+
+async def test_an_unknown_host_means_nothing_was_sent(client: HttpClient) -> None:
+    with pytest.raises(TransportError) as caught:
+        await client.request("GET", "http://nobody.invalid/", timeout_s=20)
+    assert not caught.value.sent
+
+
+@asynccontextmanager
+async def _raw_server(answer: bytes) -> AsyncIterator[str]:
+    """Reads one request, sends ``answer`` and hangs up."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", b"this is not http at all\r\n\r\n"],
+    ids=["nothing", "half an answer", "no http"],
+)
+async def test_a_broken_answer_may_have_been_acted_upon(client: HttpClient, answer: bytes) -> None:
+    async with _raw_server(answer) as url:
+        with pytest.raises(TransportError) as caught:
+            await client.request("POST", url, body=b"{}", timeout_s=5)
+    assert caught.value.sent
+    assert caught.value.cause
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1/x",
+        "file:///etc/passwd",
+        "//127.0.0.1/x",
+        "http://",
+        "127.0.0.1:80",
+        "http://[::1",
+        "http://h:99999/",
+        "",
+    ],
+)
+async def test_only_whole_http_urls_are_asked(client: HttpClient, url: str) -> None:
+    with pytest.raises(UrlRefusedError) as caught:
+        await client.request("GET", url, timeout_s=5)
+    assert not caught.value.sent
+
+
+async def test_a_line_break_in_a_url_reaches_no_wire(url: str, client: HttpClient) -> None:
+    answer = await client.request("GET", f"{url}/echo/a\r\nX-Evil: 1", timeout_s=5)
+    assert answer.status == 200
+    assert "\n" not in answer.headers["x-path"].strip() or "%0A" in answer.headers["x-path"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+    ],
+)
+async def test_the_strict_policy_reaches_no_private_address(host: str) -> None:
+    async with HttpClient(allow_private=False) as strict:
+        with pytest.raises(TransportError, match="public") as caught:
+            await strict.request("GET", f"http://{host}:1/", timeout_s=5)
+    assert not caught.value.sent
+
+
+async def test_the_strict_policy_keeps_the_public_addresses_of_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(self: object, host: str, port: int, family: int) -> list[dict[str, object]]:
+        return [
+            {"hostname": host, "host": found, "port": port} for found in ("10.0.0.1", "8.8.8.8", "fe80::1%2")
+        ]
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolve)
+    resolver = PublicResolver()
+    assert [found["host"] for found in await resolver.resolve("h", 1)] == ["8.8.8.8"]
+
+
+async def test_a_closed_client_says_so() -> None:
+    client = HttpClient()
+    with pytest.raises(RuntimeError, match="async with"):
+        await client.request("GET", "http://127.0.0.1/", timeout_s=1)
+
+
+# what was sent, and what was not
+
+
+class Peer:
+    """A server of raw sockets in a thread, which ends connections in ways that a real one only dies in."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(10)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.served = 0
+
+    def take(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        connection.settimeout(10)
+        return connection
+
+    def answer(self, connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        self.served += 1
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.listener.close()
+
+
+async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
+    client: HttpClient, peer: Peer
+) -> None:
+    ended = threading.Event()
+
+    def serve() -> None:
+        with peer.take() as first:
+            peer.answer(first)
+            asked_again.wait(10)
+        ended.set()
+        with peer.take() as second:
+            peer.answer(second)
+
+    asked_again = threading.Event()
+    server = asyncio.create_task(asyncio.to_thread(serve))
+    await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    # the loop is busy while the connection ends, so that only the kernel knows
+    asked_again.set()
+    assert ended.wait(10)
+    assert (await client.request("POST", peer.url, body=b"{}", timeout_s=5)).body == b"ok"
+    await server
+    assert peer.served == 2
+
+
+async def test_a_request_that_a_dying_server_left_unread_was_not_sent(client: HttpClient, peer: Peer) -> None:
+    def die() -> None:
+        with peer.take() as connection:
+            connection.recv(1, socket.MSG_PEEK)
+
+    server = asyncio.create_task(asyncio.to_thread(die))
+    with pytest.raises(TransportError) as caught:
+        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await server
+    assert not caught.value.sent
+
+
+async def test_a_request_that_a_dying_server_had_read_may_have_been_acted_on(
+    client: HttpClient, peer: Peer
+) -> None:
+    def die() -> None:
+        with peer.take() as connection:
+            connection.recv(65536)
+
+    server = asyncio.create_task(asyncio.to_thread(die))
+    with pytest.raises(TransportError) as caught:
+        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await server
+    assert caught.value.sent

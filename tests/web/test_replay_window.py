@@ -1,0 +1,59 @@
+"""A signed message counts once, and only near the time at which it was sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.web.mesh_tokens import ReplayWindow
+from tests.mesh.scripted import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    clock = FakeClock()
+    clock.pass_time(1_000)
+    return clock
+
+
+def now_ms(clock: FakeClock) -> int:
+    return int(clock() * 1000)
+
+
+def test_a_message_counts_the_first_time_only(clock: FakeClock) -> None:
+    window = ReplayWindow(clock=clock)
+    assert window.verify("a", now_ms(clock)) is None
+    assert window.verify("b", now_ms(clock)) is None
+    assert window.verify("a", now_ms(clock)) == "it was sent before"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "flaw"), [(59, None), (61, "too old"), (-59, None), (-61, "in the future")]
+)
+def test_a_message_counts_only_within_a_minute_of_its_time(
+    clock: FakeClock, age_s: int, flaw: str | None
+) -> None:
+    found = ReplayWindow(clock=clock).verify("a", now_ms(clock) - age_s * 1000)
+    assert found is None if flaw is None else flaw in str(found)
+
+
+def test_a_message_from_the_future_cannot_be_repeated_when_its_time_has_come(clock: FakeClock) -> None:
+    window = ReplayWindow(clock=clock)
+    sent_at_ms = now_ms(clock) + 50_000
+    assert window.verify("a", sent_at_ms) is None
+    clock.pass_time(100)
+    assert window.verify("a", sent_at_ms) == "it was sent before"
+    clock.pass_time(20)
+    assert window.verify("a", sent_at_ms) == "it is too old"
+
+
+def test_memory_is_bounded_and_yet_nothing_passes_twice(clock: FakeClock) -> None:
+    window = ReplayWindow(clock=clock, keep=100)
+    sent = []
+    for number in range(1_000):
+        sent.append((f"m{number}", now_ms(clock)))
+        assert window.verify(*sent[-1]) is None
+        clock.pass_time(0.01)
+        assert len(window._seen) <= 100
+    assert all(window.verify(*one) is not None for one in sent)
+    clock.pass_time(61)
+    assert window.verify("new", now_ms(clock)) is None

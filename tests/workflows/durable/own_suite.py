@@ -1,0 +1,168 @@
+"""What only the durable runs do; run in the child process of ``test_suite``, like the suite of the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.core.call import TraceContext
+from retinue.core.errors import StateError, UnknownRunError
+from retinue.workflows.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.runs.ports import Body, RunContext
+from retinue.workflows.runs.records import Origin, RunRequest
+
+ASKED = RunRequest(name="test", definition={}, input=None)
+
+
+async def body(context: RunContext, request: RunRequest) -> Any:
+    if request.input == "child":
+        return "child"
+    if request.input == "waits":
+        return (await context.receive("approval", "approved", 30)).value
+    child = await context.child("c", RunRequest("child", {}, "child"))
+    return [outcome.value for outcome in await context.wait("w", [child])]
+
+
+def open_at(folder: Path, *, body: Body = body, **options: Any) -> DurableRuns:
+    return DurableRuns(
+        body,
+        url=f"sqlite:///{folder}/runs.db",
+        nodes=folder / "nodes",
+        options=DurableOptions(**{"poll_s": 0.05} | options),
+    )
+
+
+async def test_the_oldest_ended_runs_are_deleted_with_all_below_them(tmp_path: Path) -> None:
+    runs = open_at(tmp_path, keep=2, prune_every_s=3600)
+    for name in ("one", "two", "three"):
+        await runs.start(ASKED, run_id=name)
+        await runs.finish(name)
+    await runs.start(RunRequest("test", {}, "waits"), run_id="open")
+    # All ended in one second, as far as the rows of SQLite tell: any one of them may be the oldest.
+    assert await runs.prune() == 1
+    left = {record.id for record in await runs.list_all(children=True)}
+    assert len(left) == 5
+    assert "open" in left
+    (gone,) = {"one", "two", "three"} - left
+    for name in (gone, f"{gone}/c"):
+        with pytest.raises(UnknownRunError):
+            await runs.list_events(name)
+    await runs.aclose()
+
+
+async def test_a_process_that_runs_nothing_sees_follows_and_answers_runs(tmp_path: Path) -> None:
+    node, other = open_at(tmp_path), open_at(tmp_path)
+    await node.start(RunRequest("test", {}, "waits"), run_id="r")
+    assert [record.id for record in await other.list_all(status="running")] == ["r"]
+    following = asyncio.create_task(_collect(other, "r"))
+    await other.signal("r", "approved", {"by": "Ada"})
+    assert (await other.finish("r")).get() == {"by": "Ada"}
+    assert await following == ["run_started", "step_started", "step_finished", "run_finished"]
+    assert [step.step for step in await other.list_steps("r")] == ["approval"]
+    assert not (tmp_path / "nodes" / "slot-2.lock").exists()
+    await other.aclose()
+    await node.aclose()
+
+
+async def test_a_run_let_go_of_is_taken_up_by_the_next_process_and_waits_no_longer_than_asked(
+    tmp_path: Path,
+) -> None:
+    first = open_at(tmp_path)
+    asked_at = time.time()
+    await first.start(RunRequest("test", {}, "waits"), run_id="r")
+    await _await_step(first, "approval")
+    await first.aclose()
+    second = open_at(tmp_path)
+    assert (await second.get("r")).status == "running"
+    await second.resume("r")
+    await second.signal("r", "approved", 1)
+    assert (await second.finish("r")).get() == 1
+    assert (await second.get("r")).started_at == pytest.approx(asked_at, abs=5)
+    kinds = [event.kind for event in await second.list_events("r")]
+    assert kinds.count("run_resumed") == 1
+    assert kinds.count("run_finished") == 1
+    await second.aclose()
+
+
+async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:
+    runs, other = open_at(tmp_path), open_at(tmp_path)
+    await runs.launch()
+    with pytest.raises(StateError, match="already"):
+        await other.start(ASKED, run_id="r")
+    # It has let go of the slot and the lease that it had taken on the way.
+    await runs.start(ASKED, run_id="r")
+    assert (await runs.finish("r")).get() == ["child"]
+    await other.aclose()
+    await runs.aclose()
+
+
+async def test_a_process_works_on_so_many_steps_at_once_and_runs_that_agents_began_do_not_wait_for_them(
+    tmp_path: Path,
+) -> None:
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def work(context: RunContext, request: RunRequest) -> Any:
+        async def effect() -> Any:
+            begun.put_nowait(context.run_id)
+            await go.wait()
+            return None
+
+        # the time limit is the step's own: it does not run while the step waits for its place
+        return (await context.step("s", effect, timeout_s=30)).fault
+
+    runs = open_at(tmp_path, body=work, concurrency=2)
+    for name in ("one", "two", "three"):
+        await runs.start(ASKED, run_id=name)
+    at_work = {await begun.get(), await begun.get()}
+    begun_by_agent = RunRequest("test", {}, None, Origin(trace=TraceContext("t", depth=1)))
+    await runs.start(begun_by_agent, run_id="deeper")
+    assert await begun.get() == "deeper"
+    assert begun.empty()
+    go.set()
+    for name in ("one", "two", "three", "deeper"):
+        assert (await runs.finish(name)).get() is None
+    assert await begun.get() not in at_work
+    await runs.aclose()
+
+
+async def test_what_a_run_used_is_known_wherever_it_was_executed(tmp_path: Path) -> None:
+    """Half of it by a process that let it go, half by another; asked by one that executes nothing."""
+
+    async def use(context: RunContext, request: RunRequest) -> Any:
+        first = await context.step("a", do, timeout_s=5, count=lambda: 4)
+        await context.receive("approval", "approved", 30)
+        second = await context.step("b", do, timeout_s=5, count=lambda: 5)
+        context.record_usage((first.calls or 0) + (second.calls or 0))
+
+    async def do() -> None:
+        done.append(None)
+
+    done: list[None] = []
+    first, second, other = (open_at(tmp_path, body=use) for _ in range(3))
+    await first.start(ASKED, run_id="r")
+    await _await_step(first, "approval")
+    await first.aclose()
+    await second.resume("r")
+    await second.signal("r", "approved", 1)
+    assert (await other.finish("r")).calls == 9
+    assert len(done) == 2
+    await second.aclose()
+    assert (await other.get("r")).calls == 9
+    await other.aclose()
+
+
+async def _collect(runs: DurableRuns, run_id: str) -> list[str]:
+    async with asyncio.timeout(10):
+        return [event.kind async for event in runs.follow(run_id)]
+
+
+async def _await_step(runs: DurableRuns, step: str) -> None:
+    async with asyncio.timeout(10):
+        async for event in runs.follow("r"):
+            if event.step == step:
+                return

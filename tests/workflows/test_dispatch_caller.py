@@ -1,0 +1,87 @@
+"""Which agent a step is given to: the one that the strategy names first, by a name that means it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from retinue.core.record import Listing
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.directory.routing import Strategy, first
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.workflows.dispatch_caller import DispatchCaller
+from retinue.workflows.runs.records import Origin
+from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
+
+MESH = frozenset({"mesh"})
+
+
+def caller(*listings: Listing, strategy: Strategy = first) -> DispatchCaller:
+    lookup, invoker = ScriptedLookup(list(listings)), ScriptedInvoker()
+    dispatcher = Dispatcher("hub", lookup, lambda _: invoker)
+    return DispatchCaller(
+        dispatcher,
+        lookup,
+        TraceGuard(),
+        agent="hub",
+        directory=Directory(MemoryListings()),
+        strategy=strategy,
+    )
+
+
+async def test_a_choice_says_who_takes_the_step_and_what_goes_in() -> None:
+    choice = await caller(make_listing("a"), make_listing("b")).choose("create_plan", scopes=MESH)
+    assert (choice.agent, choice.version, choice.url) == ("a", "1.0.0", "http://a:8001")
+    assert choice.input_schema == PLAN_INPUT
+
+
+async def test_the_strategy_chooses_and_no_dead_agent_is_chosen_while_another_lives() -> None:
+    agents = [make_listing("a"), make_listing("b"), make_listing("c", reachable=False)]
+    backwards = caller(*agents, strategy=lambda live, _: live[::-1])
+    assert (await backwards.choose("create_plan", scopes=MESH)).agent == "b"
+
+
+async def test_of_two_agents_of_one_name_the_chosen_one_is_named_with_its_source() -> None:
+    here, there = make_listing("a"), replace(make_listing("a", url="http://far:1"), source="far")
+    choice = await caller(here, there, strategy=lambda live, _: live[::-1]).choose("create_plan", scopes=MESH)
+    assert (choice.agent, choice.url) == ("a@far", "http://far:1")
+
+
+async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_source_has_another_name() -> (
+    None
+):
+    far, near = make_listing("a", url="http://far:1"), make_listing("a", url="http://near:1")
+    there = caller(replace(far, source="home"), replace(near, source="http://here:9000"))
+    choice = await there.choose("create_plan", scopes=MESH)
+    assert choice.agent == "a@home"
+    for listings in (
+        [replace(near, source="home"), replace(far, source="http://there:9000")],
+        [replace(far, source="http://there:9000")],
+    ):
+        asked: list[str | None] = []
+
+        def invoker_of(listing: Listing, asked: list[str | None] = asked) -> ScriptedInvoker:
+            asked.append(listing.record.url)
+            return ScriptedInvoker()
+
+        lookup = ScriptedLookup(listings)
+        here = DispatchCaller(
+            Dispatcher("hub", lookup, invoker_of),
+            lookup,
+            TraceGuard(),
+            agent="hub",
+            directory=Directory(MemoryListings()),
+        )
+        outcome = await here.call(
+            choice,
+            "create_plan",
+            {"requirements": "a parser"},
+            run_id="r",
+            path="s",
+            idempotency_key="r/s",
+            timeout_s=5.0,
+            origin=Origin(frozenset({"mesh"}), "local"),
+        )
+        assert outcome.error is None
+        assert asked == ["http://far:1"]
