@@ -65,7 +65,7 @@ class ClassFacts:
 
     @property
     def is_protocol(self) -> bool:
-        return any(base.endswith((".Protocol", "typing_extensions.Protocol")) for base in self.bases)
+        return any(base in ("typing.Protocol", "typing_extensions.Protocol") for base in self.bases)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Published, forget, publish_card
 from retinue.oci.server import pull as oci
 from retinue.oci.source import RegistrySource
-from retinue.web.http_client import HttpClient, HttpResponse, UrlRefusedError
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpResponse, UrlRefusedError
 from tests.registry.places import own_endpoint, with_login
 from tests.registry.storm import Storm, Weather, answer, cut_off, never, trickle
 from tests.requirements import requirement

@@ -16,13 +16,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
-from retinue.web.http_client import (
-    HttpClient,
-    PublicResolver,
-    ResponseTooLargeError,
-    TransportError,
-    UrlRefusedError,
-)
+from retinue.web.http_client import HttpClient, PublicResolver
+from retinue.web.local_client import LocalHttpClient
+from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 from tests.serving import serve_app
 
 
@@ -82,15 +78,22 @@ async def client() -> AsyncIterator[HttpClient]:
         yield opened
 
 
-async def test_an_answer_of_any_status_comes_back_whole(url: str, client: HttpClient) -> None:
-    answer = await client.request("POST", f"{url}/echo/a?status=418", body=b"tea", timeout_s=5)
+@pytest.fixture(params=[HttpClient, LocalHttpClient])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[HttpRequester]:
+    """Each of the two clients: what both promise is proved of both."""
+    async with request.param() as opened:
+        yield opened
+
+
+async def test_an_answer_of_any_status_comes_back_whole(url: str, either: HttpRequester) -> None:
+    answer = await either.request("POST", f"{url}/echo/a?status=418", body=b"tea", timeout_s=5)
     assert (answer.status, answer.body) == (418, b"tea")
     assert answer.headers["x-PATH"] == "/echo/a"
     assert answer.headers["x-agent"] == "retinue"
 
 
-async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, client: HttpClient) -> None:
-    answer = await client.request("HEAD", f"{url}/client", timeout_s=5, max_response_bytes=1)
+async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, either: HttpRequester) -> None:
+    answer = await either.request("HEAD", f"{url}/client", timeout_s=5, max_response_bytes=1)
     assert (answer.status, answer.body) == (200, b"")
 
 
@@ -99,32 +102,32 @@ async def test_the_url_is_sent_as_it_was_written(url: str, client: HttpClient) -
     assert answer.headers["x-query"] == "x=%3D&y=:="
 
 
-async def test_a_redirect_is_an_answer_not_a_journey(url: str, client: HttpClient) -> None:
-    answer = await client.request("GET", f"{url}/moved", timeout_s=5)
+async def test_a_redirect_is_an_answer_not_a_journey(url: str, either: HttpRequester) -> None:
+    answer = await either.request("GET", f"{url}/moved", timeout_s=5)
     assert (answer.status, answer.headers["location"]) == (307, "/echo/x")
 
 
-async def test_a_large_body_arrives_whole(url: str, client: HttpClient) -> None:
+async def test_a_large_body_arrives_whole(url: str, either: HttpRequester) -> None:
     body = bytes(range(256)) * 8192
-    answer = await client.request("POST", f"{url}/echo/a", body=body, timeout_s=10)
+    answer = await either.request("POST", f"{url}/echo/a", body=body, timeout_s=10)
     assert answer.body == body
 
 
-async def test_connections_are_used_again(url: str, client: HttpClient) -> None:
-    ports = {(await client.request("GET", f"{url}/client", timeout_s=5)).body for _ in range(5)}
+async def test_connections_are_used_again(url: str, either: HttpRequester) -> None:
+    ports = {(await either.request("GET", f"{url}/client", timeout_s=5)).body for _ in range(5)}
     assert len(ports) == 1
 
 
 @pytest.mark.parametrize("path", ["/echo/x", "/stream?n=50"])
-async def test_an_answer_over_the_cap_is_cut_off(url: str, client: HttpClient, path: str) -> None:
+async def test_an_answer_over_the_cap_is_cut_off(url: str, either: HttpRequester, path: str) -> None:
     method, body = ("POST", b"x" * 50_000) if "echo" in path else ("GET", None)
     with pytest.raises(ResponseTooLargeError, match="larger than 10,000 bytes") as caught:
-        await client.request(method, url + path, body=body, timeout_s=5, max_response_bytes=10_000)
+        await either.request(method, url + path, body=body, timeout_s=5, max_response_bytes=10_000)
     assert caught.value.sent
 
 
-async def test_a_streamed_answer_under_the_cap_is_read(url: str, client: HttpClient) -> None:
-    answer = await client.request("GET", f"{url}/stream?n=9", timeout_s=5, max_response_bytes=10_000)
+async def test_a_streamed_answer_under_the_cap_is_read(url: str, either: HttpRequester) -> None:
+    answer = await either.request("GET", f"{url}/stream?n=9", timeout_s=5, max_response_bytes=10_000)
     assert answer.body == b"x" * 9000
 
 
@@ -164,30 +167,30 @@ async def test_a_stream_that_cannot_begin_says_whether_it_was_sent(url: str, cli
             await reply.read(1000)
 
 
-async def test_a_time_limit_names_the_layer_and_the_setting(url: str, client: HttpClient) -> None:
+async def test_a_time_limit_names_the_layer_and_the_setting(url: str, either: HttpRequester) -> None:
     with pytest.raises(
         CallTimedOutError, match=r"create_plan did not answer within 0.05 s \(caller\)"
     ) as caught:
-        await client.request(
+        await either.request(
             "POST", f"{url}/hang", timeout_s=0.05, what="create_plan", layer="caller", setting="call.timeout"
         )
     assert caught.value.setting == "call.timeout"
 
 
-async def test_nobody_listening_means_nothing_was_sent(client: HttpClient) -> None:
+async def test_nobody_listening_means_nothing_was_sent(either: HttpRequester) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         with pytest.raises(TransportError) as caught:
-            await client.request("GET", f"http://user:secret@127.0.0.1:{port}/", timeout_s=5)
+            await either.request("GET", f"http://user:secret@127.0.0.1:{port}/", timeout_s=5)
     assert not caught.value.sent
     assert caught.value.origin == f"http://127.0.0.1:{port}"
     assert "secret" not in str(caught.value)
 
 
-async def test_an_unknown_host_means_nothing_was_sent(client: HttpClient) -> None:
+async def test_an_unknown_host_means_nothing_was_sent(either: HttpRequester) -> None:
     with pytest.raises(TransportError) as caught:
-        await client.request("GET", "http://nobody.invalid/", timeout_s=20)
+        await either.request("GET", "http://nobody.invalid/", timeout_s=20)
     assert not caught.value.sent
 
 
@@ -214,10 +217,10 @@ async def _raw_server(answer: bytes) -> AsyncIterator[str]:
     [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", b"this is not http at all\r\n\r\n"],
     ids=["nothing", "half an answer", "no http"],
 )
-async def test_a_broken_answer_may_have_been_acted_upon(client: HttpClient, answer: bytes) -> None:
+async def test_a_broken_answer_may_have_been_acted_upon(either: HttpRequester, answer: bytes) -> None:
     async with _raw_server(answer) as url:
         with pytest.raises(TransportError) as caught:
-            await client.request("POST", url, body=b"{}", timeout_s=5)
+            await either.request("POST", url, body=b"{}", timeout_s=5)
     assert caught.value.sent
     assert caught.value.cause
 
@@ -235,9 +238,9 @@ async def test_a_broken_answer_may_have_been_acted_upon(client: HttpClient, answ
         "",
     ],
 )
-async def test_only_whole_http_urls_are_asked(client: HttpClient, url: str) -> None:
+async def test_only_whole_http_urls_are_asked(either: HttpRequester, url: str) -> None:
     with pytest.raises(UrlRefusedError) as caught:
-        await client.request("GET", url, timeout_s=5)
+        await either.request("GET", url, timeout_s=5)
     assert not caught.value.sent
 
 
@@ -316,7 +319,7 @@ def peer() -> Iterator[Peer]:
 
 
 async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
-    client: HttpClient, peer: Peer
+    either: HttpRequester, peer: Peer
 ) -> None:
     ended = threading.Event()
 
@@ -330,29 +333,31 @@ async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
 
     asked_again = threading.Event()
     server = asyncio.create_task(asyncio.to_thread(serve))
-    await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await either.request("POST", peer.url, body=b"{}", timeout_s=5)
     # the loop is busy while the connection ends, so that only the kernel knows
     asked_again.set()
     assert ended.wait(10)
-    assert (await client.request("POST", peer.url, body=b"{}", timeout_s=5)).body == b"ok"
+    assert (await either.request("POST", peer.url, body=b"{}", timeout_s=5)).body == b"ok"
     await server
     assert peer.served == 2
 
 
-async def test_a_request_that_a_dying_server_left_unread_was_not_sent(client: HttpClient, peer: Peer) -> None:
+async def test_a_request_that_a_dying_server_left_unread_was_not_sent(
+    either: HttpRequester, peer: Peer
+) -> None:
     def die() -> None:
         with peer.take() as connection:
             connection.recv(1, socket.MSG_PEEK)
 
     server = asyncio.create_task(asyncio.to_thread(die))
     with pytest.raises(TransportError) as caught:
-        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+        await either.request("POST", peer.url, body=b"{}", timeout_s=5)
     await server
     assert not caught.value.sent
 
 
 async def test_a_request_that_a_dying_server_had_read_may_have_been_acted_on(
-    client: HttpClient, peer: Peer
+    either: HttpRequester, peer: Peer
 ) -> None:
     def die() -> None:
         with peer.take() as connection:
@@ -360,6 +365,48 @@ async def test_a_request_that_a_dying_server_had_read_may_have_been_acted_on(
 
     server = asyncio.create_task(asyncio.to_thread(die))
     with pytest.raises(TransportError) as caught:
-        await client.request("POST", peer.url, body=b"{}", timeout_s=5)
+        await either.request("POST", peer.url, body=b"{}", timeout_s=5)
     await server
     assert caught.value.sent
+
+
+async def test_a_response_that_is_cut_off_at_any_byte_is_an_error(either: HttpRequester) -> None:
+    whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    for cut in range(len(whole)):
+        async with _raw_server(whole[:cut]) as url:
+            with pytest.raises(TransportError) as caught:
+                await either.request("POST", url, body=b"{}", timeout_s=5)
+        assert caught.value.sent
+    async with _raw_server(whole) as url:
+        assert (await either.request("POST", url, body=b"{}", timeout_s=5)).body == b"ok"
+
+
+async def test_an_interim_response_is_skipped(either: HttpRequester) -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    async with _raw_server(interim + b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok") as url:
+        answer = await either.request("POST", url, body=b"{}", timeout_s=5)
+    assert (answer.status, answer.body) == (201, b"ok")
+    assert "link" not in answer.headers
+
+
+async def test_a_body_without_length_ends_with_its_connection(either: HttpRequester) -> None:
+    async with _raw_server(b"HTTP/1.1 200 OK\r\n\r\nuntil the end") as url:
+        assert (await either.request("GET", url, timeout_s=5)).body == b"until the end"
+
+
+async def test_a_cancelled_request_leaves_its_response_to_no_other(either: HttpRequester, url: str) -> None:
+    with pytest.raises(CallTimedOutError):
+        await either.request("POST", f"{url}/hang", timeout_s=0.05)
+    assert (await either.request("POST", f"{url}/echo/a", body=b"tea", timeout_s=5)).body == b"tea"
+
+
+async def test_a_line_break_in_a_header_is_not_sent(either: HttpRequester, url: str) -> None:
+    with pytest.raises(TransportError):
+        await either.request("GET", f"{url}/client", headers={"x-a": "1\r\nx-evil: 1"}, timeout_s=5)
+
+
+@pytest.mark.parametrize("refused", ["https://127.0.0.1/", "http://10.0.0.1/", "http://127.0.0.1/a b"])
+async def test_the_local_client_asks_only_plain_http_of_this_machine(refused: str) -> None:
+    async with LocalHttpClient() as local:
+        with pytest.raises(UrlRefusedError):
+            await local.request("GET", refused, timeout_s=5)

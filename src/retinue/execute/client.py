@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from retinue.cards.pallet_card import parse_card
 from retinue.core.call import Answer, Call, Outcome, Status, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -37,7 +36,7 @@ from retinue.web.addresses import is_loopback_url
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, render_request
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
-from retinue.web.http_client import HttpClient, HttpResponse, ResponseTooLargeError, TransportError
+from retinue.web.transport import HttpRequester, HttpResponse, ResponseTooLargeError, TransportError
 
 _UNBOUNDED_S = 3600.0
 """Time-out of requests without a deadline; the dispatcher limits them."""
@@ -56,7 +55,7 @@ class PeerInvoker:
 
     def __init__(
         self,
-        http: HttpClient,
+        http: HttpRequester,
         *,
         signer: Signer | None = None,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
@@ -89,8 +88,11 @@ class PeerInvoker:
                 raise
 
 
-async def _find_other(http: HttpClient, name: str, url: str) -> str | None:
+async def _find_other(http: HttpRequester, name: str, url: str) -> str | None:
     """The name of another agent whose card is served at the url; None where there is none."""
+    # imported here, because a client command never needs the codec of cards
+    from retinue.cards.pallet_card import parse_card
+
     try:
         reply = await http.request("GET", f"{url.rstrip('/')}/agent-card", timeout_s=_CARD_TIMEOUT_S)
         shown = parse_card(reply.body, reference=url).name if reply.status == 200 else name
@@ -108,7 +110,7 @@ class HubCalls:
 
     def __init__(
         self,
-        http: HttpClient,
+        http: HttpRequester,
         url: str,
         *,
         token: str | None = None,
@@ -148,7 +150,7 @@ class Target:
 
 
 async def execute(
-    http: HttpClient, target: Target, call: Call, outgoing: OutgoingCall, signer: Signer | None = None
+    http: HttpRequester, target: Target, call: Call, outgoing: OutgoingCall, signer: Signer | None = None
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
 

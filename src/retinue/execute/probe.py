@@ -12,7 +12,8 @@ from retinue.core.record import Candidate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable, report_health
 from retinue.web.codec.jsonrpc import parse_response, render_request
-from retinue.web.http_client import HttpClient, HttpResponse, TransportError
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpResponse, TransportError
 
 _AT_ONCE = 32
 _REFUSALS = frozenset({401, 403, 405})

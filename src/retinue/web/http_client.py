@@ -11,12 +11,10 @@ import asyncio
 import errno
 import io
 import ipaddress
-import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -27,15 +25,22 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
-from multidict import CIMultiDictProxy
 from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
-
-MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
-CONNECT_TIMEOUT_S: Final = 5.0
-KEEP_ALIVE_S: Final = 4.0
-"""Below uvicorn's 5 s, so that a pooled connection is not used while its server closes it."""
+from retinue.web.addresses import is_loopback
+from retinue.web.transport import (
+    CONNECT_TIMEOUT_S,
+    KEEP_ALIVE_S,
+    MAX_RESPONSE_BYTES,
+    HttpResponse,
+    ResponseTooLargeError,
+    TransportError,
+    UrlRefusedError,
+    describe_origin,
+    first_line,
+    is_closed_by_peer,
+)
 
 MAX_CONNECTIONS: Final = 1000
 _WHOLE_BODY_BYTES: Final = 1024 * 1024
@@ -43,45 +48,6 @@ _WHOLE_BODY_BYTES: Final = 1024 * 1024
 
 _UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
-
-
-class TransportError(Exception):
-    """A request without usable response.
-
-    Callers convert it to an error of their own layer. ``origin`` is scheme, host and port without
-    credentials, ``cause`` is one line. ``sent`` is False when the server certainly did not process the
-    request.
-    """
-
-    def __init__(self, origin: str, cause: str, *, sent: bool) -> None:
-        super().__init__(f"{origin}: {cause}")
-        self.origin = origin
-        self.cause = cause
-        self.sent = sent
-
-
-class UrlRefusedError(TransportError):
-    """The url is not allowed; no request was sent."""
-
-    def __init__(self, origin: str, cause: str) -> None:
-        super().__init__(origin, cause, sent=False)
-
-
-class ResponseTooLargeError(TransportError):
-    """The response exceeds the size limit; reading stopped there."""
-
-    def __init__(self, origin: str, limit_bytes: int) -> None:
-        super().__init__(origin, f"the response is larger than {limit_bytes:,} bytes", sent=True)
-        self.limit_bytes = limit_bytes
-
-
-@dataclass(slots=True)
-class HttpResponse:
-    """A response of any status; header names are case-insensitive."""
-
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes
 
 
 class HttpStream:
@@ -268,7 +234,7 @@ def trust_authorities(ca_file: Path) -> ssl.SSLContext:
         context.load_verify_locations(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise InvalidSettingError(
-            "ca_file", f"{ca_file}: {_one_line(error)}", remedy="give a file of PEM certificates"
+            "ca_file", f"{ca_file}: {first_line(error)}", remedy="give a file of PEM certificates"
         ) from error
     return context
 
@@ -278,10 +244,10 @@ def _to_transport_error(error: Exception, url: URL) -> TransportError:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return TransportError(_origin(url), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return TransportError(_origin(url), _one_line(error.os_error), sent=False)
+        return TransportError(_origin(url), first_line(error.os_error), sent=False)
     if isinstance(error, aiohttp.InvalidURL):
         return UrlRefusedError(_origin(url), "it is not a valid url")
-    return TransportError(_origin(url), _one_line(error), sent=not _was_never_read(error, url))
+    return TransportError(_origin(url), first_line(error), sent=not _was_never_read(error, url))
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
@@ -291,28 +257,15 @@ def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
 class _OpenConnector(aiohttp.TCPConnector):
     """Connector that never reuses a pooled connection which the server has already closed.
 
-    While the event loop is busy, the kernel may know of the close before asyncio does. A request written to
-    such a connection would look as if the server had received and lost it.
+    A request written to such a connection would look as if the server had received and lost it.
     """
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
-            if not _is_closed_by_peer(connection):
+            if not is_closed_by_peer(connection.transport):
                 return connection
             connection.close()
         return None
-
-
-def _is_closed_by_peer(connection: Connection) -> bool:
-    """Whether an idle connection is readable, which means that the peer closed it."""
-    transport = connection.transport
-    if transport is None:
-        return True
-    if transport.get_extra_info("sslcontext") is not None:
-        return False  # TLS sends data on idle connections, such as session tickets
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _was_never_read(error: Exception, url: URL) -> bool:
@@ -325,11 +278,7 @@ def _was_never_read(error: Exception, url: URL) -> bool:
         return True  # the connection closed before the whole request was written
     if not isinstance(error, OSError) or error.errno != errno.ECONNRESET:
         return False
-    host = url.host or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(url.host or "")
 
 
 async def _read_capped(response: aiohttp.ClientResponse, url: URL, limit_bytes: int) -> bytes:
@@ -381,11 +330,4 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def _origin(url: URL) -> str:
-    port = f":{url.explicit_port}" if url.explicit_port else ""
-    host = f"[{url.host}]" if url.host and ":" in url.host else url.host
-    return f"{url.scheme}://{host}{port}"
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return describe_origin(url.scheme, url.host, url.explicit_port)

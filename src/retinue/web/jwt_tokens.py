@@ -34,8 +34,9 @@ from retinue.core.errors import (
     RetinueError,
     StateError,
 )
-from retinue.web.http_client import HttpClient, TransportError
+from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES
+from retinue.web.transport import TransportError
 
 ALGORITHMS = (
     "RS256",

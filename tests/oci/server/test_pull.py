@@ -18,7 +18,8 @@ from retinue.oci.codec.reference import Reference, digest_of
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.oci.server import pull as oci
-from retinue.web.http_client import HttpClient, HttpResponse
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpResponse
 from tests.requirements import requirement
 from tests.services import get_program
 from tests.serving import serve_app

@@ -20,8 +20,9 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS
 from retinue.oci.registry import publish_card
 from retinue.oci.server import pull as oci
-from retinue.web.http_client import HttpClient, HttpResponse
+from retinue.web.http_client import HttpClient
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
+from retinue.web.transport import HttpResponse
 from tests.requirements import requirement
 from tests.serving import serve_app
 

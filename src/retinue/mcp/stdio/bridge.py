@@ -23,7 +23,8 @@ from retinue.mcp.codec.messages import Message, notification, parse_message, ren
 from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, Wire
 from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.web.addresses import is_loopback_url
-from retinue.web.http_client import HttpClient, TransportError
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
 
 _LOST = -32000
 

@@ -30,14 +30,8 @@ from retinue.oci.codec.exchange import Flow, Request, Response, origin_of
 from retinue.oci.codec.manifest import Descriptor, StoredManifest
 from retinue.oci.codec.reference import Reference, choose_tag
 from retinue.oci.codec.wire import is_transient, parse_retry_after
-from retinue.web.http_client import (
-    HttpClient,
-    HttpResponse,
-    ResponseTooLargeError,
-    TransportError,
-    UrlRefusedError,
-    trust_authorities,
-)
+from retinue.web.http_client import HttpClient, trust_authorities
+from retinue.web.transport import HttpResponse, ResponseTooLargeError, TransportError, UrlRefusedError
 
 REGISTRY_TIMEOUT_S = 10.0
 """Default time limit of one request to a registry, including retries (DESIGN 7)."""

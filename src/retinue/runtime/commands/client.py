@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,12 @@ from retinue.mesh.guard.trace_guard import new_trace
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
-from retinue.web.http_client import HttpClient
+from retinue.web.addresses import is_loopback_url
 from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
+    from retinue.web.transport import HttpRequester
 
 _FOLLOW_WAIT_S = 20.0
 """How long one ``follow_run`` call waits for a new event."""
@@ -78,7 +79,7 @@ async def open_client(
     url = hub_url or find_hub_url(state)
     async with AsyncExitStack() as stack:
         if url is not None:
-            http = await stack.enter_async_context(HttpClient())
+            http = await stack.enter_async_context(_open_http(url))
             joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
             yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
         else:
@@ -91,6 +92,17 @@ async def open_client(
                 open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
             )
             yield Client(mesh.dispatcher, None)
+
+
+def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
+    if url.startswith("http://") and is_loopback_url(url):
+        from retinue.web.local_client import LocalHttpClient
+
+        return LocalHttpClient()
+    # imported here, because aiohttp takes a third of the time of a command
+    from retinue.web.http_client import HttpClient
+
+    return HttpClient()
 
 
 class RunFollower:

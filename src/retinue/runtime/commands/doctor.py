@@ -36,7 +36,8 @@ from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
-from retinue.web.http_client import HttpClient, TransportError
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -1,0 +1,106 @@
+"""What the HTTP clients share: a response, the errors of a request, the limits, and the method they have."""
+
+from __future__ import annotations
+
+import select
+from asyncio import BaseTransport
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from multidict import CIMultiDictProxy
+
+MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 5.0
+KEEP_ALIVE_S: Final = 4.0
+"""Below uvicorn's 5 s, so that a pooled connection is not used while its server closes it."""
+
+
+class TransportError(Exception):
+    """A request without usable response.
+
+    Callers convert it to an error of their own layer. ``origin`` is scheme, host and port without
+    credentials, ``cause`` is one line. ``sent`` is False when the server certainly did not process the
+    request.
+    """
+
+    def __init__(self, origin: str, cause: str, *, sent: bool) -> None:
+        super().__init__(f"{origin}: {cause}")
+        self.origin = origin
+        self.cause = cause
+        self.sent = sent
+
+
+class UrlRefusedError(TransportError):
+    """The url is not allowed; no request was sent."""
+
+    def __init__(self, origin: str, cause: str) -> None:
+        super().__init__(origin, cause, sent=False)
+
+
+class ResponseTooLargeError(TransportError):
+    """The response exceeds the size limit; reading stopped there."""
+
+    def __init__(self, origin: str, limit_bytes: int) -> None:
+        super().__init__(origin, f"the response is larger than {limit_bytes:,} bytes", sent=True)
+        self.limit_bytes = limit_bytes
+
+
+@dataclass(slots=True)
+class HttpResponse:
+    """A response of any status; header names are case-insensitive."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+class HttpRequester(Protocol):
+    """Sends one request and reads the whole response: `HttpClient`, and `LocalHttpClient` on this machine."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        what: str = "",
+        layer: str = "http",
+        setting: str = "the timeout",
+    ) -> HttpResponse:
+        """Return the response, whatever its status.
+
+        ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and ``setting``
+        appear in the CallTimedOutError.
+        Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
+        """
+        ...
+
+
+def is_closed_by_peer(transport: BaseTransport | None) -> bool:
+    """Whether an idle connection is readable, which means that the peer closed it.
+
+    While the event loop is busy, the kernel may know of the close before asyncio does.
+    """
+    if transport is None or transport.is_closing():
+        return True
+    if transport.get_extra_info("sslcontext") is not None:
+        return False  # TLS sends data on idle connections, such as session tickets
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def describe_origin(scheme: str, host: str | None, port: int | None) -> str:
+    """Scheme, host and port of a url, without credentials."""
+    bracketed = f"[{host}]" if host and ":" in host else host
+    return f"{scheme}://{bracketed}" + (f":{port}" if port else "")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, else its class."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
