@@ -255,7 +255,9 @@ def test_the_architecture_page_names_every_port() -> None:
     found = {
         name
         for path in SOURCE.rglob("*.py")
-        for name in re.findall(r"^class (\w+)\((?:.*\W)?(?<!asyncio\.)Protocol\b", path.read_text("utf-8"), re.MULTILINE)
+        for name in re.findall(
+            r"^class (\w+)\((?:.*\W)?(?<!asyncio\.)Protocol\b", path.read_text("utf-8"), re.MULTILINE
+        )
     }
     assert found == {row[0].strip("`") for row in table_rows(read("architecture.md"), "port")}
 
