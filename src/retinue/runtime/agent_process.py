@@ -36,6 +36,7 @@ from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
     configured_registry,
     guard_settings,
+    http_limits,
     limit_settings,
     named_registries,
     registry_sources,
@@ -106,7 +107,7 @@ async def serve_agent(
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
-        await stack.enter_async_context(serving(app, listener, stop))
+        await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _print_skills(agent, echo)

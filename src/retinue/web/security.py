@@ -39,6 +39,7 @@ from retinue.web.rejections import (
     Rejection,
     add_challenge,
     is_registry_path,
+    is_upload_path,
 )
 
 Headers = Mapping[bytes, bytes]
@@ -298,9 +299,8 @@ class SecurityMiddleware:
             raise self._too_large(scope)
 
     def _limit_bytes(self, scope: Scope) -> int:
-        path: str = scope["path"]
-        upload = path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
-        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+        settings = self._settings
+        return settings.max_upload_bytes if is_upload_path(scope["path"]) else settings.max_body_bytes
 
     def _too_large(self, scope: Scope) -> TooLargeError:
         return TooLargeError("the body", self._limit_bytes(scope))
