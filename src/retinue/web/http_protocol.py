@@ -8,9 +8,8 @@ chunked body are counted as a head and then dropped: they must not replace heade
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import httptools
 import orjson
@@ -36,11 +35,11 @@ _TOO_MANY_PIPELINED = Refusal(
 )
 
 
-class _Phase(Enum):
-    HEAD = 1
-    BODY = 2
-    IDLE = 3
-    REFUSED = 4
+# The phases of a connection; members of an enum cost a quarter of a microsecond for each use.
+_HEAD: Final = 1
+_BODY: Final = 2
+_IDLE: Final = 3
+_REFUSED: Final = 4
 
 
 class _RefusedError(Exception):
@@ -67,7 +66,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
         self._gate = gate
         self._max_head_bytes = gate.limits.head_bytes
         self._max_headers = gate.limits.headers
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         self._is_waiting = False
         self.url = b""
         self.headers = []
@@ -110,17 +109,17 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             self._lingering.cancel()
             self._lingering = None
             self._gate.end_linger()
-        self._phase = _Phase.REFUSED
+        self._phase = _REFUSED
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._phase is _Phase.REFUSED:
+        if self._phase == _REFUSED:
             self._idle_bytes += len(data)
             if self._idle_bytes > _LINGER_BYTES:
                 self.transport.abort()
             return
-        if self._phase is _Phase.IDLE:
-            self._phase = _Phase.HEAD
+        if self._phase == _IDLE:
+            self._phase = _HEAD
             self._head_bytes = self._first_bytes = 0
         self._piece_bytes = len(data)
         try:
@@ -131,10 +130,10 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             cause = error.__context__
             self.refuse(cause.refusal if isinstance(cause, _RefusedError) else _MALFORMED)
             return
-        if self._phase is _Phase.IDLE:
+        if self._phase == _IDLE:
             if self._is_waiting:
                 self._end_wait()
-        elif self._phase is _Phase.HEAD:
+        elif self._phase == _HEAD:
             self._check_unfinished_head()
         else:
             self._check_unfinished_body()
@@ -143,7 +142,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._phase = _Phase.HEAD
+        self._phase = _HEAD
         self._head_bytes = 0
         self._first_bytes = self._piece_bytes
 
@@ -156,7 +155,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             raise _RefusedError(_TOO_MANY_PIPELINED)
         super().on_headers_complete()
         self.headers = []  # takes the trailers; the request keeps its own list
-        self._phase = _Phase.BODY
+        self._phase = _BODY
         self._body_bytes = self._body_bytes_before = self._idle_bytes = self._window_bytes = 0
 
     def on_body(self, body: bytes) -> None:
@@ -167,7 +166,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._phase = _Phase.IDLE
+        self._phase = _IDLE
 
     # incomplete requests
 
@@ -253,10 +252,10 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
 
     def refuse(self, refusal: Refusal) -> None:
         """Send the refusal, unless another response would come first or has begun, and close."""
-        if self._phase is _Phase.REFUSED or self.transport.is_closing():
+        if self._phase == _REFUSED or self.transport.is_closing():
             return
         is_answered = self._may_answer()
-        self._phase = _Phase.REFUSED
+        self._phase = _REFUSED
         self._end_wait()
         self._gate.note(refusal)
         self.pipeline.clear()
@@ -279,7 +278,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
     def _may_answer(self) -> bool:
         if self.cycle is None:
             return True
-        if self._phase is _Phase.BODY:
+        if self._phase == _BODY:
             return not (self.cycle.response_started or self.pipeline)
         return self.cycle.response_complete
 
