@@ -89,6 +89,7 @@ async def serve_agent(
     agent = target.agent
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
+    take_from_others(state, echo)
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
@@ -143,6 +144,12 @@ async def serve_agent(
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def take_from_others(state: State, echo: Echo) -> None:
+    """Make a state folder of an earlier version readable by its owner only."""
+    if changed := state.protect():
+        echo(f"{state.root}: took {changed:,} files and folders from the other users of this machine")
 
 
 def agent_dispatcher(

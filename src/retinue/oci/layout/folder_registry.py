@@ -51,7 +51,7 @@ from retinue.oci.codec.reference import (
 )
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
-from retinue.storage.files import storage_errors
+from retinue.storage.files import make_folder, storage_errors, touch
 
 GENERATION_FILE = ".generation"
 RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
@@ -248,8 +248,8 @@ class LayoutRegistry:
 
         def write() -> None:
             with storage_errors(self._root):
-                self._root.mkdir(parents=True, exist_ok=True)
-                (self._root / GENERATION_FILE).touch(exist_ok=True)
+                make_folder(self._root)
+                touch(self._root / GENERATION_FILE)
             layout.write(tag, package, guard)
             self._mark_changed()
 

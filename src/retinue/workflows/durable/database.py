@@ -21,7 +21,7 @@ import structlog
 from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.storage.files import refuse_gone
+from retinue.storage.files import create_database, file_mode, refuse_gone
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
 
 RETRY_S = 30.0
@@ -182,7 +182,8 @@ class RunDatabase:
             path = Path(str(self.url.database))
             # Neither the lock nor the database may create a state folder that was removed.
             refuse_gone(path.parent)
-            with FileLock(f"{path}.lock"):
+            with FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+                create_database(path)
                 self._make_tables()
         else:
             self._make_tables()
