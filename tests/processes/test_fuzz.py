@@ -50,6 +50,6 @@ def test_requests_made_by_chance_bring_no_inner_error_and_leave_nothing_open(
             assert fuzz.failures == []
             assert fuzz.statuses[200] > REQUESTS / 20
             assert client.calls > 0
-            assert client.worst_s < STALL_S
+            assert client.worst_s < STALL_S + client.noise_s
             assert wait_for_rest(pid) <= before + NEW_DESCRIPTORS
             assert "Traceback" not in running.output

@@ -41,10 +41,11 @@ def test_twenty_thousand_requests_made_by_chance(tmp_path: Path, retinue_home: P
         print(
             f"{which}: statuses {dict(sorted(fuzz.statuses.items()))}; {opened} descriptors and "
             f"{growth / 1024:.0f} kB more; the other client made {client.calls} calls, "
-            f"the slowest took {client.worst_s * 1000:.0f} ms"
+            f"the slowest took {client.worst_s * 1000:.0f} ms "
+            f"(of that the machine: {client.noise_s * 1000:.0f} ms)"
         )
         assert fuzz.failures == []
         assert "Traceback" not in running.output
         assert opened <= 2
         assert growth < MAX_GROWTH_BYTES
-        assert client.worst_s < MAX_STALL_S
+        assert client.worst_s < MAX_STALL_S + client.noise_s

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import uvicorn
 import uvloop
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
@@ -168,8 +169,11 @@ class Stop:
         return descriptor
 
 
-class _ShutdownResponse:
-    """Answers requests that the stopping server cancels with 503 instead of uvicorn's 500."""
+class _CutOffRequests:
+    """Ends requests that were cut off without a traceback in the log.
+
+    Those that the stopping server cancels are answered with 503 instead of uvicorn's 500.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -184,6 +188,8 @@ class _ShutdownResponse:
 
         try:
             await self._app(scope, receive, send_and_record)
+        except ClientDisconnect:
+            return  # nobody waits for a response, and uvicorn would log a traceback
         except asyncio.CancelledError:
             # only the server cancels the task of a request, when it stops
             if started or scope["type"] != "http":
@@ -200,7 +206,7 @@ async def serving(
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
     limits = _fit_to_open_files(limits or HttpLimits(), raise_open_files())
     config = uvicorn.Config(
-        _ShutdownResponse(app),
+        _CutOffRequests(app),
         log_config=None,
         access_log=False,
         lifespan="off",
