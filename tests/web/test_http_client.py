@@ -55,8 +55,14 @@ async def _client(request: Request) -> Response:
     return PlainTextResponse(str(request.client.port))
 
 
+async def _cookie(request: Request) -> Response:
+    """Sets a cookie and tells which one came."""
+    return PlainTextResponse(request.headers.get("cookie", ""), headers={"set-cookie": "a=b"})
+
+
 APP = Starlette(
     routes=[
+        Route("/cookie", _cookie),
         Route("/echo/{rest:path}", _echo, methods=["GET", "POST", "PUT", "DELETE"]),
         Route("/stream", _stream),
         Route("/hang", _hang, methods=["POST"]),
@@ -105,6 +111,15 @@ async def test_the_url_is_sent_as_it_was_written(url: str, client: HttpClient) -
 async def test_a_redirect_is_an_answer_not_a_journey(url: str, either: HttpRequester) -> None:
     answer = await either.request("GET", f"{url}/moved", timeout_s=5)
     assert (answer.status, answer.headers["location"]) == (307, "/echo/x")
+
+
+async def test_cookies_are_not_kept_and_proxies_of_the_environment_not_asked(
+    url: str, either: HttpRequester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
 
 
 async def test_a_large_body_arrives_whole(url: str, either: HttpRequester) -> None:
