@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ REQUESTS = 20_000
 WARM_REQUESTS = 6_000
 MAX_GROWTH_BYTES = 8 * 1024 * 1024
 MAX_STALL_S = 0.25
+AT_REST_S = 5.0
+"""Without an attack, other programs of the machine delay a client too; that much is no fault of the server."""
 
 
 @pytest.mark.soak
@@ -35,17 +38,20 @@ def test_twenty_thousand_requests_made_by_chance(tmp_path: Path, retinue_home: P
         fuzz = Fuzz(url, State(retinue_home).local_token())
         asyncio.run(fuzz.run(seed=0, count=WARM_REQUESTS))
         open_before, bytes_before = wait_for_rest(pid), resident_bytes(pid)
+        with good_client(url) as at_rest:
+            threading.Event().wait(AT_REST_S)
         with good_client(url) as client:
             asyncio.run(fuzz.run(seed=1, count=REQUESTS))
         opened, growth = wait_for_rest(pid) - open_before, resident_bytes(pid) - bytes_before
+        noise_s = max(client.noise_s, at_rest.worst_s)
         print(
             f"{which}: statuses {dict(sorted(fuzz.statuses.items()))}; {opened} descriptors and "
             f"{growth / 1024:.0f} kB more; the other client made {client.calls} calls, "
             f"the slowest took {client.worst_s * 1000:.0f} ms "
-            f"(of that the machine: {client.noise_s * 1000:.0f} ms)"
+            f"(at rest: {noise_s * 1000:.0f} ms)"
         )
         assert fuzz.failures == []
         assert "Traceback" not in running.output
         assert opened <= 2
         assert growth < MAX_GROWTH_BYTES
-        assert client.worst_s < MAX_STALL_S + client.noise_s
+        assert client.worst_s < MAX_STALL_S + noise_s

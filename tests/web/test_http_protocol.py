@@ -233,6 +233,15 @@ async def test_a_body_without_progress_is_answered_with_408_and_the_application_
                 await asyncio.sleep(0.001)
 
 
+async def test_a_client_that_waits_for_100_and_sends_nonsense_is_refused_without_an_inner_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start = head(b"Transfer-Encoding: chunked", b"Expect: 100-continue", method=b"POST", path=b"/quick")
+    async with running() as server:
+        assert (await server.ask(start + b"nonsense"))[0] == 400
+    assert caplog.records == []
+
+
 async def test_a_body_is_not_late_while_the_server_does_not_read_it() -> None:
     async with running(HttpLimits(body_s=0.1)) as server:
         peer = await server.connect()

@@ -141,9 +141,7 @@ class LocalLookup:
         view: AgentView | None = None,
     ) -> tuple[Listing, ...]:
         if agent is not None and not (agent in self._listings and is_seen(view, agent)):
-            # At an agent's own endpoint the process names the agent, not the caller: a hidden one must not
-            # tell its name. (A hub resolves only visible agents here, see `LocalFirst`.)
-            raise UnknownSkillError(skill_id) if agent in self._listings else UnknownAgentError(agent)
+            raise UnknownAgentError(agent)
         found = self.find(skill_id, scopes, agent, version_range, view)
         if found:
             return found

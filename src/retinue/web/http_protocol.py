@@ -261,6 +261,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
         self.pipeline.clear()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
         if not is_answered:
             self.transport.abort()
