@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 ANSWER_WITHIN_S = 8.0
@@ -65,7 +66,7 @@ HOSTS = (
     "127.0.0.1:99999",
     "\xff",
 )
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 2**53, 2**64, 1e308, "", "x", "\x00", "\u202e", "a" * 5000, "../..", "http://[", [],
     {}, [[]] * 50, {"": ""}, {"$ref": "#"}, "${{ 1 }}", {"a": {"b": [1, None, "c"]}},
 )  # fmt: skip

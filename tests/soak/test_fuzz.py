@@ -18,7 +18,7 @@ WARM_REQUESTS = 6_000
 MAX_GROWTH_BYTES = 8 * 1024 * 1024
 MAX_STALL_S = 0.25
 AT_REST_S = 5.0
-"""Without an attack, other programs of the machine delay a client too; that much is no fault of the server."""
+"""Without an attack, other programs of the machine delay a client too; that is no fault of the server."""
 
 
 @pytest.mark.soak
