@@ -84,6 +84,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.stopping = False
         self.finished_seq = 0
+        self.undo_requests = 0
         self._signals: dict[str, deque[Any]] = defaultdict(deque)
         self._signalled = asyncio.Event()
 
@@ -153,6 +154,12 @@ class MemoryContext:
     def agent_wait_s(self) -> float:
         """Always 0: no agents stop together with a run in memory."""
         return 0.0
+
+    async def pause(self, seconds: float) -> None:
+        await self._services.sleep(seconds)
+
+    async def count_undo_requests(self) -> int:
+        return self._run.undo_requests
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls

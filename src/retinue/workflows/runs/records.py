@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from retinue.core.call import Hop, TraceContext
 from retinue.core.errors import (
+    INCOMPLETE,
     CallCancelledError,
     ExecutionFailedError,
     GuardError,
@@ -265,6 +266,11 @@ class RunRecord:
     parent_id: str | None = None
     forked_from: str | None = None
     calls: int | None = None
+
+    @property
+    def is_half_undone(self) -> bool:
+        """Whether the run failed, and steps of it are still to be undone."""
+        return self.fault is not None and self.fault.data.get("undo") == INCOMPLETE
 
     def get(self) -> Any:
         """The value of a done run.
