@@ -837,11 +837,12 @@ class StepFailedError(ExecutionError):
             return ""
         if self.is_half_undone:
             return f"finish the undoing: retinue resume {self.run}"
-        if not self.cause.get("retryable"):
+        is_away = self.cause.get("on_error") == "unreachable" or self.cause.get("type") == CircuitOpenError.type
+        if not is_away:
             return ""
         # What was undone is to be done again as well.
         first = self.compensated[-1]["step"] if self.compensated else self.step
-        return f"run again from there: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
+        return f"run again: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
 
 
 class RunConflictError(RetinueError):

@@ -18,6 +18,7 @@ from retinue.core.call import Hop, TraceContext
 from retinue.core.errors import (
     INCOMPLETE,
     CallCancelledError,
+    CircuitOpenError,
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
@@ -323,7 +324,8 @@ def _find_refusal(failed: StepFailedError) -> GuardError | None:
     """The refusal of the trace guard that a step met, so that the start of the chain sees that error."""
     cause = failed.cause
     kind = find_guard_error(cause.get("type"))
-    if kind is None:
+    if kind is None or (kind is CircuitOpenError and "trace_id" not in cause["data"]):
+        # The circuit of an agent is the affair of the step, which names it.
         return None
     facts = {"type": cause["type"], **cause["data"]}
     if cause["remedy"]:
