@@ -837,7 +837,9 @@ class StepFailedError(ExecutionError):
             return ""
         if self.is_half_undone:
             return f"finish the undoing: retinue resume {self.run}"
-        is_away = self.cause.get("on_error") == "unreachable" or self.cause.get("type") == CircuitOpenError.type
+        is_away = (
+            self.cause.get("on_error") == "unreachable" or self.cause.get("type") == CircuitOpenError.type
+        )
         if not is_away:
             return ""
         # What was undone is to be done again as well.
