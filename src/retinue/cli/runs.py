@@ -87,7 +87,7 @@ def cancel(run: str, as_json: bool) -> None:
 
     Lists the effects that already happened. A run that has ended is left as it is.
     """
-    from retinue.runtime.commands.client import describe_effects
+    from retinue.runtime.commands.client import describe_effects, describe_way_on
 
     reply = run_command(_ask("cancel_run", {"run": run}))
     if as_json:
@@ -96,6 +96,8 @@ def cancel(run: str, as_json: bool) -> None:
     click.echo(f"{reply['run']}  {reply['status']}")
     for line in describe_effects(reply.get("effects")):
         note(line)
+    if reply["status"] == "cancelled":
+        note(describe_way_on(run, reply.get("effects")))
 
 
 @click.command()

@@ -188,7 +188,7 @@ class RunFollower:
         except RetinueError as error:
             self._echo(f"run {run} could not be cancelled: {error.message}")
             return
-        self._echo(f"cancelled; resume it with: retinue resume {run}")
+        self._echo(f"cancelled; {describe_way_on(run, reply.get('effects'))}")
         for line in describe_effects(reply.get("effects")):
             self._echo(line)
 
@@ -214,13 +214,27 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
 
 
+_EFFECTS = {
+    "done": "done before",
+    "undone": "done and undone",
+    "to_undo": "done, still to be undone",
+    "unknown": "may have run",
+}
+
+
 def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
     """One line for each call that had an effect before the run was cancelled."""
     lines = []
-    for word, said in (("done", "done before"), ("unknown", "may have run")):
+    for word, said in _EFFECTS.items():
         calls = (effects or {}).get(word, ())
         lines += [f"  {said}: {one['step']} ({one['skill']} at {one['agent']})" for one in calls]
     return lines
+
+
+def describe_way_on(run: str, effects: Mapping[str, Any] | None) -> str:
+    """What to do with a cancelled run."""
+    what = "finish the undoing with" if (effects or {}).get("to_undo") else "resume it with"
+    return f"{what}: retinue resume {run}"
 
 
 def _given(**options: Any) -> dict[str, Any]:

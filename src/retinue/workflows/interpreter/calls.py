@@ -59,7 +59,8 @@ class Ask:
     ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,
     ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long
     it is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
-    number of the first attempt, more than 1 where earlier ones were made before.
+    number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
+    compensates the step.
     """
 
     step_id: str
@@ -78,6 +79,7 @@ class Ask:
     is_expected: bool = True
     wait_s: float | None = None
     first: int = 1
+    undo: str | None = None
 
     @property
     def target(self) -> str:
@@ -199,7 +201,7 @@ class _Attempt:
                 await self._frame.context.pause(AGAIN_S)
                 waited_s += AGAIN_S
 
-        facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
+        facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt, "serves": ask.kind}
         facts |= {"below": below(path, self._path)}
         timeout_s = CHOOSE_TIMEOUT_S + wait_s
         return await self._frame.context.step(path, effect, timeout_s=timeout_s, facts=facts)
@@ -250,6 +252,8 @@ class _Attempt:
         facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
+        if ask.undo is not None:
+            facts["undo"] = ask.undo
         outcome = await context.step(
             path, effect, timeout_s=timeout_s + wait_s, facts=facts, count=lambda: budget.calls
         )
