@@ -37,6 +37,9 @@ _log = structlog.get_logger("retinue.runs")
 AGAIN_S = 5.0
 """How long one attempt takes to queue a run that was let go."""
 
+AGAIN_PAUSE_S = 1.0
+"""The pause between two attempts: while the disk is full, they fail at once."""
+
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
 
@@ -388,6 +391,7 @@ class Executions:
                 requeue, executor = self._database.client.requeue, self.lease.executor
                 await self._database.write(requeue, run_id, owner, executor, retry_s=AGAIN_S)
             except StateError:
+                await asyncio.sleep(AGAIN_PAUSE_S)
                 continue
             return
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
@@ -141,7 +142,10 @@ class DurableRuns:
         if known is None:
             other = self._placement.find_other(executions.lease, executions.here.outermost)
             if other is None:
-                await executions.start(run_id, request)
+                try:
+                    await executions.start(run_id, request)
+                except SQLAlchemyError as error:
+                    raise (self._database.explain(error) or error) from error
             else:
                 args = stored_args(request, None)
                 await self._database.ask(self._database.client.enqueue, run_id, args, other)
