@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -132,16 +133,24 @@ class Agents:
 
     def _keep(self, name: str) -> None:
         while not self._stopped.is_set():
-            program = self._programs[name] = Program("serve", f"{name}.py", cwd=self.folder)
-            try:
-                program.wait_for("published")
-                self._ready.release()
-                while program.process.poll() is None and not self._stopped.wait(0.02):
-                    pass
-            finally:
-                program.close()
+            # Another port each time: its old one may be that of another agent by then.
+            program = Program("serve", f"{name}.py", "--port", str(find_port()), cwd=self.folder)
+            self._programs[name] = program
+            is_ready = False
+            while program.process.poll() is None and not self._stopped.wait(0.02):
+                if not is_ready and "published" in program.output:
+                    is_ready = True
+                    self._ready.release()
+            program.close()
             self.kills += not self._stopped.is_set()
             self._stopped.wait(self.away_s)
+
+
+def find_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def test_runs_that_were_damaged_or_lost_are_named_by_hub_commands_and_doctor(
     damage: Callable[[Path], None], problem: str, home: Path, tmp_path: Path
 ) -> None:
     damage(home / "runs.db")
-    commands = [("hub", "--bare", "--port", "0")]
+    commands: list[tuple[str, ...]] = [("hub", "--bare", "--port", "0")]
     # Each starts a process of a second or more, and all of them ask the same.
     commands += [("signal", "r", "go")] if damage is cut else [("worker",)] if damage is empty else []
     for command in commands:
