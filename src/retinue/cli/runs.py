@@ -155,7 +155,7 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
         note("no runs yet; start one: retinue run WORKFLOW")
         return
     print_table(
-        ("RUN", "WORKFLOW", "STATUS", "STARTED", "SECONDS"),
+        ("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK"),
         [
             (
                 row["run"],
@@ -171,7 +171,7 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for the run and for each step, nested steps indented."""
     began, took = _read_times(shown)
-    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took} s'}"
+    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took}'}"
     if "forked_from" in shown:
         yield f"  rerun of {shown['forked_from']}"
     for node in shown["steps"]:
@@ -189,7 +189,7 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
     parts = [f"{'  ' * depth}{node['step']}", node["status"]]
     parts += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
     if node.get("duration_ms") is not None:
-        parts.append(f"{node['duration_ms'] / 1000:.1f} s")
+        parts.append(_render_ms(node["duration_ms"]))
     attempts = node.get("attempts", ())
     if len(attempts) > 1:
         parts.append(f"{len(attempts)} attempts")
@@ -216,16 +216,22 @@ def _draw_attempt(attempt: Mapping[str, Any]) -> str:
     if attempt.get("duration_ms") is None:
         end = "did not end"
     elif "error" in attempt:
-        end = f"{attempt['duration_ms'] / 1000:.1f} s  {clean(attempt['error'].get('message'))}"
+        end = f"{_render_ms(attempt['duration_ms'])}  {clean(attempt['error'].get('message'))}"
     else:
-        end = f"{attempt['duration_ms'] / 1000:.1f} s"
+        end = _render_ms(attempt["duration_ms"])
     return f"attempt: {clean(attempt.get('agent'))}  {end}"
 
 
 def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the start of a run and, if it has ended, its duration in seconds."""
+    """Return the start of a run and, if it has ended, its duration."""
     began = datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S")
-    return began, f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else ""
+    return began, _render_ms(row["duration_ms"]) if "duration_ms" in row else ""
+
+
+def _render_ms(duration_ms: float) -> str:
+    from retinue.core.durations import render_duration
+
+    return render_duration(duration_ms / 1000)
 
 
 def _shorten(value: Any) -> str:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -360,7 +361,7 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
             while response.reply is None and await response.next():
                 pass
     except (TransportError, TimeoutError) as error:
-        cause = str(error) or f"no answer within {timeout_s:g} s"
+        cause = str(error) or f"no answer within {render_duration(timeout_s)}"
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error

@@ -232,9 +232,18 @@ class RunDatabase:
             with FileLock(f"{path}.lock"):
                 self._file.check()
                 self._make_tables()
-                self._file.write_mark(self._make_mark())
+                self._keep_mark(self._make_mark())
         else:
             self._make_tables()
+
+    def _keep_mark(self, mark: Mark) -> None:
+        assert self._file is not None
+        if self._file.read_mark() != mark:
+            try:
+                self._file.write_mark(mark)
+            except StorageFullError as error:
+                # What is there can be read all the same; what is started is refused where it is stored.
+                _log.warning("mark of the runs not kept", error=error.message)
 
     def _make_mark(self) -> Mark:
         """The mark of this database, created once."""

@@ -27,7 +27,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, run_effect, step_timed_out
+from retinue.workflows.runs.replay_rules import ReplayRules, nobody_answered, run_effect
 
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
@@ -218,7 +218,7 @@ class DurableContext:
             try:
                 value = await self._services.signals.take(self._run_id, topic, receiver, until - time.time())
             except TimeoutError:
-                return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
+                return StepOutcome(fault=Fault.from_error(nobody_answered(path, topic, timeout_s)))
             return StepOutcome(value)
 
         with self.rules.take(path):
