@@ -28,7 +28,7 @@ def backup(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"folder": str(folder), "copied": names})
     else:
-        note(f"copied {', '.join(names) or 'nothing'} of {state.root} to {folder}")
+        click.echo(f"copied {', '.join(names) or 'nothing'} of {state.root} to {folder}")
         note(f"start a hub on it: RETINUE_HOME={folder} retinue hub")
     if load_settings().database is not None:
         warn("the runs are in the configured database: back it up with its own program, such as pg_dump")

@@ -61,8 +61,9 @@ def runs(
 def resume(run: str, as_json: bool) -> None:
     """Resume a run.
 
-    Continues a run that was cancelled or whose process died. Completed steps do not run again. Prints the
-    steps and the output as "retinue run" does.
+    Continues a run that was cancelled or whose process died. Completed steps do not run again. Of a run that
+    failed with steps still to be undone, it undoes these. Prints the steps and the output as "retinue run"
+    does.
     """
     print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
 
@@ -85,7 +86,8 @@ def rerun(run: str, from_step: str, as_json: bool) -> None:
 def cancel(run: str, as_json: bool) -> None:
     """Cancel a run, its branches and the calls in flight.
 
-    Lists the effects that already happened. A run that has ended is left as it is.
+    Lists the effects that already happened, and of a run that was undoing its steps, what is left to be
+    undone. A run that has ended is left as it is.
     """
     from retinue.runtime.commands.client import describe_effects, describe_way_on
 
@@ -160,7 +162,7 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
             (
                 row["run"],
                 row["workflow"],
-                row["status"],
+                f"{row['status']}, undo incomplete" if "undo" in row else row["status"],
                 *_read_times(row),
             )
             for row in rows
