@@ -257,3 +257,20 @@ def test_effects_tell_what_was_undone_and_what_is_still_to_be_undone() -> None:
     assert read(undone) == [["tell"], ["charge@2"], ["reserve"], []]
     begun = [*undone, event(6, "step_started", "reserve/undo", **UNDO)]
     assert read(begun) == [["tell"], ["charge@2"], ["reserve"], ["reserve/undo"]]
+
+
+async def test_large_arguments_are_not_repeated_in_the_events_of_each_attempt(bench: Bench) -> None:
+    bench.offer("write", {"text": "x" * 70_000})
+    bench.offer("count", failing(BusyError("full", 0), then={"n": 1}))
+    nodes = await draw(
+        bench,
+        """
+        name: w
+        steps:
+          - {id: a, skill: write, with: {}}
+          - {id: b, skill: count, with: {text: "${{ steps.a.output.text }}"}, retry: {attempts: 2}}
+        """,
+    )
+    assert nodes[1]["input"] == {"omitted": "70,011 bytes", "begins": '{"text":"' + "x" * 191}
+    assert bench.arguments[1] == {"text": "x" * 70_000}
+    assert sum(len(str(event.facts)) for event in await bench.events("r")) < 10_000

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import orjson
+
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -46,6 +48,12 @@ AGAIN_S = 0.5
 
 MIN_PAUSE_S = 0.1
 """The shortest wait for an open circuit: while its trial call is running, it names no time."""
+
+SHOWN_INPUT_BYTES = 64 * 1024
+"""Larger arguments are not repeated in the events of each attempt."""
+
+SHOWN_BEGINNING = 200
+"""How many bytes of them are."""
 
 Accept = Callable[[Any], Awaitable[str | None]]
 """The problem of a value, None if it is accepted."""
@@ -248,7 +256,8 @@ class _Attempt:
             return await self._obtain(path, choice, skill, arguments, timeout_s, budget, wait_s)
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
-        facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
+        facts |= {"version": choice.version, "attempt": self._attempt}
+        facts["input"] = shown_input(arguments)
         facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
@@ -348,6 +357,15 @@ def _did_not_arrive(fault: Fault) -> bool:
     # Not retryable, it was recorded by an earlier release, which did not wait.
     is_open = fault.type == CircuitOpenError.type and fault.retryable and not fault.data.get("sent")
     return fault.on_error == "unreachable" or is_open
+
+
+def shown_input(arguments: Any) -> Any:
+    """The arguments as the events of a call tell them: large ones, which are stored elsewhere, not again."""
+    text = orjson.dumps(arguments)
+    if len(text) <= SHOWN_INPUT_BYTES:
+        return arguments
+    begins = text[:SHOWN_BEGINNING].decode(errors="ignore")
+    return {"omitted": f"{len(text):,} bytes", "begins": begins}
 
 
 def is_nothing(value: Any) -> bool:
