@@ -55,6 +55,13 @@ async def test_a_step_with_retry_waits_for_its_agent_and_uses_no_attempt(bench: 
     assert {call.idempotency_key for call in bench.caller.calls} == {"r/s"}
 
 
+async def test_an_agent_that_dies_in_the_call_it_was_waited_for_costs_one_attempt(bench: Bench) -> None:
+    died = AgentUnreachableError("work-agent", "http://127.0.0.1:1", "reset", sent=True)
+    bench.offer("work", failing(refused(), refused(), refused(), died, then={"n": 2}))
+    assert (await bench.run(ONE % ", retry: {attempts: 2}", run_id="r")).get() == {"n": 2}
+    assert [call.idempotency_key for call in bench.caller.calls] == [*["r/s"] * 4, "r/s@2"]
+
+
 async def test_an_open_circuit_is_waited_for_as_long_as_it_says(bench: Bench) -> None:
     bench.offer("work", failing(*[CircuitOpenError("work-agent", 4.5)] * 2, then=1))
     assert (await bench.run(ONE % ", retry: {attempts: 2}")).get() == 1

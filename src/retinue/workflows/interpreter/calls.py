@@ -329,27 +329,29 @@ class _Attempt:
         pause_s = AGAIN_S
         if isinstance(error, UnknownSkillError):
             left_s = self._frame.context.agent_wait_s if self._ask.is_expected else 0.0
-        elif isinstance(error, CircuitOpenError) and not error.relayed and error.kind.retryable:
-            pause_s = max(error.retry_after_s, MIN_PAUSE_S)
         elif not (isinstance(error, UnknownAgentError) or _is_away(error)):
             return None
+        elif isinstance(error, CircuitOpenError):
+            pause_s = max(error.retry_after_s, MIN_PAUSE_S)
         return min(pause_s, left_s) if left_s > 0 else None
 
     def _is_empty(self, value: Any, choice: Choice) -> bool:
         return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)
 
 
+def _is_away(error: RetinueError | None) -> bool:
+    """Whether an agent certainly did not get a call because it could not be reached."""
+    if isinstance(error, CircuitOpenError):
+        return error.kind.retryable and not error.relayed
+    return isinstance(error, AgentUnreachableError) and not error.sent
+
+
 def _after_waiting(error: RetinueError, waited_s: float) -> RetinueError:
-    """The error with which waiting for an agent ended; further attempts would only wait again."""
-    if waited_s and isinstance(error, AgentUnreachableError | CircuitOpenError):
+    """The error after a wait; if its agent is still away, further attempts would only wait again."""
+    if waited_s and isinstance(error, AgentUnreachableError | CircuitOpenError) and _is_away(error):
         error.waited_s = waited_s
         error.message += f" (waited {render_duration(waited_s)})"
     return error
-
-
-def _is_away(error: RetinueError | None) -> bool:
-    """Whether an agent certainly did not get a call because it could not be reached."""
-    return isinstance(error, AgentUnreachableError) and not error.sent
 
 
 def _did_not_arrive(fault: Fault) -> bool:
