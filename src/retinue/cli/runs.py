@@ -233,9 +233,9 @@ def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _render_ms(duration_ms: float) -> str:
-    from retinue.core.durations import render_duration
+    from retinue.core.durations import render_elapsed
 
-    return render_duration(duration_ms / 1000)
+    return render_elapsed(duration_ms / 1000)
 
 
 def _shorten(value: Any) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.call import LOCAL, Call, Outcome, new_id
-from retinue.core.durations import render_duration
+from retinue.core.durations import render_elapsed
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
@@ -210,7 +210,7 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     if kind not in ("call", "undo", "review"):
         return None
     if event["event"] == "step_finished":
-        seconds = render_duration(float(event.get("duration_ms") or 0) / 1000)
+        seconds = render_elapsed(float(event.get("duration_ms") or 0) / 1000)
         error = event.get("error")
         failed = f"failed: {error['message']}" if error and whole else "failed"
         end = failed if error else f"{seconds:>8}"
