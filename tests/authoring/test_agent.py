@@ -49,6 +49,7 @@ def test_a_function_becomes_a_skill_named_and_described_by_itself() -> None:
         "type": "object",
         "properties": {"requirements": {"type": "string"}},
         "required": ["requirements"],
+        "additionalProperties": False,
     }
 
 

@@ -87,6 +87,7 @@ def test_a_default_makes_a_parameter_optional_and_stands_in_the_schema() -> None
             "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
         },
         "required": ["a"],
+        "additionalProperties": False,
     }
 
 
@@ -383,7 +384,7 @@ def test_a_result_that_is_no_json_value_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ({"a": [1, object()]}, "at a.1: a object"),
+        ({"a": [1, object()]}, "at a.1: an object"),
         ({"a": {"b": open}}, "at a.b: a builtin_function_or_method"),
         ({"a": b"\xff"}, "at a: bytes that are not UTF-8; return Part.image, Part.audio or base64 text"),
         ({"n": 2**70}, "at n: an integer of more than 64 bits"),

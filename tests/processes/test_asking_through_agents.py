@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import runpy
+import select
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +21,7 @@ from mcp_types import ElicitRequestParams, ElicitResult, LoggingMessageNotificat
 
 from retinue import Agent
 from tests.mcp.clients import MODES, connect, texts
-from tests.processes.running import execute, program
+from tests.processes.running import WAIT_S, execute, program
 
 TRIP = '''
 import asyncio
@@ -186,6 +193,8 @@ async def test_a_failure_has_one_class_type_and_text_in_a_test_and_over_the_wire
     in_process = await holiday.call("tell_type", given, peers=[trip])
     assert in_process[: len(told)] == told
     assert execute(hub, "tell_type", given)["result"] == in_process
+    if told[1] == "input_required":
+        return  # over MCP the client is there, and says that nobody can be asked: `cannot_ask`
     async with connect(f"{hub}/mcp") as client:  # over MCP all the way, as for a caller that hears progress
         result = await client.call_tool(
             "call_skill",
@@ -199,3 +208,90 @@ def load_agent(file: Path) -> Agent:
     agent = runpy.run_path(str(file))["agent"]
     assert isinstance(agent, Agent)
     return agent
+
+
+class Terminal:
+    """A command with a person at it: its standard error and input are a terminal, its output is not."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._terminal, other = pty.openpty()
+        self.seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "retinue", *arguments],
+            env={**os.environ, "RETINUE_HOME": str(folder / "state"), "NO_COLOR": "1"},
+            stdin=other,
+            stdout=subprocess.PIPE,
+            stderr=other,
+            text=True,
+        )
+        os.close(other)
+
+    def wait_for(self, text: str) -> None:
+        """Read until the terminal shows ``text`` below what was waited for before."""
+        shown = ""
+        while text not in shown:
+            ready, _, _ = select.select([self._terminal], [], [], WAIT_S)
+            assert ready, f"no {text!r} in:\n{self.seen}"
+            try:
+                more = os.read(self._terminal, 4096).decode()
+            except OSError:  # the other end of the terminal was closed
+                more = ""
+            assert more, f"no {text!r} in:\n{self.seen}"
+            shown += more
+            self.seen += more
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        """The exit code and the standard output."""
+        output, _ = self.process.communicate(timeout=WAIT_S)
+        ready, _, _ = select.select([self._terminal], [], [], 0)
+        with contextlib.suppress(OSError):
+            while ready:
+                self.seen += os.read(self._terminal, 4096).decode()
+                ready, _, _ = select.select([self._terminal], [], [], 0)
+        os.close(self._terminal)
+        return self.process.returncode, output
+
+
+def test_call_shows_progress_and_asks_at_the_terminal(hub: str, folder: Path) -> None:
+    terminal = Terminal(folder, "call", "plan_holiday", '{"city": "Rome"}')
+    terminal.wait_for("looking for Rome")
+    terminal.wait_for("name: ")
+    terminal.type("\n")
+    terminal.wait_for("a value is needed")
+    terminal.type("Ada\n")
+    terminal.wait_for("answer (one of: aisle, window): ")
+    terminal.type("wing\n")
+    terminal.wait_for("answer must be one of")
+    terminal.type("window\n")
+    code, output = terminal.end()
+    assert (code, output) == (0, '"plan: Ada goes to Rome, window"\n')
+    assert " 50%  looking for Rome" in terminal.seen
+    assert "Who travels?" in terminal.seen
+    assert "info: looked city=Rome" in terminal.seen
+
+
+def test_a_question_is_declined_with_the_end_of_the_input(hub: str, folder: Path) -> None:
+    terminal = Terminal(folder, "call", "plan_holiday", '{"city": "Rome"}')
+    terminal.wait_for("name: ")
+    terminal.type("\x04")
+    code, output = terminal.end()
+    assert (code, output) == (1, "")
+    assert "error: Execution failed: the question was answered with decline: Who travels?" in terminal.seen
+
+
+def test_an_interrupt_ends_a_call_that_asks(hub: str, folder: Path) -> None:
+    terminal = Terminal(folder, "call", "plan_holiday", '{"city": "Rome"}')
+    terminal.wait_for("name: ")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == (130, "")
+
+
+def test_without_a_terminal_a_call_that_asks_is_one_error_with_the_remedy(hub: str, folder: Path) -> None:
+    asked = ("call", "plan_holiday", '{"city": "Rome"}')
+    with program(*asked, cwd=folder, environment={"RETINUE_HOME": str(folder / "state")}) as command:
+        assert command.wait() == 1
+    (line,) = command.lines
+    assert line.startswith("error: Execution failed: input required: Who travels? — call it where a person")

@@ -93,7 +93,8 @@ def _unserialisable_shape(value: Any) -> str:
             return "a text with half of a surrogate pair"
         if isinstance(value, int):
             return "an integer of more than 64 bits"
-        return f"a {type(value).__qualname__}"
+        name = type(value).__qualname__
+        return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
     return ""
 
 

@@ -41,12 +41,15 @@ class Session:
     state: State
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """Open a client of the running hub; without a hub, of the same skills in this process."""
+    async def client(self, *, is_interactive: bool = False) -> AsyncIterator[Client]:
+        """Open a client of the running hub; without a hub, of the same skills in this process.
+
+        An interactive one passes progress and questions of a call on.
+        """
         from retinue.core.errors import AgentUnreachableError
         from retinue.runtime.commands.client import open_client
 
-        async with open_client(self.settings, self.state) as client:
+        async with open_client(self.settings, self.state, is_interactive=is_interactive) as client:
             try:
                 yield client
             except AgentUnreachableError as error:

@@ -775,7 +775,8 @@ class CannotAskError(InputRequiredError):
     def __init__(self, capability: str) -> None:
         super().__init__(
             f"the caller does not support {capability}",
-            remedy=f"use a client that declares the capability {capability}",
+            remedy=f"use a client that declares the capability {capability}"
+            + (", or call it with retinue call in a terminal" if capability == "elicitation" else ""),
         )
         self.capability = capability
 

@@ -16,6 +16,7 @@ from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
+    CallTimedOutError,
     ExecutionFailedError,
     RetinueError,
     StepFailedError,
@@ -29,6 +30,7 @@ from retinue.web.addresses import is_loopback_url
 from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
+    from retinue.mesh.channel import Channel
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
     from retinue.web.transport import HttpRequester
 
@@ -51,8 +53,12 @@ class Client:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float = 60.0,
+        channel: Channel | None = None,
     ) -> Outcome:
-        """Call a skill; a failure is part of the outcome."""
+        """Call a skill; a failure is part of the outcome.
+
+        ``channel`` is told of progress and asked questions; the time limit pauses while one is open.
+        """
         call = Call(
             id=new_id(),
             skill=skill,
@@ -62,9 +68,17 @@ class Client:
             trace=new_trace(),
             agent=agent,
             version_range=version,
-            deadline=asyncio.get_running_loop().time() + timeout_s,
+            deadline=None if channel is not None else asyncio.get_running_loop().time() + timeout_s,
         )
-        return await self.calls.dispatch(call)
+        if channel is None:
+            return await self.calls.dispatch(call)
+        from retinue.mesh.channel import run_within
+
+        try:
+            return await run_within(timeout_s, channel, lambda pausing: self.calls.dispatch(call, pausing))
+        except TimeoutError:
+            error = CallTimedOutError(skill, timeout_s, layer="caller", setting="the caller's timeout")
+            return Outcome(call.id, skill, "failed", agent=agent, error=error)
 
     async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """The value; raises what the call failed with."""
@@ -73,12 +87,24 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings, state: State, *, hub_url: str | None = None
+    settings: Settings, state: State, *, hub_url: str | None = None, is_interactive: bool = False
 ) -> AsyncIterator[Client]:
-    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub."""
+    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub.
+
+    Only an interactive one passes the channel of a call on to the hub.
+    """
     url = hub_url or find_hub_url(state)
     async with AsyncExitStack() as stack:
-        if url is not None:
+        if url is not None and is_interactive:
+            # imported here: the clients of streams take longer to load than most commands to run
+            from retinue.runtime.joined_mesh import interactive_calls
+            from retinue.web.http_client import HttpClient
+
+            web = await stack.enter_async_context(HttpClient())
+            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
+            hub = HubCalls(web, url, token=state.local_token(), joined=joined, signer=signer)
+            yield Client(interactive_calls(web, url, hub, signer), url)
+        elif url is not None:
             http = await stack.enter_async_context(_open_http(url))
             joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
             yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
