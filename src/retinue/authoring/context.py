@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, overload
 
+from retinue.authoring.forms import make_form
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import CallTimedOutError, GuardError, RetinueError, is_callers_time
 from retinue.core.remote_faults import rebuild_error
@@ -18,6 +19,8 @@ from retinue.mesh.health.failure_policy import status_of
 
 AGENT_ENDPOINT = "agent"
 """The endpoint of calls that a skill makes; calls from outside never have it."""
+
+T = TypeVar("T")
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of an agent's own calls, whatever the scopes of its caller."""
@@ -88,13 +91,22 @@ class Context:
         """Send one log line to the caller."""
         await self._channel.log(level, message, data)
 
-    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+    @overload
+    async def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> T: ...
+
+    @overload
+    async def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any: ...
+
+    async def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any:
         """Ask the person behind the call a question; the answer fits ``schema``.
 
-        ``key`` names the question, for clients that answer in a later request. Raises InputRequiredError
-        where the client cannot ask a person, and its subclass InputRefusedError where the person declines.
+        ``schema`` is a JSON Schema or a type, such as ``str``, a Literal or a dataclass, of which the answer
+        is then a value. ``key`` names the question, for clients that answer in a later request. Raises
+        InputRequiredError where the client cannot ask a person, its subclass InputRefusedError where the
+        person declines, and InvalidSettingError for a type that no form can have.
         """
-        return await self._channel.elicit(message, schema, key=key)
+        form, read = make_form(schema)
+        return read(await self._channel.elicit(message, form, key=key))
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
         """Ask the caller's own model; raises InputRequiredError where the client offers none."""

@@ -18,19 +18,12 @@ from pydantic import (
     create_model,
 )
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic.json_schema import GenerateJsonSchema
 
 from retinue.authoring.context import Context
+from retinue.authoring.forms import PlainSchema
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
-
-
-class _PlainSchema(GenerateJsonSchema):
-    """Omits the titles that pydantic makes from names, which add nothing to a card but size."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 def _without_class_titles(schema: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -205,7 +198,7 @@ def _field(default: Any, name: str) -> Any:
 def _render(
     make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"], class_name: str
 ) -> dict[str, Any]:
-    schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode), class_name)
+    schema = _without_class_titles(make(by_alias=True, schema_generator=PlainSchema, mode=mode), class_name)
     # The order in which people write a schema; pydantic sorts its keys.
     first = [k for k in ("type", "properties", "required") if k in schema]
     return {k: schema[k] for k in (*first, *(k for k in schema if k not in first))}
