@@ -1,4 +1,4 @@
-"""An error that came over the wire is again what it was; its text for people has what the wire keeps apart."""
+"""An error that came over the wire is again what it was; people and models read what the wire keeps apart."""
 
 from __future__ import annotations
 
