@@ -131,15 +131,23 @@ def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
     return HttpClient()
 
 
-class RunFollower:
-    """Starts runs and follows them; prints one line for each step that starts or ends.
+CALL_KINDS = ("call", "undo", "review")
+"""The kinds of steps that are calls."""
 
-    When following a run that was started or resumed here is cancelled (Ctrl-C), the run is cancelled too.
+
+class RunFollower:
+    """Starts runs and follows them; prints one line for each step that ends, or waits.
+
+    ``now`` is told of each step that begins. When following a run that was started or resumed here is
+    cancelled (Ctrl-C), the run is cancelled too.
     """
 
-    def __init__(self, client: Client, echo: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Client, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._client = client
         self._echo = echo
+        self._now = now
         self._failed: Mapping[str, Any] | None = None
         """The last failure, not yet printed: if the run fails with it, its error has the message."""
 
@@ -185,7 +193,9 @@ class RunFollower:
                 return _result(run, reply)
 
     def _echo_event(self, event: Mapping[str, Any], run: str) -> None:
-        if line := describe(event, run):
+        if event.get("kind") in CALL_KINDS and event["event"] != "step_finished":
+            self._now(f"{event['step']}: {event.get('skill') or '-'} at {event.get('agent') or '-'}")
+        elif line := describe(event, run):
             self._echo_failure(run, whole=True)
             if event.get("error"):
                 self._failed = event
@@ -220,7 +230,7 @@ class RunFollower:
 
 
 def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> str | None:
-    """One line for the start or end of a call, or for a wait; None for other events.
+    """One line for the end of a call, or for a wait; None for other events.
 
     Without ``whole`` the line of a failure omits its message.
     """
@@ -228,16 +238,13 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE"
-    if kind not in ("call", "undo", "review"):
-        return None
-    if event["event"] == "step_finished":
+    if kind in CALL_KINDS and event["event"] == "step_finished":
         seconds = float(event.get("duration_ms") or 0) / 1000
         error = event.get("error")
         failed = f"failed: {error['message']}" if error and whole else "failed"
         end = failed if error else f"{seconds:6.1f} s"
-    else:
-        end = "     …"
-    return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+        return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+    return None
 
 
 def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
