@@ -471,7 +471,7 @@ def test_the_options_of_a_skill_are_in_its_signature_and_its_help(decorator: Any
     shown = inspect.signature(decorator).parameters
     assert set(shown) - {"self", "id_"} == OPTIONS
     assert all(one.kind is not one.VAR_KEYWORD for one in shown.values())
-    helped = pydoc.render_doc(decorator, renderer=pydoc.plaintext)
+    helped = pydoc.render_doc(decorator, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     assert all(option in helped for option in OPTIONS)
     assert all(f"``{option}``" in (decorator.__doc__ or "") for option in OPTIONS - {"title"})
 
@@ -492,7 +492,10 @@ def test_the_options_of_a_skill_are_in_its_signature_and_its_help(decorator: Any
             lambda a: a.resource("a://b", mimes="x"),
             "Offering.resource has no option 'mimes' — did you mean 'mime'?",
         ),
-        (lambda a: Agent("b", versoin="1"), "Agent has no option 'versoin' — did you mean 'version'?"),
+        (
+            lambda a: Agent("b", versoin="1"),  # type: ignore[call-arg]
+            "Agent has no option 'versoin' — did you mean 'version'?",
+        ),
         (lambda a: a.skill(zzzzzzzz=1), "Agent.skill has no option 'zzzzzzzz' — there are: "),
     ],
 )

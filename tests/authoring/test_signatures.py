@@ -286,7 +286,11 @@ def counts() -> Iterator[int]:
         (counts, "it is a generator", "return a list"),
         (lists_a_generator, "it is a generator", "return a list"),
         (Weather.forecast, "forecast is a method without its object: self would", "Weather().forecast"),
-        (Weather.of_class.__func__, "of_class is a method without its object: cls would", "Weather()"),
+        (
+            vars(Weather)["of_class"].__func__,
+            "of_class is a method without its object: cls would",
+            "Weather()",
+        ),
         (open_socket, "parameter a has the type socket, which JSON cannot", "a pydantic model"),
         (gives_a_socket, "the result has the type socket, which JSON cannot", "a pydantic model"),
     ],

@@ -142,8 +142,9 @@ async def test_questions_progress_and_log_lines_pass_through_an_agent_that_calls
     hub: str, mode: str
 ) -> None:
     person = Traveller()
-    callbacks = {"elicitation_callback": person.answer, "logging_callback": person.note_log}
-    async with connect(f"{hub}/mcp", mode, **callbacks) as client:
+    async with connect(
+        f"{hub}/mcp", mode, elicitation_callback=person.answer, logging_callback=person.note_log
+    ) as client:
         result = await client.call_tool(
             "holiday-agent__plan_holiday", {"city": "Rome"}, progress_callback=person.note_progress
         )
