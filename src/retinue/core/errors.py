@@ -72,7 +72,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
+
+from retinue.core.durations import render_duration
 
 OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
 
@@ -88,18 +90,31 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message."""
+    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message.
+
+    ``hint`` is what was probably meant; it is told to people and models, not in the message itself.
+    """
 
     path: str
     message: str
+    hint: str = ""
 
     def as_json(self) -> dict[str, str]:
-        return {"path": self.path, "message": self.message}
+        found = {"path": self.path, "message": self.message}
+        return {**found, "hint": self.hint} if self.hint else found
+
+
+def join_problems(problems: Sequence[Problem]) -> str:
+    """All problems as one line, in their order (SPEC 7, P-23)."""
+    return "; ".join(problem.message for problem in problems)
 
 
 _REQUEST = Kind(retryable=False, counts_against_health=False, on_error="request")
 _REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
 _FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
+
+EXECUTION_FAILED = "Execution failed: "
+"""What stands before the message of a failed skill on the wire (P-24)."""
 
 
 class RetinueError(Exception):
@@ -109,8 +124,8 @@ class RetinueError(Exception):
     about it, ``data`` holds further facts.
     """
 
-    type: ClassVar[str] = "error"
-    kind: ClassVar[Kind] = _FAILED
+    type: str = "error"
+    kind: Kind = _FAILED
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
@@ -164,13 +179,14 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class InvalidParametersError(RequestError):
-    """Arguments do not fit the skill's input schema; the first problem is the message (P-12, P-23)."""
+    """Arguments do not fit the skill's input schema; the message names every problem (P-12, P-23)."""
 
     type = "validation_error"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        first = problems[0]
-        super().__init__(first.message, remedy="send what the skill's input schema asks for")
+        # a hint says more than the general remedy
+        remedy = "" if any(one.hint for one in problems) else "send what the skill's input schema asks for"
+        super().__init__(join_problems(problems), remedy=remedy)
         self.problems = tuple(problems)
 
     @property
@@ -533,9 +549,15 @@ class BudgetSpentError(GuardError):
 
 
 class CircuitOpenError(GuardError):
-    """A breaker is open; ``retry_after_s`` says for how long."""
+    """A breaker is open; ``retry_after_s`` says for how long.
+
+    The one of an agent is worth a retry after that time. The one of a trace is not: it has rejected calls of
+    this chain, and would reject them again. ``waited_s`` = how long the caller waited in vain.
+    """
 
     type = "circuit_open"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
+    waited_s = 0.0
 
     def __init__(
         self, subject: str, retry_after_s: float, cause: str = "", facts: Mapping[str, Any] | None = None
@@ -543,13 +565,30 @@ class CircuitOpenError(GuardError):
         super().__init__(
             f"Circuit open for {subject}" + (f": {cause}" if cause else ""),
             {"retry_after_s": round(retry_after_s, 3)} | dict(facts or {}),
-            remedy=f"try again in {retry_after_s:.0f} s",
+            remedy=f"try again in {render_duration(retry_after_s)}",
         )
+        self._settle_kind()
+
+    @classmethod
+    def relay(cls, message: str, wire_data: Any) -> Self:
+        error = super().relay(message, wire_data)
+        error._settle_kind()
+        return error
 
     @property
     def retry_after_s(self) -> float:
         found = self.facts.get("retry_after_s")
         return float(found) if isinstance(found, int | float) else 0.0
+
+    @property
+    def data(self) -> dict[str, Any]:
+        # Relayed, it is an error of an agent that got its call; that one may have done something.
+        more: dict[str, Any] = {"sent": True} if self.relayed else {}
+        return self.facts | more | ({"waited_s": self.waited_s} if self.waited_s else {})
+
+    def _settle_kind(self) -> None:
+        if "trace_id" in self.facts:
+            self.kind = _REFUSED
 
 
 def find_guard_error(error_type: object) -> type[GuardError] | None:
@@ -565,12 +604,15 @@ class BusyError(RetinueError):
     kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
 
     def __init__(self, what: str, retry_after_s: float) -> None:
-        super().__init__(f"Busy: {what}", remedy=f"try again in {retry_after_s:.1f} s")
+        super().__init__(f"Busy: {what}", remedy=f"try again in {render_duration(retry_after_s)}")
         self.retry_after_s = retry_after_s
+        self.is_nested = False
+        """Whether a further call of the skill was refused, so that the skill itself has begun."""
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"retry_after_s": round(self.retry_after_s, 3)}
+        found: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
+        return {**found, "nested": True} if self.is_nested else found
 
 
 class ExecutionError(RetinueError):
@@ -579,17 +621,45 @@ class ExecutionError(RetinueError):
     type = "execution_error"
 
 
+MAX_DETAIL_CHARACTERS = 2_000
+"""What is kept of the further lines of an exception's text."""
+
+
 class ExecutionFailedError(ExecutionError):
-    """The skill raised; the message is one line of what it raised, its class name if empty (P-24)."""
+    """The skill raised; the message is one line of what it raised, its class name if empty (P-24).
+
+    ``data`` has the class of the exception, the skill, and the further lines of its text.
+    """
+
+    def __init__(
+        self, message: str, *, remedy: str = "", exception: str = "", detail: str = "", skill: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.exception = exception
+        self.detail = detail
+        self.skill = skill
 
     @classmethod
-    def from_exception(cls, error: BaseException) -> ExecutionFailedError:
+    def from_exception(cls, error: BaseException, skill: str = "") -> ExecutionFailedError:
+        """The failure of ``skill`` by what it raised."""
+        if isinstance(error, RetinueError):
+            return cls(error.message.removeprefix(EXECUTION_FAILED))
         name = type(error).__name__
-        lines = str(error).strip().splitlines()
-        if not lines:
-            return cls(name)
-        # "3" says nothing, "SystemExit: 3" does
-        return cls(lines[0] if isinstance(error, Exception) else f"{name}: {lines[0]}")
+        first, *further = str(error).strip().splitlines() or [name]
+        if not isinstance(error, Exception) and first != name:
+            first = f"{name}: {first}"  # "3" says nothing, "SystemExit: 3" does
+        detail = "\n".join(line.rstrip() for line in further)
+        return cls(first, exception=name, detail=_shorten(detail), skill=skill)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        facts = {"exception": self.exception, "detail": self.detail, "skill": self.skill}
+        return {name: fact for name, fact in facts.items() if fact}
+
+
+def _shorten(text: str) -> str:
+    left = len(text) - MAX_DETAIL_CHARACTERS
+    return text if left <= 0 else f"{text[:MAX_DETAIL_CHARACTERS]} … ({left:,} characters more)"
 
 
 class OutputInvalidError(ExecutionError):
@@ -600,10 +670,20 @@ class OutputInvalidError(ExecutionError):
 
     def __init__(self, skill: str, problems: Sequence[Problem]) -> None:
         super().__init__(
-            f"the result of {skill} breaks its output schema: {problems[0].message}",
+            f"the result of {skill} breaks its output schema: {join_problems(problems)}",
             remedy="fix the skill or its output schema",
         )
         self.problems = tuple(problems)
+
+    @classmethod
+    def not_json(cls, skill: str, path: str, shape: str) -> OutputInvalidError:
+        """The error of a result that is not JSON at ``path``; ``shape`` is what stands there."""
+        problem = Problem(path, f"not a JSON value{f' at {path}' if path else ''}: {shape}")
+        error = cls(skill, [problem])
+        error.message = f"the result of {skill} is {problem.message}"
+        error.args = (error.message,)
+        error.remedy = "return JSON values, dataclasses, pydantic models, or types that pydantic encodes"
+        return error
 
     @property
     def data(self) -> dict[str, Any]:
@@ -629,7 +709,7 @@ class CallTimedOutError(ExecutionError):
 
     def __init__(self, what: str, timeout_s: float, *, layer: str, setting: str) -> None:
         super().__init__(
-            f"{what} did not answer within {timeout_s:.3g} s ({layer})", remedy=f"raise {setting}"
+            f"{what} did not answer within {render_duration(timeout_s)} ({layer})", remedy=f"raise {setting}"
         )
         self.timeout_s = timeout_s
         self.layer = layer
@@ -651,7 +731,10 @@ class CallCancelledError(ExecutionError):
 
 
 class AgentUnreachableError(ExecutionError):
-    """The connection failed or broke; ``sent`` tells whether the agent may have run the call."""
+    """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
+
+    ``waited_s`` = how long the caller waited for it in vain.
+    """
 
     type = "agent_unreachable"
     kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
@@ -663,11 +746,25 @@ class AgentUnreachableError(ExecutionError):
         )
         self.agent = agent
         self.url = url
+        self.cause = cause
         self.sent = sent
+        self.waited_s = 0.0
+
+    @classmethod
+    def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
+        """An agent that is known and not listed now; ``away_s`` = for how long, None = unknown."""
+        error = cls(agent, url or "", "not listed")
+        since = f"since {render_duration(away_s)}" if away_s is not None else "and not listed at the moment"
+        last = f"; it was at {url}" if url else ""
+        error.message = f"agent {agent} is away {since}{last}"
+        error.args = (error.message,)
+        error.remedy = f"start {agent} again; see: retinue agents"
+        return error
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"agent": self.agent, "sent": self.sent}
+        found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        return found | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
 class RemoteFaultError(ExecutionError):
@@ -681,13 +778,21 @@ class RemoteFaultError(ExecutionError):
         self.agent = agent
         self.code = code
         self.fault_data = fault_data
+        # the same failure has the same type in this process and over the wire
+        self.type = self.remote_type
+
+    @property
+    def data(self) -> dict[str, Any]:
+        if not isinstance(self.fault_data, Mapping):
+            return {}
+        return {key: fact for key, fact in self.fault_data.items() if key not in ("type", "remedy")}
 
     @property
     def remote_type(self) -> str:
         """The remote ``data.type`` where there is one (SPEC 2, doubt 1), otherwise the type of this class."""
         if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
             return str(self.fault_data["type"])
-        return self.type
+        return RemoteFaultError.type
 
 
 def is_callers_time(error: RetinueError | None) -> bool:
@@ -712,7 +817,8 @@ class CannotAskError(InputRequiredError):
     def __init__(self, capability: str) -> None:
         super().__init__(
             f"the caller does not support {capability}",
-            remedy=f"use a client that declares the capability {capability}",
+            remedy=f"use a client that declares the capability {capability}"
+            + (", or call it with retinue call in a terminal" if capability == "elicitation" else ""),
         )
         self.capability = capability
 
@@ -738,11 +844,16 @@ class ExpressionError(ExecutionError):
         self.source = source
 
 
+INCOMPLETE = "incomplete"
+"""The value of ``undo`` in the data of a failed run with steps that are still to be undone."""
+
+
 class StepFailedError(ExecutionError):
     """A step failed, and so the run; names the step, its agent and the cause.
 
     ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data. ``compensated``
-    lists the steps that were undone, last first: step, skill, agent, ok, error.
+    lists the steps to be undone, last first: step, skill, agent, ok, error. ``run`` is the id of the run,
+    once it has ended: the remedy names the command that goes on.
     """
 
     type = "step_failed"
@@ -754,27 +865,51 @@ class StepFailedError(ExecutionError):
         agent: str | None,
         cause: Mapping[str, Any],
         compensated: Sequence[Mapping[str, Any]] = (),
+        run: str | None = None,
     ) -> None:
         by = f" (agent {agent})" if agent else ""
-        super().__init__(
-            f"step {step}{by} failed: {cause.get('message', '')}", remedy=str(cause.get("remedy", ""))
-        )
+        super().__init__(f"step {step}{by} failed: {cause.get('message', '')}")
         self.step = step
         self.agent = agent
         self.cause = dict(cause)
         self.compensated = tuple(compensated)
+        self.run = run
+        self.remedy = "; then ".join(part for part in (str(cause.get("remedy", "")), self._way_on()) if part)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StepFailedError:
         """The error with this ``data``."""
-        return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()))
+        return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()), data.get("run"))
+
+    @property
+    def is_half_undone(self) -> bool:
+        """Whether steps are still to be undone."""
+        return any(not one["ok"] for one in self.compensated)
 
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"step": self.step, "agent": self.agent, "cause": self.cause}
         if self.compensated:
             found["compensated"] = [dict(one) for one in self.compensated]
+        if self.run is not None:
+            found["run"] = self.run
+            if self.is_half_undone:
+                found["undo"] = INCOMPLETE
         return found
+
+    def _way_on(self) -> str:
+        if self.run is None:
+            return ""
+        if self.is_half_undone:
+            return f"finish the undoing: retinue resume {self.run}"
+        is_away = (
+            self.cause.get("on_error") == "unreachable" or self.cause.get("type") == CircuitOpenError.type
+        )
+        if not is_away:
+            return ""
+        # What was undone is to be done again as well.
+        first = self.compensated[-1]["step"] if self.compensated else self.step
+        return f"run again: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
 
 
 class RunConflictError(RetinueError):

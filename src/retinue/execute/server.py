@@ -26,7 +26,6 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
     OutputInvalidError,
-    Problem,
     RetinueError,
     UnknownAgentError,
     UnknownSkillError,
@@ -180,7 +179,7 @@ class ExecuteEndpoint:
             try:
                 return render_result(entry.id, outcome.value)
             except TypeError as cause:
-                error = OutputInvalidError(entry.method, [Problem("", f"it is not a JSON value: {cause}")])
+                error = OutputInvalidError.not_json(entry.method, "", str(cause))
         return self._render_error(entry.id, error)
 
     def _render_error(self, request_id: Any, error: RetinueError) -> bytes:

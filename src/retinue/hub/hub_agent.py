@@ -17,6 +17,7 @@ from retinue.authoring.context import Context
 from retinue.cards.rows import render_agent_row
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
+from retinue.hub import HUB_NAME
 from retinue.hub.resources import add_agent_resources, render_agent
 from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills, list_missing
@@ -31,7 +32,6 @@ from retinue.workflows.orchestrator import Orchestrator
 
 Json = dict[str, Any]
 
-HUB_NAME = "retinue"
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""
 
@@ -84,9 +84,20 @@ def hub_agent(
         return render_agent(listing, ctx.principal.scopes, stats_of)
 
     @agent.skill(idempotent=True)
-    async def refresh_agents(ctx: Context) -> Json:
+    async def refresh_agents(
+        ctx: Context,
+        withdrawn: Annotated[
+            str | None, Field(description="Agent that has withdrawn its card and will be back")
+        ] = None,
+        forgotten: Annotated[str | None, Field(description="Agent that somebody removed")] = None,
+    ) -> Json:
         """Reads the registries again now."""
-        await directory.refresh()
+        if withdrawn is None:
+            await directory.refresh()
+        else:
+            await directory.note_withdrawal(withdrawn)
+        if forgotten is not None:
+            directory.forget_away(forgotten)
         view = access.view_of(ctx.principal)
         seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
         return {"agents": len(seen), "missing": list_missing(directory, view)}

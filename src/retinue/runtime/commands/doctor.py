@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -34,6 +35,8 @@ from retinue.oci.registry import list_published
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
+from retinue.storage.mesh_key import joined_token
+from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
@@ -88,11 +91,11 @@ async def examine(
     async with HttpClient() as http:
         given = environ.get(HUB_VARIABLE)
         if folder.status == "fail":
-            skipped = ["local token", "database", "registry", *([] if given else ["hub"])]
+            skipped = ["local token", "database", "runs", "registry", *([] if given else ["hub"])]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
-            checks += [_check_token(state), _check_database(state)]
+            checks += [_check_token(state), _check_database(state), _check_runs(settings, state)]
             checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_url = None
         if given or folder.status != "fail":
@@ -220,6 +223,17 @@ def _check_database(state: State) -> Check:
     return Check("database", "ok", f"{path} is intact")
 
 
+def _check_runs(settings: Settings, state: State) -> Check:
+    if settings.database is not None:
+        return Check("runs", "ok", "in the configured database")
+    file = RunsFile(state.runs)
+    try:
+        exists = file.check(thorough=True)
+    except StateError as error:
+        return _failed("runs", error)
+    return Check("runs", "ok", f"{file.path} is intact" if exists else "created by the first run")
+
+
 async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
     try:
         return await check()
@@ -277,9 +291,17 @@ async def _check_list(state: State, url: str, settings: Settings, http: HttpClie
     # the first MCP request of a hub loads the SDK
     timeout_s = max(settings.timeouts.probe_s, LIST_TIMEOUT_S)
     shown = await measure_list(http, url, None, timeout_s=timeout_s)
-    token = state.local_token() if is_loopback_url(url) else None
-    connected = await measure_list(http, url, token, timeout_s=timeout_s)
-    found = f"{shown} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    token = joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    connected = None if token is None else await measure_list(http, url, token, timeout_s=timeout_s)
+    if connected is None and token is not None:
+        raise StateError(
+            "the hub refuses the token of this state", remedy="restart the hub, or join it again: --join"
+        )
+    if connected is None:
+        connected = shown
+    if connected is None:
+        return Check("tool list", "ok", "the hub requires a token, and this state has none for it")
+    found = f"{shown or 'refused'} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
     if connected.tokens > MANY_TOKENS:
         remedy = 'set hub.listing = "search" in retinue.toml, or expose fewer skills'
         return Check("tool list", "warn", found, remedy)
@@ -346,8 +368,11 @@ class ListCost:
         return f"{self.tools} tools, about {self.tokens:,} tokens"
 
 
-async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost:
-    """Measure the tool list of the hub at ``url`` for a client with ``token``; raises StateError."""
+async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost | None:
+    """Measure the tool list of the hub at ``url`` for a client with ``token``; None if it is refused.
+
+    Raises StateError.
+    """
     message = list_request("retinue", version("retinue"))
     headers = Wire().headers_of(message)
     if token is not None:
@@ -360,10 +385,12 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
             while response.reply is None and await response.next():
                 pass
     except (TransportError, TimeoutError) as error:
-        cause = str(error) or f"no answer within {timeout_s:g} s"
+        cause = str(error) or f"no answer within {render_duration(timeout_s)}"
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error
+    if response.status in (401, 403):
+        return None
     reply = response.reply
     tools = None if reply is None or reply.result is None else reply.result.get("tools")
     if not isinstance(tools, list):

@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 
 from retinue.core.call import Hop, TraceContext
 from retinue.core.errors import (
+    INCOMPLETE,
     CallCancelledError,
+    CircuitOpenError,
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
@@ -26,6 +28,7 @@ from retinue.core.errors import (
     StepFailedError,
     find_guard_error,
 )
+from retinue.core.remote_faults import rebuild_error
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
 EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished"]
@@ -77,6 +80,8 @@ class Fault:
 
     @classmethod
     def from_error(cls, error: RetinueError) -> Fault:
+        """The failure as data; that of an agent elsewhere as if the agent ran here."""
+        error = rebuild_error(error)
         return cls(
             type=error.type,
             message=error.message,
@@ -266,6 +271,11 @@ class RunRecord:
     forked_from: str | None = None
     calls: int | None = None
 
+    @property
+    def is_half_undone(self) -> bool:
+        """Whether the run failed, and steps of it are still to be undone."""
+        return self.fault is not None and self.fault.data.get("undo") == INCOMPLETE
+
     def get(self) -> Any:
         """The value of a done run.
 
@@ -317,7 +327,8 @@ def _find_refusal(failed: StepFailedError) -> GuardError | None:
     """The refusal of the trace guard that a step met, so that the start of the chain sees that error."""
     cause = failed.cause
     kind = find_guard_error(cause.get("type"))
-    if kind is None:
+    if kind is None or (kind is CircuitOpenError and "trace_id" not in cause["data"]):
+        # The circuit of an agent is the affair of the step, which names it.
         return None
     facts = {"type": cause["type"], **cause["data"]}
     if cause["remedy"]:
