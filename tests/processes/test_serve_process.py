@@ -203,7 +203,7 @@ def test_the_earlier_of_two_agents_of_one_name_is_found_again_when_the_later_is_
     tmp_path: Path,
 ) -> None:
     one = write_agent(tmp_path, "twin-agent", "1.0.0", "who", "one")
-    two = write_agent(tmp_path, "twin-agent", "2.0.0", "who", "two")
+    two = write_agent(tmp_path, "twin-agent", "1.1.0", "who", "two")
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub, ExitStack() as stack:
         url = hub.url_in("hub at")
         first = stack.enter_context(program("serve", str(one), cwd=tmp_path))

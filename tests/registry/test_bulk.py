@@ -249,8 +249,7 @@ async def test_reading_one_key_asks_for_that_one_alone(
     layout: LayoutRegistry, storm: Storm, url: str, client: HttpClient
 ) -> None:
     await publish_all(layout)
-    listing = await RegistrySource("hub", HttpRegistry(url, client)).read_one("agents/b")
-    assert listing is not None
+    (_,) = await RegistrySource("hub", HttpRegistry(url, client)).read_key("agents/b")
     assert storm.count(BULK) == 0
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import database_option, join_option, registry_option
+from retinue.cli.options import database_option, join_option, registry_option, weight_option
 from retinue.cli.session import accept_join, open_session
 
 
@@ -22,7 +22,10 @@ from retinue.cli.session import accept_join, open_session
     help="Port to listen on; default: the first free one from 8001.",
 )
 @click.option("--no-publish", is_flag=True, help="Do not publish the agent's card.")
-@click.option("--tag", metavar="TAG", default="v1", show_default=True, help="Tag to publish under.")
+@click.option(
+    "--tag", metavar="TAG", help="Tag to publish under; default: v and the major version, such as v1."
+)
+@weight_option
 @registry_option("Registry to publish to (http://host:port or a folder); default: the state folder.")
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
@@ -38,7 +41,8 @@ def serve(
     host: str,
     port: int | None,
     no_publish: bool,
-    tag: str,
+    tag: str | None,
+    weight: int | None,
     registry: str | None,
     hub_url: str | None,
     stdio: bool,
@@ -78,6 +82,7 @@ def serve(
         publish=not no_publish,
         registry=None if registry is None else check_location(registry),
         tag=tag,
+        weight=weight,
         hub_url=hub_url,
         insecure_bind=insecure_bind,
     )

@@ -59,7 +59,8 @@ RetinueError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
 │   │   └── ContentMissingError  a manifest names content that does not exist
-│   └── RepositoryTakenError  the repository holds a card of another name
+│   ├── RepositoryTakenError  the repository holds a card of another name
+│   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
     ├── StateDamagedError
     ├── StorageFullError
@@ -920,6 +921,21 @@ class RepositoryTakenError(RegistryError):
         super().__init__(
             f"{repository} holds the card of {holder}, not of {name}",
             remedy="choose another with --repository",
+        )
+
+
+class TagTakenError(RegistryError):
+    """The tag holds another major version of the agent (SPEC 7, versions side by side)."""
+
+    type = "tag_taken"
+    kind = _REFUSED
+
+    def __init__(self, name: str, place: str, held: str, version: str, *, free_tag: str) -> None:
+        tag = place.rpartition(":")[2]
+        super().__init__(
+            f"{place} holds version {held} of {name}; version {version} would replace it",
+            remedy=f"publish under a tag of its own: --tag {free_tag}; "
+            f"or remove the other first: retinue forget {name}@{tag}",
         )
 
 

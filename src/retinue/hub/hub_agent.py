@@ -170,15 +170,16 @@ async def _render_rows(directory: Directory, entries: Sequence[Entry], scopes: f
 
 
 def _render_place(listing_id: ListingKey) -> str:
-    return f"{listing_id.key} {listing_id.source}"
+    return f"{listing_id.key}:{listing_id.tag} {listing_id.source}"
 
 
 def _parse_place(text: str | None) -> ListingKey | None:
     if text is None:
         return None
-    key, space, source = text.partition(" ")
-    if not space:
+    place, space, source = text.partition(" ")
+    key, colon, tag = place.rpartition(":")
+    if not (space and colon):
         raise InvalidSettingError(
             "after", "not a place in the list", remedy="pass next of the previous reply"
         )
-    return ListingKey(source, key)
+    return ListingKey(source, key, tag)

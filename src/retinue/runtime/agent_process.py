@@ -73,7 +73,9 @@ class ServeOptions:
     port_may_move: bool = False
     publish: bool = True
     registry: str | None = None
-    tag: str = "v1"
+    tag: str | None = None
+    """None means the tag of the major version (`default_tag`)."""
+    weight: int | None = None
     hub_url: str | None = None
     insecure_bind: bool = False
 
@@ -86,6 +88,8 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    if options.weight is not None:
+        agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
     listener = bind(
