@@ -199,6 +199,36 @@ def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path, p
         wait_until(answers_anew, "the new code answers")
 
 
+def test_a_changed_file_is_loaded_anew_while_an_old_call_blocks_a_thread(tmp_path: Path, port: int) -> None:
+    agent = tmp_path / "blocking.py"
+    source = (
+        "import time\n\nfrom retinue import Agent\n\n"
+        "agent = Agent('blocking-agent')\n\n\n"
+        "@agent.skill(timeout_s=0.1)\n"
+        "def block() -> None:\n"
+        "    time.sleep(600)\n\n\n"
+        "@agent.skill\n"
+        "def who() -> str:\n"
+        "    return 'before'\n"
+    )
+    agent.write_text(source)
+    arguments = ("--no-publish", "--reload", "--port", str(port))
+    with program("serve", str(agent), *arguments, cwd=tmp_path) as served:
+        url = served.url_in("blocking-agent")
+        assert "did not answer within" in execute(url, "block")["error"]["message"]
+        agent.write_text(source.replace("before", "after"))
+        served.wait_for("a file changed; restarting")
+
+        def answers_anew() -> bool:
+            try:
+                return bool(execute(url, "who").get("result") == "after")
+            except urllib3.exceptions.HTTPError:
+                return False
+
+        wait_until(answers_anew, "the new code answers")
+        assert served.process.poll() is None
+
+
 def test_the_earlier_of_two_agents_of_one_name_is_found_again_when_the_later_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -87,8 +89,10 @@ def serve(
         insecure_bind=insecure_bind,
     )
 
-    def serve_once(loaded: Target) -> int:
-        return run_loop(lambda: serve_agent(loaded, options, session.settings, session.state, click.echo))
+    def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
+        return run_loop(
+            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo), leave=leave
+        )
 
     if reloads:
         return serve_reloading(target, serve_once, click.echo)

@@ -215,10 +215,11 @@ async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIte
         await task
 
 
-def run_loop(main: Callable[[], Awaitable[int]]) -> int:
+def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None] = os._exit) -> int:
     """Run a process's main coroutine on uvloop; returns its exit code.
 
-    A skill that blocks a thread delays the end of the process by a few seconds only.
+    A skill that blocks a thread delays the end by a few seconds only: then ``leave`` is called with the exit
+    code, in another thread. It must end or replace the process, since the blocked thread cannot be ended.
     """
 
     async def entry() -> int:
@@ -229,7 +230,7 @@ def run_loop(main: Callable[[], Awaitable[int]]) -> int:
     try:
         code = runner.run(entry())
     finally:
-        leaving = threading.Timer(_THREADS_GRACE_S, lambda: os._exit(code))
+        leaving = threading.Timer(_THREADS_GRACE_S, lambda: leave(code))
         leaving.daemon = True
         leaving.start()
         runner.close()
