@@ -128,7 +128,7 @@ async def test_a_session_survives_a_hub_that_was_started_anew(bridges: Bridges) 
 def test_messages_that_are_piped_in_are_answered_in_their_order(
     bridges: Bridges, tmp_path: Path, command: str
 ) -> None:
-    """As ``printf … | retinue mcp`` sends them: without waiting for a response, and with the end of the input."""
+    """As ``printf … | retinue mcp`` sends them: without waiting, and with the end of the input behind."""
     client = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},

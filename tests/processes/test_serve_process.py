@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,7 @@ def test_serve_publishes_its_agent_and_forgets_it_on_a_clean_exit(tmp_path: Path
             assert execute(url, "who")["result"] == "one"
             assert served.end(signal.SIGINT) == 0
         assert get(f"{url}/v2/_catalog")[1] == {"repositories": []}
-        assert execute(url, "who")["error"]["code"] == -32601
+        assert execute(url, "who")["error"]["data"]["type"] == "agent_unreachable"
 
 
 def test_an_agent_whose_terminal_is_closed_is_forgotten(tmp_path: Path, retinue_home: Path) -> None:
@@ -104,6 +105,30 @@ def test_a_replaced_agent_is_used_at_the_next_call_without_a_restart(tmp_path: P
             assert execute(url, "who")["result"] == "new"
             rows = execute(url, "list_agents")["result"]["agents"]
             assert [(row["name"], row["version"]) for row in rows] == [("one-agent", "2.0.0")]
+
+
+def test_an_agent_that_stopped_moments_ago_is_away_and_one_that_was_removed_is_unknown(
+    tmp_path: Path,
+) -> None:
+    agent = write_agent(tmp_path, "odd-agent", "1.0.0", "who", "odd")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert served.end() == 0
+        for at in (url, f"{url}/agents/odd-agent"):
+            error = execute(at, "who")["error"]
+            assert re.search(r"odd-agent is away since \d+ s$", error["message"]), error
+            assert error["data"]["type"] == "agent_unreachable"
+            assert error["data"]["retry_after_s"] > 0
+            assert "try again" in error["data"]["remedy"]
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert execute(url, "who")["result"] == "odd"
+            with program("forget", "odd-agent", cwd=tmp_path) as forgetting:
+                assert forgetting.wait() == 0
+            assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
+        assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
 
 
 @requirement("P-18")

@@ -220,7 +220,7 @@ async def test_a_wrong_manifest_is_the_problem_of_its_own_repository(
     storm.rules.clear()
     again = await source.read_all()
     assert [one.key for one in again.listings] == ["agents/b"]
-    assert again.unchanged.keys() == {"agents/a", "agents/c"}
+    assert again.unchanged.keys() == {("agents/a", "v1"), ("agents/c", "v1")}
 
 
 async def test_a_server_that_gives_one_at_a_time_is_asked_once_for_each(

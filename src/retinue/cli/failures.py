@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.core.errors import RemoteFaultError, RetinueError
+from retinue.core.errors import LookupFailedError, RemoteFaultError, RetinueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +89,13 @@ def _describe_own(error: RetinueError, trace: str) -> Failure:
     status = row_of(kinds[0]).exit_code if kinds else exit_code(error)
     remedy = facts.get("remedy")
     data = {key: value for key, value in facts.items() if key not in ("type", "remedy")}
+    message = error.message
+    if kinds and issubclass(kinds[0], LookupFailedError):
+        # "Unknown run: x" says it all; the prefix is for programs
+        message = message.removeprefix(row_of(kinds[0]).prefix)
     return Failure(
         error.remote_type,
-        error.message,
+        message,
         remedy if isinstance(remedy, str) else error.remedy,
         status,
         {"code": error.code, **data},

@@ -42,6 +42,7 @@ RetinueError
 │   ├── CallTimedOutError
 │   ├── CallCancelledError
 │   ├── AgentUnreachableError
+│   │   └── AgentAwayError    it withdrew its card moments ago
 │   ├── RemoteFaultError      the agent answered with an error
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
@@ -651,6 +652,13 @@ class CallCancelledError(ExecutionError):
         super().__init__(f"{what} was cancelled by its caller")
 
 
+AWAY_RETRY_S = 2.0
+"""Time after which a call to an agent that is away is worth another try; a restart takes about that."""
+
+HUB = "hub"
+"""The name under which calls of a command or an agent to its hub fail."""
+
+
 class AgentUnreachableError(ExecutionError):
     """The connection failed or broke; ``sent`` tells whether the agent may have run the call."""
 
@@ -659,7 +667,7 @@ class AgentUnreachableError(ExecutionError):
 
     def __init__(self, agent: str, url: str, cause: str, *, sent: bool = False) -> None:
         super().__init__(
-            f"agent {agent} at {url} is unreachable: {cause}",
+            f"{'the hub' if agent == HUB else f'agent {agent}'} at {url} is unreachable: {cause}",
             remedy="start it, or see its state: retinue agents",
         )
         self.agent = agent
@@ -669,6 +677,29 @@ class AgentUnreachableError(ExecutionError):
     @property
     def data(self) -> dict[str, Any]:
         return {"agent": self.agent, "sent": self.sent}
+
+
+class AgentAwayError(AgentUnreachableError):
+    """The agent has withdrawn its card moments ago: it restarts, or was stopped."""
+
+    def __init__(self, agent: str, url: str, away_s: float) -> None:
+        ExecutionError.__init__(
+            self,
+            f"{agent} is away since {_render_seconds(away_s)}",
+            remedy=f"it may be restarting: try again in {AWAY_RETRY_S:.0f} s, or start it: retinue serve",
+        )
+        self.agent = agent
+        self.url = url
+        self.sent = False
+        self.retry_after_s = AWAY_RETRY_S
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {**super().data, "retry_after_s": self.retry_after_s}
+
+
+def _render_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
 class RemoteFaultError(ExecutionError):

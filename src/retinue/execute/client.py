@@ -176,9 +176,9 @@ async def execute(
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
 
-    The usage that the reply reports is recorded in ``outgoing``, its warnings are added to ``warnings``. Raises RemoteFaultError,
-    AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the GuardError of a process
-    further down the chain.
+    The usage that the reply reports is recorded in ``outgoing``, its warnings are added to ``warnings``.
+    Raises RemoteFaultError, AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the
+    GuardError of a process further down the chain.
     """
     timeout_s = _UNBOUNDED_S
     trace = outgoing.trace

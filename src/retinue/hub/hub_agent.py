@@ -84,9 +84,18 @@ def hub_agent(
         return render_agent(listing, ctx.principal.scopes, stats_of)
 
     @agent.skill(idempotent=True)
-    async def refresh_agents(ctx: Context) -> Json:
+    async def refresh_agents(
+        ctx: Context,
+        leaving: Annotated[
+            str | None,
+            Field(description="Digest of a card that its agent is about to withdraw; reads nothing"),
+        ] = None,
+    ) -> Json:
         """Reads the registries again now."""
-        await directory.refresh()
+        if leaving is not None:
+            directory.announce_withdrawal(leaving)
+        else:
+            await directory.refresh()
         view = access.view_of(ctx.principal)
         seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
         return {"agents": len(seen), "missing": list_missing(directory, view)}

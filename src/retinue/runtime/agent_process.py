@@ -129,7 +129,10 @@ async def serve_agent(
             notify = partial(notify_hub, http, state, options.hub_url)
             # callbacks run in reverse order: first the card is withdrawn, then the hub is notified
             stack.push_async_callback(notify)
-            stack.push_async_callback(publication.withdraw)
+            stack.push_async_callback(
+                publication.withdraw,
+                lambda digest: notify_hub(http, state, options.hub_url, leaving=digest),
+            )
             check_s = _FOLDER_CHECK_S if isinstance(registry, LayoutRegistry) else _REGISTRY_CHECK_S
             keeping = asyncio.create_task(publication.keep(check_s, notify))
             stack.push_async_callback(end_task, keeping)
@@ -207,7 +210,12 @@ def agent_app(
 
     app = Router(
         routes=[
-            execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
+            execute_route(
+                dispatcher,
+                agent=agent.name,
+                answer_without_id=settings.execute.answer_without_id,
+                validation_code=settings.execute.validation_code,
+            ),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
             *(() if mcp is None else (mcp.route(),)),

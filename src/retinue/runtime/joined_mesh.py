@@ -99,8 +99,13 @@ class JoinedMesh:
         return await hub.dispatch(call, channel)
 
 
-async def notify_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
-    """Ask the hub to read the registries now instead of at its next refresh; failures are logged only."""
+async def notify_hub(
+    http: HttpClient, state: State, hub_url: str | None, *, leaving: str | None = None
+) -> None:
+    """Ask the hub to read the registries now instead of at its next refresh; failures are logged only.
+
+    With ``leaving``, the digest of a card, tell it instead that the agent is about to withdraw this card.
+    """
     try:
         url = hub_url or find_hub_url(state)
         if url is None:
@@ -109,7 +114,14 @@ async def notify_hub(http: HttpClient, state: State, hub_url: str | None) -> Non
     except StateError as error:
         _log.warning("hub not told", error=error.message)
         return
-    call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", new_trace())
+    call = Call(
+        uuid.uuid4().hex,
+        "refresh_agents",
+        {"leaving": leaving} if leaving else {},
+        LOCAL,
+        "agent",
+        new_trace(),
+    )
     hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
     outcome = await hub.dispatch(call)
     if outcome.error is not None:

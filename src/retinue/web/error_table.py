@@ -182,6 +182,7 @@ TABLE: dict[type[RetinueError], Row] = {
         *_PARAMETERS, 422, _RESULT, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS
     ),
     e.RepositoryTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
+    e.TagTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
     e.StateError: _row(*_FAILED, 500, _TASK, _FAILURE, 8),
     e.StorageFullError: _row(*_FAILED, 507, _TASK, _FAILURE, 8),
 }
@@ -231,7 +232,7 @@ def rest_fault(error: RetinueError) -> RestFault:
     headers = {}
     if isinstance(error, e.NotAuthenticatedError):
         headers["www-authenticate"] = "Bearer"
-    elif isinstance(error, e.BusyError | e.CircuitOpenError):
+    elif isinstance(error, e.BusyError | e.CircuitOpenError | e.AgentAwayError):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return RestFault(row.rest, body, headers)
 

@@ -79,7 +79,8 @@ async def test_an_older_version_takes_the_calls_of_one_that_does_not_answer() ->
     directory.mark_unreachable(newest, "refused")
     assert await choose(directory) == ["1.0.0", "2.0.0"]
     named = directory.find_named("weather")
-    assert named is not None and named.version == "1.0.0"
+    assert named is not None
+    assert named.version == "1.0.0"
     directory.mark_reachable(newest)
     assert await choose(directory) == ["2.0.0", "1.0.0"]
 
@@ -148,7 +149,8 @@ def test_each_version_has_a_name_that_means_it() -> None:
     }
     for number, name in names.items():
         named = directory.find_named(name)
-        assert named is not None and named.version == number
+        assert named is not None
+        assert named.version == number
 
 
 def test_agents_of_two_sources_are_named_by_their_source_as_before() -> None:

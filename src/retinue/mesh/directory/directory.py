@@ -18,6 +18,7 @@ from functools import partial
 
 from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
 from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
+from retinue.mesh.directory.away import AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
@@ -66,6 +67,7 @@ class Directory:
         self._refreshers: dict[str, SourceRefresher] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
+        self._away = AwayAgents(clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._cache = ListingCache(
             listings,
@@ -138,6 +140,8 @@ class Directory:
         listing = await self.open(entry) if entry is not None else None
         # Read again, it may have another name than the one that was looked up.
         if listing is None or not is_seen(view, listing.name):
+            if (away := self._away.find(MESH_VIEW, view, agent=name)) is not None:
+                raise away
             raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return listing
 
@@ -204,7 +208,8 @@ class Directory:
         """The agents that can take a call of this skill, best first; at least one, all within ``view``.
 
         Reads the sources again before it fails. Raises SkillNotOfferedError, UnknownSkillError (``agent``
-        does not have the skill), UnknownAgentError or VersionConflictError.
+        does not have the skill), UnknownAgentError, VersionConflictError, or AgentAwayError where an agent
+        that withdrew its card moments ago would do.
         """
         asked_at = self._clock()
         reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
@@ -217,6 +222,9 @@ class Directory:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         if not found:
+            away = self._away.find(scopes, view, skill_id=skill_id, agent=agent, version_range=version_range)
+            if away is not None:
+                raise away
             unasked = [name for name, refresher in self._refreshers.items() if refresher.failure is not None]
             raise not_found_error(
                 self._index,
@@ -296,6 +304,10 @@ class Directory:
     def remove(self, listing_id: ListingKey) -> None:
         """Remove a listing, if it exists; its source may list it again."""
         self._cache.remove([listing_id])
+
+    def announce_withdrawal(self, digest: str) -> None:
+        """Expect that an agent withdraws the card with this digest: it is then away, not unknown."""
+        self._away.announce(digest)
 
     def set_enabled(self, listing: Candidate, enabled: bool) -> None:
         """Enable or disable an agent; a disabled one is listed but never called."""
@@ -389,5 +401,9 @@ class Directory:
         self._cache.remove([entry.id for entry in held if entry.id not in listed])
 
     def _notify(self, change: ListingChange) -> None:
+        if change.kind == "removed":
+            self._away.removed(change.entry)
+        elif change.kind == "added":
+            self._away.added(change.entry)
         for watcher in tuple(self._watchers):
             watcher(change)

@@ -185,7 +185,7 @@ class ListingIndex:
         if len(entries) < 2:
             return entries
         entries.sort(key=lambda a: a.key)
-        entries.sort(key=lambda a: version_key(a.version), reverse=True)
+        entries.sort(key=lambda a: (version_key(a.version), version_key(a.tag)), reverse=True)
         entries.sort(
             key=lambda a: (
                 not a.enabled,

@@ -27,7 +27,7 @@ DEPTH_KEY = "X-OpenStarry-Trace-Depth"
 DETAIL_KEY = "X-Retinue-Trace"
 CALLS_USED_KEY = "X-Retinue-Calls-Used"
 WARNINGS_KEY = "X-Retinue-Warnings"
-"""Header of a reply and ``_meta`` key: what the caller should know, such as a deprecated agent; a JSON list."""
+"""Header of a reply and ``_meta`` key: a JSON list of texts, such as that the agent is deprecated."""
 
 _MAX_WARNINGS = 10
 _MAX_WARNING_CHARS = 500
