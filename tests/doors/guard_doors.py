@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import orjson
 
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
-from tests.mcp.clients import read_result, sessionless
+from tests.mcp.clients import Pipe, connect_stdio, read_result, sessionless
+from tests.recording import Recording
 from tests.system import Hub, System, Wire
 
 
@@ -107,13 +112,91 @@ class McpHubGuard:
         return await call_tool(link, f"{link.hub.url}/mcp", f"{link.agent}__{link.skill}", progressToken="p")
 
 
+RELAY = """
+from typing import Any
+
+from retinue import Agent, Context
+
+agent = Agent("stdio-agent")
+
+
+@agent.skill(expose=True)
+async def pass_on(ctx: Context, skill: str) -> Any:
+    return await ctx.call(skill)
+"""
+
+
+class McpStdioGuard:
+    """MCP over stdio: an agent that a client started as a program, and which calls the next one."""
+
+    name = "MCP over stdio"
+    hops = 2
+    tells_path = False
+
+    def __init__(self) -> None:
+        self._relays: WeakKeyDictionary[Recording, asyncio.Task[StdioRelay]] = WeakKeyDictionary()
+
+    async def call(self, link: Link) -> Any:
+        """One program for each mesh: every call through it is a message of its own."""
+        mesh = link.system.recording
+        if mesh not in self._relays:
+            self._relays[mesh] = asyncio.create_task(self._start(link.system))
+        relay = await self._relays[mesh]
+        depth = link.ctx.trace.depth + 1
+        meta = {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
+        arguments = {"skill": link.skill}
+        message, _ = sessionless("tools/call", {"name": "pass_on", "arguments": arguments}, **meta)
+        return value_of_tool(await relay.ask(message))
+
+    async def _start(self, system: System) -> StdioRelay:
+        file = system.state.root / "stdio_agent.py"
+        file.write_text(RELAY)
+        return await system.stack.enter_async_context(open_relay(file))
+
+
+class StdioRelay:
+    """A client of an agent on stdio, with any number of requests at once."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+
+    async def ask(self, message: dict[str, Any]) -> Any:
+        message_id = f"message {len(self._waiting)}"
+        answer = self._waiting[message_id] = asyncio.get_running_loop().create_future()
+        await self._pipe.tell({**message, "id": message_id})
+        return await answer
+
+    async def read(self) -> None:
+        while True:
+            found = await self._pipe.read()
+            if "method" not in found:
+                self._waiting[found["id"]].set_result(found)
+
+
+@asynccontextmanager
+async def open_relay(file: Path) -> AsyncIterator[StdioRelay]:
+    async with connect_stdio(file) as pipe:
+        relay = StdioRelay(pipe)
+        reading = asyncio.create_task(relay.read())
+        try:
+            yield relay
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
 async def call_tool(link: Link, url: str, tool: str, **meta: Any) -> Any:
     """One tool call of the sessionless era, one hop deeper; the trace in ``_meta`` and as headers."""
     depth = link.ctx.trace.depth + 1
     meta |= {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
     message, headers = sessionless("tools/call", {"name": tool, "arguments": {}}, **meta)
     headers |= {"x_openstarry_trace_id": link.ctx.trace.id, "authorization": link.system.token}
-    reply = read_result((await link.wire.post(url, message, **headers)).body)
+    return value_of_tool(read_result((await link.wire.post(url, message, **headers)).body))
+
+
+def value_of_tool(reply: Any) -> Any:
+    """The text of a tool's result; raises its error."""
     if "error" in reply:
         return value_of(orjson.dumps(reply))
     assert not reply["result"].get("isError"), reply
@@ -135,4 +218,5 @@ ENDPOINTS: tuple[GuardEndpoint, ...] = (
     SeedPeerGuard(),
     McpRelayGuard(),
     McpHubGuard(),
+    McpStdioGuard(),
 )

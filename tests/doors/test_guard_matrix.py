@@ -85,7 +85,7 @@ async def test_a_loop_is_refused_at_hop_six_and_everybody_learns_the_path(
     assert (data["trace_id"], data["depth"], data["max_depth"]) == ("loop", 6, 5)
     assert data["path"] in error["message"]
     hops = [hop.partition(":")[0] for hop in data["path"].split(" → ")]
-    names = {"agent-a", "agent-b", "agent-c", "retinue"}
+    names = {"agent-a", "agent-b", "agent-c", "retinue", "stdio-agent"}
     assert set(hops) <= names
     if first.tells_path and second.tells_path:
         assert len(hops) == 7

@@ -7,10 +7,11 @@ import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import urllib3
 
-from tests.processes.running import execute, get, program, wait_until, write_agent
+from tests.processes.running import Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
 
@@ -160,6 +161,35 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(t
         with program("agents", cwd=tmp_path) as listing:
             assert listing.wait() == 0
             assert "unavailable since" in listing.wait_for("warning: a-agent")
+
+
+@requirement("P-26")
+def test_each_call_is_one_line_of_json_at_the_hub_and_at_the_agent(tmp_path: Path) -> None:
+    """What a log collector reads from the output of both programs."""
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+
+    def calls(running: Program) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in running.lines if line.startswith("{")]
+        return [line for line in lines if line.get("event") == "call" and line["skill"] in ("who", "nobody")]
+
+    with (
+        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        program("serve", str(agent), cwd=tmp_path) as served,
+    ):
+        url = hub.url_in("hub at")
+        served.wait_for("published")
+        assert execute(url, "who")["result"] == "one"
+        assert "error" in execute(url, "nobody")
+        for running, expected in ((hub, ["who", "nobody"]), (served, ["who"])):
+            wait_until(lambda: len(calls(running)) == len(expected), "the lines are written")  # noqa: B023
+            assert [line["skill"] for line in calls(running)] == expected
+        (at_hub, refused), (at_agent,) = calls(hub), calls(served)
+    known = {"timestamp", "level", "event", "id", "skill", "agent", "caller", "door", "status", "duration_ms"}
+    for line in (at_hub, refused, at_agent):
+        assert known <= line.keys()
+    assert at_hub["trace_id"] == at_agent["trace_id"]
+    assert (at_hub["status"], refused["status"]) == ("done", "refused")
+    assert refused["error"] == "skill_not_offered"
 
 
 def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path) -> None:
