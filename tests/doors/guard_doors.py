@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,10 +15,11 @@ import orjson
 
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
+from retinue.storage.state import HUB_VARIABLE
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
-from tests.mcp.clients import Pipe, connect_stdio, read_result, sessionless
+from tests.mcp.clients import read_result, sessionless
 from tests.recording import Recording
-from tests.system import Hub, System, Wire
+from tests.system import WAIT_S, Hub, System, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,78 +114,75 @@ class McpHubGuard:
         return await call_tool(link, f"{link.hub.url}/mcp", f"{link.agent}__{link.skill}", progressToken="p")
 
 
-RELAY = """
-from typing import Any
-
-from retinue import Agent, Context
-
-agent = Agent("stdio-agent")
-
-
-@agent.skill(expose=True)
-async def pass_on(ctx: Context, skill: str) -> Any:
-    return await ctx.call(skill)
-"""
-
-
 class McpStdioGuard:
-    """MCP over stdio: an agent that a client started as a program, and which calls the next one."""
+    """MCP over stdio, by ``retinue mcp`` as clients start it: one program, and so the hub's own tools."""
 
     name = "MCP over stdio"
-    hops = 2
+    hops = 1
     tells_path = False
 
     def __init__(self) -> None:
-        self._relays: WeakKeyDictionary[Recording, asyncio.Task[StdioRelay]] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[Recording, asyncio.Task[StdioClient]] = WeakKeyDictionary()
 
     async def call(self, link: Link) -> Any:
-        """One program for each mesh: every call through it is a message of its own."""
         mesh = link.system.recording
-        if mesh not in self._relays:
-            self._relays[mesh] = asyncio.create_task(self._start(link.system))
-        relay = await self._relays[mesh]
+        if mesh not in self._clients:
+            opening = link.system.stack.enter_async_context(open_stdio(link.hub.url))
+            self._clients[mesh] = asyncio.create_task(opening)
+        client = await self._clients[mesh]
         depth = link.ctx.trace.depth + 1
         meta = {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
-        arguments = {"skill": link.skill}
-        message, _ = sessionless("tools/call", {"name": "pass_on", "arguments": arguments}, **meta)
-        return value_of_tool(await relay.ask(message))
-
-    async def _start(self, system: System) -> StdioRelay:
-        file = system.state.root / "stdio_agent.py"
-        file.write_text(RELAY)
-        return await system.stack.enter_async_context(open_relay(file))
+        tool = {"name": f"{link.agent}__{link.skill}", "arguments": {}}
+        message, _ = sessionless("tools/call", tool, **meta)
+        return value_of_tool(await client.ask(message))
 
 
-class StdioRelay:
-    """A client of an agent on stdio, with any number of requests at once."""
+class StdioClient:
+    """A client with any number of requests at once; ``read`` takes the messages of the program."""
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     async def ask(self, message: dict[str, Any]) -> Any:
         message_id = f"message {len(self._waiting)}"
         answer = self._waiting[message_id] = asyncio.get_running_loop().create_future()
-        await self._pipe.tell({**message, "id": message_id})
+        assert self._process.stdin is not None
+        self._process.stdin.write(orjson.dumps({**message, "id": message_id}) + b"\n")
+        await self._process.stdin.drain()
         return await answer
 
     async def read(self) -> None:
-        while True:
-            found = await self._pipe.read()
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            found = orjson.loads(line)
             if "method" not in found:
                 self._waiting[found["id"]].set_result(found)
 
 
 @asynccontextmanager
-async def open_relay(file: Path) -> AsyncIterator[StdioRelay]:
-    async with connect_stdio(file) as pipe:
-        relay = StdioRelay(pipe)
-        reading = asyncio.create_task(relay.read())
-        try:
-            yield relay
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+async def open_stdio(hub_url: str) -> AsyncIterator[StdioClient]:
+    """A client of ``retinue mcp`` while inside; the program ends when its input does."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue", "mcp"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, HUB_VARIABLE: hub_url},
+    )
+    client = StdioClient(process)
+    reading = asyncio.create_task(client.read())
+    try:
+        yield client
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(WAIT_S):
+            assert await process.wait() == 0
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def call_tool(link: Link, url: str, tool: str, **meta: Any) -> Any:
