@@ -42,7 +42,6 @@ RetinueError
 │   ├── CallTimedOutError
 │   ├── CallCancelledError
 │   ├── AgentUnreachableError
-│   │   └── AgentAwayError    it withdrew its card moments ago
 │   ├── RemoteFaultError      the agent answered with an error
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
@@ -75,6 +74,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
+
+from retinue.core.durations import render_duration
 
 OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
 
@@ -652,15 +653,15 @@ class CallCancelledError(ExecutionError):
         super().__init__(f"{what} was cancelled by its caller")
 
 
-AWAY_RETRY_S = 2.0
-"""Time after which a call to an agent that is away is worth another try; a restart takes about that."""
-
 HUB = "hub"
 """The name under which calls of a command or an agent to its hub fail."""
 
 
 class AgentUnreachableError(ExecutionError):
-    """The connection failed or broke; ``sent`` tells whether the agent may have run the call."""
+    """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
+
+    ``waited_s`` = how long the caller waited for it in vain.
+    """
 
     type = "agent_unreachable"
     kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
@@ -673,33 +674,23 @@ class AgentUnreachableError(ExecutionError):
         self.agent = agent
         self.url = url
         self.sent = sent
+        self.waited_s = 0.0
+
+    @classmethod
+    def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
+        """An agent that is known and not listed now; ``away_s`` = for how long, None = unknown."""
+        error = cls(agent, url or "", "not listed")
+        since = f"since {render_duration(away_s)}" if away_s is not None else "and not listed at the moment"
+        last = f"; it was at {url}" if url else ""
+        error.message = f"agent {agent} is away {since}{last}"
+        error.args = (error.message,)
+        error.remedy = f"start {agent} again; see: retinue agents"
+        return error
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"agent": self.agent, "sent": self.sent}
-
-
-class AgentAwayError(AgentUnreachableError):
-    """The agent has withdrawn its card moments ago: it restarts, or was stopped."""
-
-    def __init__(self, agent: str, url: str, away_s: float) -> None:
-        ExecutionError.__init__(
-            self,
-            f"{agent} is away since {_render_seconds(away_s)}",
-            remedy=f"it may be restarting: try again in {AWAY_RETRY_S:.0f} s, or start it: retinue serve",
-        )
-        self.agent = agent
-        self.url = url
-        self.sent = False
-        self.retry_after_s = AWAY_RETRY_S
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return {**super().data, "retry_after_s": self.retry_after_s}
-
-
-def _render_seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+        found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        return found | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
 class RemoteFaultError(ExecutionError):

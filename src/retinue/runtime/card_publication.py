@@ -108,15 +108,10 @@ class CardPublication:
         self._echo(f"published {self._published} again: the agent that replaced it is gone")
         return True
 
-    async def withdraw(self, announce: Callable[[str], Awaitable[None]] | None = None) -> None:
-        """Remove the card on a clean exit; by digest, so that a successor's card is kept.
-
-        ``announce`` is called with the digest before, so that callers hear that the agent is away.
-        """
+    async def withdraw(self) -> None:
+        """Remove the card on a clean exit; by digest, so that a successor's card is kept."""
         if self._published is None:
             return
-        if announce is not None and not self._is_replaced:
-            await announce(self._published.digest)
         try:
             await withdraw(self._registry, self._published)
         except ReferenceNotFoundError:

@@ -232,7 +232,7 @@ def rest_fault(error: RetinueError) -> RestFault:
     headers = {}
     if isinstance(error, e.NotAuthenticatedError):
         headers["www-authenticate"] = "Bearer"
-    elif isinstance(error, e.BusyError | e.CircuitOpenError | e.AgentAwayError):
+    elif isinstance(error, e.BusyError | e.CircuitOpenError):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return RestFault(row.rest, body, headers)
 

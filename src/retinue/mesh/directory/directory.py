@@ -140,8 +140,6 @@ class Directory:
         listing = await self.open(entry) if entry is not None else None
         # Read again, it may have another name than the one that was looked up.
         if listing is None or not is_seen(view, listing.name):
-            if (away := self._away.find(MESH_VIEW, view, agent=name)) is not None:
-                raise away
             raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return listing
 
@@ -208,8 +206,8 @@ class Directory:
         """The agents that can take a call of this skill, best first; at least one, all within ``view``.
 
         Reads the sources again before it fails. Raises SkillNotOfferedError, UnknownSkillError (``agent``
-        does not have the skill), UnknownAgentError, VersionConflictError, or AgentAwayError where an agent
-        that withdrew its card moments ago would do.
+        does not have the skill), UnknownAgentError or VersionConflictError, and AgentUnreachableError where
+        only an agent offers it that withdrew its card a short time ago.
         """
         asked_at = self._clock()
         reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
@@ -222,7 +220,7 @@ class Directory:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         if not found:
-            away = self._away.find(scopes, view, skill_id=skill_id, agent=agent, version_range=version_range)
+            away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:
                 raise away
             unasked = [name for name, refresher in self._refreshers.items() if refresher.failure is not None]
@@ -250,6 +248,17 @@ class Directory:
     async def refresh(self, *, thorough: bool = True) -> None:
         """Read every source now; failures are in `problems`. Without ``thorough``, only revalidate."""
         await asyncio.gather(*(refresher.read(thorough=thorough) for refresher in self._refreshers.values()))
+
+    async def note_withdrawal(self, name: str) -> None:
+        """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
+        before = self._index.find_named(name)
+        await self.refresh()
+        if before is not None and self._index.find_named(name) is None:
+            self._away.add(before)
+
+    def forget_away(self, name: str) -> None:
+        """Take an agent for unknown that is away: somebody removed it."""
+        self._away.forget(name)
 
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
@@ -304,10 +313,6 @@ class Directory:
     def remove(self, listing_id: ListingKey) -> None:
         """Remove a listing, if it exists; its source may list it again."""
         self._cache.remove([listing_id])
-
-    def announce_withdrawal(self, digest: str) -> None:
-        """Expect that an agent withdraws the card with this digest: it is then away, not unknown."""
-        self._away.announce(digest)
 
     def set_enabled(self, listing: Candidate, enabled: bool) -> None:
         """Enable or disable an agent; a disabled one is listed but never called."""
@@ -401,9 +406,7 @@ class Directory:
         self._cache.remove([entry.id for entry in held if entry.id not in listed])
 
     def _notify(self, change: ListingChange) -> None:
-        if change.kind == "removed":
-            self._away.removed(change.entry)
-        elif change.kind == "added":
-            self._away.added(change.entry)
+        if change.kind == "added":
+            self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)
