@@ -12,6 +12,7 @@ import orjson
 import pytest
 import urllib3
 
+from tests.mcp.clients import read_result, sessionless
 from tests.processes.running import Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
@@ -82,6 +83,31 @@ def test_two_major_versions_run_are_listed_and_called_at_once(mesh: Mesh) -> Non
     newer.end(signal.SIGKILL)
     assert mesh.forecast("<2") == "1.4.0"
     wait_until(lambda: mesh.forecast() == "1.4.0", "the older version takes the calls")
+
+
+def test_over_mcp_the_older_major_version_is_a_tool_of_its_own(mesh: Mesh, retinue_home: Path) -> None:
+    mesh.serve("1.4.0")
+    mesh.serve("2.0.0")
+    token = (retinue_home / "keys" / "local.token").read_text()
+
+    def ask(method: str, params: dict[str, Any]) -> Any:
+        message, headers = sessionless(method, params)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        headers |= {"content-type": "application/json", "authorization": f"Bearer {token}"}
+        reply = _http.request("POST", f"{mesh.url}/mcp", body=orjson.dumps(message), headers=headers)
+        return read_result(reply.data)["result"]
+
+    names = [tool["name"] for tool in ask("tools/list", {})["tools"]]
+    assert [name for name in names if name.endswith("__get_forecast")] == [
+        "weather-agent-v1__get_forecast",
+        "weather-agent__get_forecast",
+    ]
+    for tool, version in (("weather-agent-v1", "1.4.0"), ("weather-agent", "2.0.0")):
+        called = ask("tools/call", {"name": f"{tool}__get_forecast", "arguments": {}})
+        assert called["content"][0]["text"] == version
+    wanted = {"skill": "get_forecast", "version": "<2"}
+    called = ask("tools/call", {"name": "call_skill", "arguments": wanted})
+    assert called["content"][0]["text"] == "1.4.0"
 
 
 def test_a_workflow_step_with_a_range_calls_that_version(mesh: Mesh) -> None:

@@ -196,7 +196,8 @@ def list_spellings(agent: str | None, skill: str) -> tuple[str, ...]:
     """The spellings of a tool besides its alias that a call may use (SPEC 6: ``helpful-agent.calculate``)."""
     if agent is None:
         return (skill,)
-    return (f"{_safe_version(agent)}{AGENT_MARK}{skill}", f"{agent}{AGENT_MARK}{skill}", f"{agent}.{skill}")
+    spellings = tool_id(agent, skill), f"{agent}{AGENT_MARK}{skill}", f"{agent}.{skill}"
+    return tuple(dict.fromkeys(spellings))
 
 
 def list_agents_of(prefix: str) -> tuple[str, ...]:

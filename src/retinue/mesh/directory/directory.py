@@ -16,9 +16,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from cachetools import TTLCache
+
 from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
 from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
-from retinue.mesh.directory.away import AwayAgents
+from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
@@ -39,6 +41,9 @@ STORE = "store"
 
 _RANK_OF_GIVEN = -1
 """Listings that `Directory.upsert` added under the name of no source rank before all sources."""
+
+REMOVED_S = 30.0
+"""How long a removed listing is remembered, for the message of its agent that it has withdrawn the card."""
 
 MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 """The scopes of agents of the mesh and of programs on the same machine."""
@@ -68,6 +73,7 @@ class Directory:
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._away = AwayAgents(clock)
+        self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._cache = ListingCache(
             listings,
@@ -253,6 +259,8 @@ class Directory:
         """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
         before = self._index.find_named(name)
         await self.refresh()
+        # a look-up may have read the source between the withdrawal and this message
+        before = before or self._removed.get(name)
         if before is not None and self._index.find_named(name) is None:
             self._away.add(before)
 
@@ -406,7 +414,9 @@ class Directory:
         self._cache.remove([entry.id for entry in held if entry.id not in listed])
 
     def _notify(self, change: ListingChange) -> None:
-        if change.kind == "added":
+        if change.kind == "removed":
+            self._removed[change.entry.name] = change.entry
+        elif change.kind == "added":
             self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)

@@ -106,12 +106,15 @@ class Catalog:
         """
         registry = self._chosen()
         name, _, tag = name.partition("@")
-        if repository is None and name.startswith(WORKFLOWS):
-            place, tags = name, await self._forget_workflow(registry, name)
-        else:
-            place = repository or card_repository(name)
-            tags = await forget(registry, name, repository=repository, tag=tag or None)
-        await notify_hub(self._http, self._state, None)
+        try:
+            if repository is None and name.startswith(WORKFLOWS):
+                place, tags = name, await self._forget_workflow(registry, name)
+            else:
+                place = repository or card_repository(name)
+                tags = await forget(registry, name, repository=repository, tag=tag or None)
+        finally:
+            # Also one that has withdrawn its card itself: it is not away any more.
+            await notify_hub(self._http, self._state, None, forgotten=name)
         return place, tags
 
     def _chosen(self) -> Registry:
