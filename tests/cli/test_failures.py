@@ -13,8 +13,9 @@ from retinue.core.errors import (
     RemoteFaultError,
     RetinueError,
     SkillNotOfferedError,
+    UnknownRunError,
 )
-from retinue.web.error_table import exit_code, facts_of
+from retinue.web.error_table import execute_fault, exit_code, facts_of
 
 
 def test_a_failure_says_message_and_remedy_and_takes_its_status_from_the_table() -> None:
@@ -68,3 +69,13 @@ def test_giving_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     failure = describe(click.Abort())
     show(failure, as_json=True)
     assert (failure.exit_code, capsys.readouterr().err) == (130, "")
+
+
+def test_an_error_of_the_hub_has_one_prefix_at_most() -> None:
+    """The prefix of the wire is for programs; at the command line it would say the same twice."""
+    unknown = UnknownRunError("nosuch")
+    code, message, data = execute_fault(unknown)
+    assert message == "Invalid parameters: Unknown run: nosuch"
+    assert describe(RemoteFaultError("hub", code, message, data)).message == "Unknown run: nosuch"
+    gone = AgentUnreachableError("hub", "http://127.0.0.1:9000", "connection refused")
+    assert describe(gone).message == "the hub at http://127.0.0.1:9000 is unreachable: connection refused"
