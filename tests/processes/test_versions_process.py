@@ -142,7 +142,11 @@ def test_a_version_with_a_weight_shares_the_calls_with_the_older_one(mesh: Mesh)
 def test_callers_of_a_deprecated_version_are_warned(mesh: Mesh) -> None:
     mesh.serve("1.4.0", deprecated="use 2.x")
     said = mesh.run("call", "get_forecast")
-    assert "warning: weather-agent 1.4.0 is deprecated: use 2.x" in said
+    assert said.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 1
+    body = {"jsonrpc": "2.0", "method": "call_skill", "params": {"skill": "get_forecast"}, "id": 1}
+    reply = _http.request("POST", f"{mesh.url}/execute", json=body)
+    assert reply.json()["result"] == "1.4.0"
+    assert orjson.loads(reply.headers["x-retinue-warnings"]) == ["weather-agent 1.4.0 is deprecated: use 2.x"]
     mesh.serve("2.0.0")
     assert "deprecated" not in mesh.run("call", "get_forecast")
     assert "is deprecated: use 2.x" in mesh.run("agents")

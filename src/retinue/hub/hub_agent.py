@@ -15,6 +15,7 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_agent_row
+from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
 from retinue.hub.resources import add_agent_resources, render_agent
@@ -74,7 +75,8 @@ def hub_agent(
     ) -> Any:
         """Calls a skill of the mesh, found by its id, with the caller's own rights."""
         outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
-        return outcome.get()
+        value = outcome.get()
+        return Answer(value, warnings=outcome.warnings) if outcome.warnings else value
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:

@@ -364,7 +364,9 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
 def _with_warning(warnings: tuple[str, ...], chosen: Candidate) -> tuple[str, ...]:
     if not chosen.deprecated or not isinstance(chosen, Listing):
         return warnings
-    return (*warnings, render_deprecation(chosen.record))
+    warning = render_deprecation(chosen.record)
+    # the agent's own process may have said so already
+    return warnings if warning in warnings else (*warnings, warning)
 
 
 def _failed(call: Call, state: _CallState, error: RetinueError) -> Outcome:

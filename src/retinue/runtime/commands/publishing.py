@@ -105,7 +105,9 @@ class Catalog:
         ``name@tag`` deletes this tag of the agent only.
         """
         registry = self._chosen()
-        name, _, tag = name.partition("@")
+        tag = ""
+        if not name.startswith(WORKFLOWS):
+            name, _, tag = name.partition("@")
         try:
             if repository is None and name.startswith(WORKFLOWS):
                 place, tags = name, await self._forget_workflow(registry, name)
