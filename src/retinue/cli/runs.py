@@ -183,6 +183,8 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
         for one in shown["error"].get("data", {}).get("compensated", ()):
             ended = "undone" if one["ok"] else f"not undone: {clean(one['error'].get('message'))}"
             yield f"  {one['step']}  {ended}"
+        if "undo" in shown:
+            yield f"  finish the undoing: retinue resume {shown['run']}"
     if "output" in shown:
         yield f"output: {_shorten(shown['output'])}"
 
