@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -127,10 +127,16 @@ class AccessTable(_Table):
     send: tuple[str, ...] | None = None
 
 
+def _as_whole_number(value: Any) -> Any:
+    """An environment variable is text, which a literal number does not accept."""
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+
+
 class ExecuteTable(_Table):
     """``[execute]``: options of the ``/execute`` endpoint."""
 
     answer_without_id: bool = False
+    validation_code: Annotated[Literal[-32603, -32602], BeforeValidator(_as_whole_number)] = -32603
 
 
 class McpTable(_Table):

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import structlog
 from starlette.requests import Request
@@ -141,7 +141,12 @@ def hub_app(
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
-    without_id = settings.execute.answer_without_id
+    execute = partial(
+        execute_route,
+        mesh.dispatcher,
+        answer_without_id=settings.execute.answer_without_id,
+        validation_code=settings.execute.validation_code,
+    )
 
     @lru_cache(maxsize=8)
     def own_card(scopes: frozenset[str]) -> bytes:
@@ -165,8 +170,8 @@ def hub_app(
 
     app = Router(
         routes=[
-            execute_route(mesh.dispatcher, answer_without_id=without_id),
-            execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            execute(),
+            execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
