@@ -18,7 +18,8 @@ from urllib.parse import urljoin, urlsplit
 from retinue.core.errors import InvalidSettingError, TooLargeError
 from retinue.core.json_values import name_shape
 from retinue.core.record import Hints, Skill
-from retinue.openapi.codec.operations import InputReader, LeftOutError, Operation, is_json_type
+from retinue.openapi.codec.media_types import is_json_type
+from retinue.openapi.codec.operations import InputReader, LeftOutError, Operation
 from retinue.openapi.codec.reader import JSON_REMEDY, BrokenReferenceError, follow
 from retinue.openapi.codec.schema_size import cut_schema, find_refusal
 from retinue.openapi.codec.schemas import BrokenSchemaError, SchemaConverter

@@ -11,16 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from retinue.core.record import Skill
+from retinue.openapi.codec.media_types import FILE, PREFERENCE, BodyKind, is_json_type, kind_of
 from retinue.openapi.codec.parameters import STYLES, Parameter, Place
 from retinue.openapi.codec.reader import BrokenReferenceError, follow
-from retinue.openapi.codec.schemas import FILE, BrokenSchemaError, SchemaConverter, is_text_type
+from retinue.openapi.codec.schemas import BrokenSchemaError, SchemaConverter
 from retinue.openapi.codec.security import Alternatives
 
 BODY = "body"
-BodyKind = Literal["json", "form", "multipart", "bytes", "text"]
 
 _MAX_ARGUMENT_LENGTH = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -170,11 +170,11 @@ class InputReader:
         choices = [
             (kind, media_type, media if isinstance(media, dict) else {})
             for media_type, media in (content.items() if isinstance(content, dict) else ())
-            if (kind := _kind_of(media_type)) is not None
+            if (kind := kind_of(media_type)) is not None
         ]
         if not choices:
             return None
-        kind, media_type, media = min(choices, key=lambda one: _PREFERENCE.index(one[0]))
+        kind, media_type, media = min(choices, key=lambda one: PREFERENCE.index(one[0]))
         encodings = {
             name: _read_encoding(one)
             for name, one in (media["encoding"].items() if isinstance(media.get("encoding"), dict) else ())
@@ -220,28 +220,6 @@ class InputReader:
         if not isinstance(found, dict):
             raise LeftOutError(f"{what} is no object")
         return found
-
-
-_PREFERENCE: tuple[BodyKind, ...] = ("json", "form", "multipart", "bytes", "text")
-
-
-def _kind_of(media_type: str) -> BodyKind | None:
-    essence = media_type.partition(";")[0].strip().lower()
-    if not essence.isascii() or not essence.isprintable() or "/" not in essence:
-        return None
-    if essence in ("application/json", "*/*", "application/*") or essence.endswith("+json"):
-        return "json"
-    if essence == "application/x-www-form-urlencoded":
-        return "form"
-    if essence.startswith("multipart/"):
-        return "multipart"
-    return "text" if is_text_type(essence) else "bytes"
-
-
-def is_json_type(media_type: str) -> bool:
-    """Whether a media type is JSON."""
-    essence = media_type.partition(";")[0].strip().lower()
-    return essence in ("application/json", "text/json") or essence.endswith("+json")
 
 
 def _reason_to_drop(name: str, place: str, variables: list[str]) -> str | None:

@@ -128,7 +128,7 @@ def _read_yaml(content: bytes, source: str) -> Any:
         raise InvalidSettingError(source, f"no YAML: {problem}", remedy=JSON_REMEDY) from None
     value = None if root is None else _Builder(source).build(root, 0)
     # An alias brings the depth of its anchor with it.
-    if is_nested_deeper(b"{" * (MAX_DEPTH + 1), value, MAX_DEPTH):
+    if isinstance(value, dict | list) and is_nested_deeper(b"{" * (MAX_DEPTH + 1), value, MAX_DEPTH):
         raise TooLargeError(f"the nesting of {source}", MAX_DEPTH, "levels")
     return value
 

@@ -18,7 +18,8 @@ import orjson
 
 from retinue.core.errors import InvalidParametersError, Problem, TooLargeError
 from retinue.core.json_values import name_shape
-from retinue.openapi.codec.operations import BODY, Body, Encoding, Operation, is_json_type
+from retinue.openapi.codec.media_types import is_json_type
+from retinue.openapi.codec.operations import BODY, Body, Encoding, Operation
 from retinue.openapi.codec.parameters import (
     Parameter,
     render_header_value,

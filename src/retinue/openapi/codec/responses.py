@@ -19,8 +19,8 @@ from retinue.core.call import Answer, Part
 from retinue.core.errors import AgentUnreachableError, BusyError, RemoteFaultError, RetinueError
 from retinue.core.json_values import is_nested_deeper
 from retinue.core.text import hide_tokens
-from retinue.openapi.codec.operations import Operation, is_json_type
-from retinue.openapi.codec.schemas import is_text_type
+from retinue.openapi.codec.media_types import is_json_type, is_text_type
+from retinue.openapi.codec.operations import Operation
 
 MAX_DETAIL_LENGTH = 300
 MAX_ERROR_BODY_BYTES = 8 * 1024

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jsonschema_rs
 
 from retinue.core.json_values import name_shape
+from retinue.openapi.codec.media_types import FILE, is_file
 from retinue.openapi.codec.reader import BrokenReferenceError, resolve_pointer
 
 Direction = Literal["input", "output"]
@@ -41,35 +42,6 @@ _NUMBERS = ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
 _FLAGS = ("deprecated", "readOnly", "writeOnly", "uniqueItems")
 _VALUES = ("const", "default")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref", "not", "if")
-
-_TEXT_ENDINGS = (
-    "/json",
-    "+json",
-    "/xml",
-    "+xml",
-    "/yaml",
-    "/javascript",
-    "/x-www-form-urlencoded",
-    "/graphql",
-)
-
-FILE: Mapping[str, Any] = {
-    "description": "A file: base64 text, or an object with its content and its name.",
-    "anyOf": [
-        {"type": "string", "contentEncoding": "base64"},
-        {
-            "type": "object",
-            "properties": {
-                "blob": {"type": "string", "contentEncoding": "base64"},
-                "text": {"type": "string"},
-                "name": {"type": "string"},
-                "mimeType": {"type": "string"},
-            },
-            "anyOf": [{"required": ["blob"]}, {"required": ["text"]}],
-        },
-    ],
-}
-"""What an argument is where the API takes a file."""
 
 
 class BrokenSchemaError(Exception):
@@ -213,7 +185,7 @@ class _Conversion:
         if reference is not None and self._converter.is_30:
             return self._refer(reference, where, depth)  # OpenAPI 3.0 ignores what stands beside a $ref
         found = self._refer(reference, where, depth) if reference is not None else {}
-        if self._converter.files and _is_file(schema):
+        if self._converter.files and is_file(schema):
             return {**FILE, **{k: schema[k] for k in ("description",) if isinstance(schema.get(k), str)}}
         for keyword in schema:
             reader = _READERS.get(keyword)
@@ -378,26 +350,6 @@ _READERS: Mapping[str, _Reader] = {
     "examples": _Conversion.read_examples,
 }
 """Keyword → its reader. Dropped: ``discriminator``, ``xml``, ``example``, ``x-…``, ids, and unknown ones."""
-
-
-def _is_file(schema: Mapping[str, Any]) -> bool:
-    """Whether text is the content of a file: ``format: binary``, or raw content of a binary type (3.1)."""
-    kind = schema.get("type")
-    if kind is not None and kind != "string" and "string" not in _listed(kind):
-        return False
-    media = schema.get("contentMediaType")
-    raw = isinstance(media, str) and "contentEncoding" not in schema and not is_text_type(media)
-    return raw or (kind is not None and schema.get("format") == "binary")
-
-
-def is_text_type(media_type: str) -> bool:
-    """Whether content of a media type is text."""
-    essence = media_type.partition(";")[0].strip().lower()
-    return essence.startswith("text/") or essence.endswith(_TEXT_ENDINGS)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _is_number(value: Any) -> bool:
