@@ -116,7 +116,9 @@ def test_an_unsafe_name_is_replaced_and_the_original_told(notes: Api) -> None:
 
 
 def test_names_that_become_equal_stay_distinct() -> None:
-    parameters = [{"name": name, "in": "query", "schema": {}} for name in ("a b", "a-b", "a/b", "a_b", "é")]
+    parameters: list[Any] = [
+        {"name": name, "in": "query", "schema": {}} for name in ("a b", "a-b", "a/b", "a_b", "é")
+    ]
     schema = api_of({"parameters": parameters}).skills[0].input_schema or {}
     assert list(schema["properties"]) == ["a_b", "a-b", "a_b_2", "a_b_3", "query"]
 
@@ -240,7 +242,7 @@ def test_a_reference_to_another_file_costs_what_it_stands_for_and_names_the_reme
     assert len(api.notes) == 5
     assert all("other.yaml" in note and "bundle" in note for note in api.notes)
     del found["paths"]["/schema"]
-    with pytest.raises(InvalidSettingError, match="other.yaml"):
+    with pytest.raises(InvalidSettingError, match=r"other\.yaml"):
         parse_api(found, "x")
 
 

@@ -145,7 +145,7 @@ class InputReader:
             for value in listed if isinstance(listed, list) else ():
                 parameter = self._follow(value, "a parameter")
                 name, place = parameter.get("name"), parameter.get("in")
-                if not isinstance(name, str) or not name or place not in STYLES:
+                if not isinstance(name, str) or not name or place not in [*STYLES]:
                     raise LeftOutError("a parameter has no name, or is in no known place")
                 found[name, str(place)] = parameter
         variables = list(dict.fromkeys(_VARIABLE.findall(path)))

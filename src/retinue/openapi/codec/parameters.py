@@ -2,8 +2,8 @@
 
 The values between the delimiters of a style are percent-encoded, so that a value with a comma in it arrives
 whole (RFC 6570; OpenAPI 3.1.1, 4.8.12 and appendix E). Only headers are not encoded. What the styles leave
-open, arrays and objects inside ``deepObject``, is written as PHP, Rails and qs read it: ``a[b][]=1``, and
-``a[b][0][c]=1`` for objects in an array.
+open: arrays and objects inside ``deepObject`` are written as PHP, Rails and qs read them, ``a[b][]=1``, and
+``a[b][0][c]=1`` for objects in an array; inside the other styles of a query the whole value is JSON text.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def render_query_fields(parameter: Parameter, value: Any) -> list[str]:
     """The parts of a query string, each ``name=value``; none for null and for an empty array or object."""
     if value is None:
         return []
-    if parameter.as_json:
+    if parameter.as_json or (parameter.style != "deepObject" and _is_nested(value)):
         return [f"{_encode(parameter, parameter.name)}={_encode(parameter, _as_json(parameter, value))}"]
     if isinstance(value, list | dict) and not value:
         return []
@@ -130,6 +130,12 @@ def _render_path(parameter: Parameter, value: Any) -> str:
     return f";{name}={text}" if parameter.style == "matrix" else prefix + text
 
 
+def _is_nested(value: Any) -> bool:
+    """Whether a value holds lists or objects inside, which no style but deepObject can carry."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(isinstance(one, list | dict) for one in inner)
+
+
 def _join(parameter: Parameter, values: list[Any]) -> str:
     """Values between the delimiters of a style that does not explode.
 
@@ -147,6 +153,10 @@ def _render_deep(parameter: Parameter, name: str, value: Any, depth: int) -> lis
     if depth > _MAX_NESTING:
         raise _problem(parameter, f"it is nested deeper than {_MAX_NESTING} levels: send fewer")
     if isinstance(value, dict):
+        if any(bracket in key for key in value for bracket in "[]"):
+            raise _problem(
+                parameter, "a name in it holds a bracket, which separates names here: leave it out"
+            )
         parts = [(f"%5B{_encode(parameter, key)}%5D", one) for key, one in value.items()]
     elif isinstance(value, list):
         flat = not any(isinstance(one, list | dict) for one in value)
