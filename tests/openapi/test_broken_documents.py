@@ -21,15 +21,36 @@ from tests.strategies import json_values
 
 PETS = read_document(PETS_YAML.encode(), "pets.yaml")
 
-WORDS = (
-    "#/components/schemas/Pet", "#/components/schemas/Note", "#", "#/paths/~1pets", "other.yaml", "object",
-    "array", "binary", "query", "path", "/{a}", "{", "https://{x}.example.com", "application/json", "deepObject",
-)  # fmt: skip
-KEYS = (
-    "$ref", "type", "properties", "items", "allOf", "anyOf", "nullable", "parameters", "in", "name", "schema",
-    "content", "requestBody", "responses", "200", "servers", "url", "security", "get", "required", "enum",
-    "format", "$defs",
-)  # fmt: skip
+WORDS = [
+    *("#/components/schemas/Pet", "#/components/schemas/Note", "#", "#/paths", "other.yaml", "{", "/{a}"),
+    *(
+        "object",
+        "array",
+        "binary",
+        "query",
+        "path",
+        "https://{x}.example.com",
+        "application/json",
+        "deepObject",
+    ),
+]
+KEYS = [
+    *(
+        "$ref",
+        "type",
+        "properties",
+        "items",
+        "allOf",
+        "anyOf",
+        "nullable",
+        "required",
+        "enum",
+        "format",
+        "$defs",
+    ),
+    *("parameters", "in", "name", "schema", "content", "requestBody", "responses", "200", "get"),
+    *("servers", "url", "security"),
+]
 hostile = st.recursive(
     st.sampled_from(WORDS) | st.booleans() | st.none() | st.integers() | st.text(max_size=5),
     lambda inner: (

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from retinue.mesh.schema.checks import MAX_SCHEMA_BYTES, compile_schema
+from retinue.openapi.codec.schema_keywords import BrokenSchemaError
 from retinue.openapi.codec.schema_size import cut_schema, find_refusal
-from retinue.openapi.codec.schemas import BrokenSchemaError, Direction, SchemaConverter
+from retinue.openapi.codec.schemas import Direction, SchemaConverter
 
 
 def _convert(
@@ -129,6 +130,21 @@ def test_a_recursive_reference_leads_to_its_component() -> None:
 def test_definitions_inside_a_schema_are_found() -> None:
     converted = _convert({"$defs": {"A": {"type": "string"}}, "items": {"$ref": "#/$defs/A"}}, is_30=False)
     assert converted == {"items": {"type": "string"}}
+
+
+def test_definitions_inside_a_schema_that_multiply_are_refused() -> None:
+    definitions: dict[str, Any] = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 2} for n in range(10)}
+    schema = {"$defs": {**definitions, "D10": {}}, "$ref": "#/$defs/D0"}
+    with pytest.raises(BrokenSchemaError, match="over 200 times"):
+        SchemaConverter({}, is_30=False, direction="input").convert(schema)
+
+
+def test_definitions_beyond_any_use_accept_anything() -> None:
+    schemas = {f"S{n}": {"const": "x" * 1000, "allOf": [_ref(f"S{n + 1}")]} for n in range(1000)}
+    document = {"components": {"schemas": {**schemas, "S1000": {}}}}
+    _, definitions = SchemaConverter(document, is_30=True, direction="input").convert(_ref("S0"))
+    assert len(definitions) < 600
+    assert list(definitions.values())[-1] is True
 
 
 def test_an_input_leaves_out_what_is_only_read_and_an_output_what_is_only_written() -> None:

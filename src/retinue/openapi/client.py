@@ -14,7 +14,7 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.openapi.codec.api import Api
 from retinue.openapi.codec.requests import render_request
-from retinue.openapi.codec.responses import read_response
+from retinue.openapi.codec.responses import TOO_LARGE_REMEDY, read_response
 from retinue.openapi.codec.security import choose_credentials
 from retinue.web.transport import (
     MAX_RESPONSE_BYTES,
@@ -94,8 +94,7 @@ class ApiClient:
             refused.remedy = "use a public server, or allow private addresses for this import"
             raise refused from error
         except ResponseTooLargeError as error:
-            remedy = "ask for less: a smaller page, fewer fields, or a narrower filter"
-            data = {"type": "too_large", "limit": error.limit_bytes, "remedy": remedy}
+            data = {"type": "too_large", "limit": error.limit_bytes, "remedy": TOO_LARGE_REMEDY}
             raise RemoteFaultError(api.name, -32603, f"{api.name}: {error.cause}", data) from error
         except TransportError as error:
             lost = AgentUnreachableError(api.name, operation.server, error.cause, sent=error.sent)

@@ -21,11 +21,15 @@ from retinue.core.record import Hints, Skill
 from retinue.openapi.codec.media_types import is_json_type
 from retinue.openapi.codec.operations import InputReader, LeftOutError, Operation
 from retinue.openapi.codec.reader import JSON_REMEDY, BrokenReferenceError, follow
+from retinue.openapi.codec.schema_keywords import BrokenSchemaError
 from retinue.openapi.codec.schema_size import cut_schema, find_refusal
-from retinue.openapi.codec.schemas import BrokenSchemaError, SchemaConverter
+from retinue.openapi.codec.schemas import SchemaConverter
 from retinue.openapi.codec.security import SecurityScheme, parse_alternatives, parse_schemes
 
 MAX_OPERATIONS = 2_000
+MAX_FINE_CUTS = 32
+"""Input schemas of a document that are cut as little as possible, at 0.1 s each."""
+
 MAX_SKILL_ID_LENGTH = 64
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
@@ -99,6 +103,7 @@ class _DocumentReader:
         self._server = server
         self._variables = variables
         self._notes: list[str] = []
+        self._cuts = 0
         self._refusals: dict[bytes, str | None] = {}
         is_30 = self._check_version()
         plain = SchemaConverter(document, is_30=is_30, direction="input")
@@ -181,7 +186,8 @@ class _DocumentReader:
         self._notes += [f"{skill_id}: {note}" for note in self._inputs.notes]
         refusal = find_refusal(schema, self._refusals)
         if refusal is not None:
-            schema, cut = cut_schema(schema)
+            schema, cut = cut_schema(schema, finely=self._cuts < MAX_FINE_CUTS)
+            self._cuts += 1
             self._notes.append(f"{skill_id}: the input schema lost {cut}: {refusal}")
         responses = self._read_responses(operation)
         summary, description = _text(operation, "summary"), _text(operation, "description")

@@ -17,11 +17,13 @@ from retinue.core.record import Skill
 from retinue.openapi.codec.media_types import FILE, PREFERENCE, BodyKind, is_json_type, kind_of
 from retinue.openapi.codec.parameters import STYLES, Parameter, Place
 from retinue.openapi.codec.reader import BrokenReferenceError, follow
-from retinue.openapi.codec.schemas import BrokenSchemaError, SchemaConverter
+from retinue.openapi.codec.schema_keywords import BrokenSchemaError
+from retinue.openapi.codec.schemas import SchemaConverter
 from retinue.openapi.codec.security import Alternatives
 
 BODY = "body"
 
+MAX_PARAMETERS = 500
 _MAX_ARGUMENT_LENGTH = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _VARIABLE = re.compile(r"\{([^{}/]+)\}")
@@ -149,6 +151,8 @@ class InputReader:
                     raise LeftOutError("a parameter has no name, or is in no known place")
                 found[name, str(place)] = parameter
         variables = list(dict.fromkeys(_VARIABLE.findall(path)))
+        if len(found) + len(variables) > MAX_PARAMETERS:
+            raise LeftOutError(f"it has over {MAX_PARAMETERS} parameters")
         for variable in variables:
             found.setdefault((variable, "path"), {"schema": {"type": "string"}})
         kept: list[tuple[str, Place, dict[str, Any]]] = []

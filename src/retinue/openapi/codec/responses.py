@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +27,8 @@ MAX_DETAIL_LENGTH = 300
 MAX_ERROR_BODY_BYTES = 8 * 1024
 """Of the body of an error, which goes into the error's data."""
 
+MAX_DECOMPRESSED_BYTES = 32 * 1024 * 1024
+TOO_LARGE_REMEDY = "ask for less: a smaller page, fewer fields, or a narrower filter"
 DEFAULT_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 3600.0
 META_KEY = "retinue/http"
@@ -59,6 +62,7 @@ def read_response(
 
     Raises RemoteFaultError, BusyError for 429, and AgentUnreachableError for 502, 503 and 504.
     """
+    body = _decompress(api, headers.get("content-encoding", ""), body)
     content_type = headers.get("content-type", "")
     shown = {name: headers[name] for name in _SHOWN_HEADERS if name in headers}
     meta = {META_KEY: {"status": status, **({"headers": shown} if shown else {})}}
@@ -124,6 +128,23 @@ def _remedy(operation: Operation, status: int, headers: Mapping[str, str]) -> st
             f"redirects are not followed: import the API with the server of {location or 'the new location'}"
         )
     return ""
+
+
+def _decompress(api: str, encoding: str, body: bytes) -> bytes:
+    """The body of a server that compresses although no compression was asked for."""
+    if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate") or not body:
+        return body
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        plain = reader.decompress(body, MAX_DECOMPRESSED_BYTES)
+    except zlib.error as error:
+        data = {"type": "output_validation_error"}
+        raise RemoteFaultError(api, _INTERNAL_ERROR, f"{api} sent a damaged body: {error}", data) from None
+    if reader.unconsumed_tail:
+        data = {"type": "too_large", "remedy": TOO_LARGE_REMEDY}
+        message = f"{api}: the response is larger than {MAX_DECOMPRESSED_BYTES:,} bytes"
+        raise RemoteFaultError(api, _INTERNAL_ERROR, message, data)
+    return plain
 
 
 def _read_json(operation: Operation, api: str, status: int, body: bytes) -> Any:

@@ -47,25 +47,26 @@ def find_refusal(schema: Mapping[str, Any], known: dict[bytes, str | None]) -> s
     return known[encoded]
 
 
-def cut_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def cut_schema(schema: Mapping[str, Any], *, finely: bool = True) -> tuple[dict[str, Any], str]:
     """The schema within the limits, and what was cut.
 
-    Texts go first, then the definitions that are farthest from the top, at last the properties.
+    Texts go first, then the definitions that are farthest from the top, at last the properties. With
+    ``finely`` false all definitions go at once, which takes a tenth of the time.
     """
-    for candidate, cut in _list_cuts(schema):
+    for candidate, cut in _list_cuts(schema, finely):
         if find_refusal(candidate, {}) is None:
             return candidate, cut
     return {"type": "object"}, "everything but its type"
 
 
-def _list_cuts(schema: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def _list_cuts(schema: Mapping[str, Any], finely: bool) -> Iterator[tuple[dict[str, Any], str]]:
     bare = _without_texts(schema)
     yield {**bare, **_top_texts(schema)}, "the texts of its parts"
     yield bare, "its texts"
     definitions: dict[str, Any] = bare.get("$defs", {})
     kept = len(definitions)
     while kept:
-        kept = kept * 3 // 4
+        kept = kept * 3 // 4 if finely else 0
         # Nearest first: what is cut last is what the caller writes at the top.
         nearest = {name: one if at < kept else True for at, (name, one) in enumerate(definitions.items())}
         yield (
