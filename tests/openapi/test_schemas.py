@@ -98,6 +98,27 @@ def test_what_stands_beside_a_reference_counts_from_3_1_on() -> None:
     assert _convert(beside, is_30=False, A={})["description"] == "d"
 
 
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"items": [{"nullable": True}, {}]}, {"prefixItems": [{}, {}]}),
+        ({"items": [], "allOf": [], "enum": [], "required": True}, {}),
+        (
+            {"maxLength": -1, "minLength": "1", "maxItems": 2.0, "minItems": 1.5, "multipleOf": 0},
+            {"maxItems": 2},
+        ),
+        ({"minimum": "0", "uniqueItems": "yes", "pattern": 7, "title": None, "examples": {"a": 1}}, {}),
+        ({"type": ["string", "string", "null"]}, {"type": ["string", "null"]}),
+        ({"dependentRequired": {"a": ["b", "b", 1], "c": "d"}}, {"dependentRequired": {"a": ["b"]}}),
+        ({"propertyNames": {"x-a": 1}, "not": {"example": 1}}, {"propertyNames": {}, "not": {}}),
+    ],
+)
+def test_a_keyword_of_a_wrong_form_is_dropped_or_mended(
+    schema: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert _convert(schema, is_30=False) == expected
+
+
 def test_two_references_of_the_same_last_name_get_different_definitions() -> None:
     converter = SchemaConverter(
         {

@@ -75,7 +75,8 @@ class KeywordReader:
 
     def _read_schema(self, schema: Mapping[str, Any], key: str, where: str, convert: Convert) -> _Kept:
         if key == "items" and isinstance(schema[key], list):
-            yield "prefixItems", [convert(one, where) for one in schema[key]]
+            if schema[key]:
+                yield "prefixItems", [convert(one, where) for one in schema[key]]
         else:
             yield key, convert(schema[key], where)
 

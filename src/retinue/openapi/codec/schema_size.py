@@ -66,7 +66,7 @@ def _list_cuts(schema: Mapping[str, Any], finely: bool) -> Iterator[tuple[dict[s
     definitions: dict[str, Any] = bare.get("$defs", {})
     kept = len(definitions)
     while kept:
-        kept = kept * 3 // 4 if finely else 0
+        kept = kept // 2 if finely else 0
         # Nearest first: what is cut last is what the caller writes at the top.
         nearest = {name: one if at < kept else True for at, (name, one) in enumerate(definitions.items())}
         yield (

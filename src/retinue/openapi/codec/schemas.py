@@ -26,6 +26,7 @@ Direction = Literal["input", "output"]
 MAX_DEPTH = 24
 """Levels of one schema without its references, each two levels of JSON; the compiler accepts 64 of those."""
 
+MAX_DEFINITIONS = 1_000
 MAX_DEFINITIONS_BYTES = 512 * 1024
 """Of the definitions that one schema brings. Those beyond accept anything: the compiler takes an eighth."""
 
@@ -70,8 +71,9 @@ class SchemaConverter:
                 name = self.name_of(pointer)
                 if name in definitions:
                     continue
-                definitions[name] = size > MAX_DEFINITIONS_BYTES or self._convert_definition(pointer)
-                if size <= MAX_DEFINITIONS_BYTES:
+                is_full = size > MAX_DEFINITIONS_BYTES or len(definitions) >= MAX_DEFINITIONS
+                definitions[name] = is_full or self._convert_definition(pointer)
+                if not is_full:
                     size += self._sizes[pointer]
                     following += self._reached[pointer]
             waiting = following
