@@ -22,10 +22,13 @@ from retinue.core.errors import (
     RemoteFaultError,
     UnknownSkillError,
 )
+from retinue.core.record import AgentRecord, Listing
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.schema.checks import compile_schema
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
 from retinue.web.http_client import HttpClient
+from tests.mesh.scripted import ScriptedLookup, make_call
 from tests.openapi.documents import document
 from tests.serving import serve_app
 
@@ -182,6 +185,23 @@ async def test_a_call_sends_its_arguments_and_returns_what_its_schema_promises()
     schema = _api("http://h").skills[0].output_schema
     assert schema is not None
     assert compile_schema(schema, "output").is_valid(answer.value)
+
+
+async def test_the_dispatch_path_checks_both_sides_of_a_call_and_records_its_end() -> None:
+    async with serve_app(APP) as url, HttpClient() as http:
+        api = _api(url)
+        listing = Listing(AgentRecord("shop", skills=api.skills), "imports", "shop")
+        client = ApiClient(http, api, ENVIRONMENT)
+        dispatcher = Dispatcher("hub", ScriptedLookup([listing]), lambda _: client)
+        done = await dispatcher.dispatch(make_call("getItem", {"id": "7"}))
+        wrong = await dispatcher.dispatch(make_call("getItem", {"id": "7", "limit": 1}))
+        bad = await dispatcher.dispatch(make_call("addItem", {"body": {}}))
+        failed = await dispatcher.dispatch(make_call("status", {"code": "404"}))
+    assert (done.status, done.value["id"], done.calls_used) == ("done", "7", 0)
+    assert (wrong.status, bad.status, failed.status) == ("refused", "refused", "failed")
+    assert isinstance(wrong.error, InvalidParametersError)
+    assert isinstance(bad.error, InvalidParametersError)
+    assert "this is 404" in str(failed.error)
 
 
 async def test_bodies_arrive_as_json_as_a_form_and_as_files() -> None:

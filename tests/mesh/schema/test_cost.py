@@ -22,7 +22,7 @@ schemas = st.recursive(
     ),
     max_leaves=12,
 )
-documents = st.fixed_dictionaries({name: schemas for name in NAMES}).map(
+documents = st.fixed_dictionaries(dict.fromkeys(NAMES, schemas)).map(
     lambda definitions: {"$ref": "#/$defs/D0", "$defs": definitions}
 )
 
