@@ -279,6 +279,14 @@ def test_a_larger_one_loses_the_definitions_that_are_farthest_from_its_top() -> 
     assert find_refusal(converted, {}) is None
 
 
+def test_one_of_many_large_ones_loses_its_definitions_at_once() -> None:
+    converted, cut = cut_schema(_large(150, "x", "x" * 1000), finely=False)
+    assert cut == "the definitions of its parts"
+    assert converted["properties"]["b"]["description"] == "short"
+    assert converted["$defs"] == {"D0": True}
+    assert find_refusal(converted, {}) is None
+
+
 def test_the_largest_one_still_accepts_what_fits_its_top() -> None:
     properties = {f"p{n}": {"enum": ["x" * 1000] * n} for n in range(1, 60)}
     converted, cut = cut_schema({"type": "object", "properties": properties})

@@ -60,13 +60,16 @@ def cut_schema(schema: Mapping[str, Any], *, finely: bool = True) -> tuple[dict[
 
 
 def _list_cuts(schema: Mapping[str, Any], finely: bool) -> Iterator[tuple[dict[str, Any], str]]:
+    if not finely:
+        schema = _without_unreached({**schema, "$defs": dict.fromkeys(schema.get("$defs", ()), True)})
+        yield dict(schema), "the definitions of its parts"
     bare = _without_texts(schema)
     yield {**bare, **_top_texts(schema)}, "the texts of its parts"
     yield bare, "its texts"
     definitions: dict[str, Any] = bare.get("$defs", {})
     kept = len(definitions)
     while kept:
-        kept = kept // 2 if finely else 0
+        kept //= 2
         # Nearest first: what is cut last is what the caller writes at the top.
         nearest = {name: one if at < kept else True for at, (name, one) in enumerate(definitions.items())}
         yield (

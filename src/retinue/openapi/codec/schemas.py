@@ -71,10 +71,12 @@ class SchemaConverter:
                 name = self.name_of(pointer)
                 if name in definitions:
                     continue
-                is_full = size > MAX_DEFINITIONS_BYTES or len(definitions) >= MAX_DEFINITIONS
-                definitions[name] = is_full or self._convert_definition(pointer)
-                if not is_full:
-                    size += self._sizes[pointer]
+                definition = self._convert_definition(pointer)
+                size += self._sizes[pointer]
+                if size > MAX_DEFINITIONS_BYTES or len(definitions) >= MAX_DEFINITIONS:
+                    definitions[name] = True
+                else:
+                    definitions[name] = definition
                     following += self._reached[pointer]
             waiting = following
         return converted, definitions
