@@ -224,6 +224,15 @@ def test_too_large_schemas_are_dropped_or_cut_and_still_compile() -> None:
     assert "lost the texts of its parts" in api.notes[0]
 
 
+def test_a_component_that_alone_is_too_large_accepts_anything_with_one_note() -> None:
+    big = {"enum": ["x" * 1000] * 600}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Big"}}}
+    operation = {"requestBody": {"content": content}, "responses": {"200": {"content": content}}}
+    api = api_of(operation, method="post", schemas={"Big": big})
+    assert (api.skills[0].input_schema or {})["$defs"] == {"Big": True}
+    assert api.notes == ("components/schemas/Big accepts anything: it has over 524,288 bytes",)
+
+
 def test_a_reference_to_another_file_costs_what_it_stands_for_and_names_the_remedy() -> None:
     outside = {"$ref": "other.yaml#/x"}
     content = {"application/json": {"schema": outside}}

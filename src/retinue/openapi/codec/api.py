@@ -23,7 +23,7 @@ from retinue.openapi.codec.operations import InputReader, LeftOutError, Operatio
 from retinue.openapi.codec.reader import JSON_REMEDY, BrokenReferenceError, follow
 from retinue.openapi.codec.schema_keywords import BrokenSchemaError
 from retinue.openapi.codec.schema_size import cut_schema, find_refusal
-from retinue.openapi.codec.schemas import SchemaConverter
+from retinue.openapi.codec.schemas import MAX_DEFINITIONS_BYTES, SchemaConverter
 from retinue.openapi.codec.security import SecurityScheme, parse_alternatives, parse_schemes
 
 MAX_OPERATIONS = 2_000
@@ -110,6 +110,7 @@ class _DocumentReader:
         files = SchemaConverter(document, is_30=is_30, direction="input", files=True)
         self._inputs = InputReader(document, plain, files)
         self._outputs = SchemaConverter(document, is_30=is_30, direction="output")
+        self._converters = (plain, files, self._outputs)
 
     def read(self) -> Api:
         """The API; see `parse_api`."""
@@ -134,6 +135,8 @@ class _DocumentReader:
         if not operations:
             problem = f"no operation can be imported: {left_out[0]}" if left_out else "it has no operations"
             raise InvalidSettingError(self._source, problem, remedy=JSON_REMEDY)
+        for place in dict.fromkeys(place for one in self._converters for place in one.too_large):
+            self._notes.append(f"{place} accepts anything: it has over {MAX_DEFINITIONS_BYTES:,} bytes")
         info = self._document.get("info")
         facts = info if isinstance(info, dict) else {}
         title, version, description = (_text(facts, key) for key in ("title", "version", "description"))

@@ -57,6 +57,8 @@ class SchemaConverter:
         self._counts: Counter[str] = Counter()
         self._pointers: dict[str, str] = {}
         self._keywords = KeywordReader()
+        self.too_large: dict[str, None] = {}
+        """Definitions that alone are over the limit, in their order."""
 
     def convert(self, schema: Any) -> tuple[dict[str, Any] | bool, dict[str, Any]]:
         """The schema, and the ``$defs`` that it reaches, nearest first. Raises BrokenSchemaError."""
@@ -72,6 +74,10 @@ class SchemaConverter:
                 if name in definitions:
                     continue
                 definition = self._convert_definition(pointer)
+                if self._sizes[pointer] > MAX_DEFINITIONS_BYTES:
+                    self.too_large[pointer.removeprefix("#/")] = None
+                    definitions[name] = True
+                    continue
                 size += self._sizes[pointer]
                 if size > MAX_DEFINITIONS_BYTES or len(definitions) >= MAX_DEFINITIONS:
                     definitions[name] = True
