@@ -663,6 +663,7 @@ class AgentUnreachableError(ExecutionError):
         )
         self.agent = agent
         self.url = url
+        self.cause = cause
         self.sent = sent
 
     @property

@@ -63,7 +63,7 @@ class InteractiveInvoker:
                 if not reply.needs_input:
                     return read_answer(reply, name, skill)
                 answers = {
-                    key: await _answer(channel, key, method, params)
+                    key: await answer_question(channel, key, method, params)
                     for key, method, params in list_questions(reply)
                 }
                 tool_call = ToolCall(skill, call.arguments, capabilities, answers, read_state(reply))
@@ -87,7 +87,9 @@ class InteractiveInvoker:
             raise response.no_reply()
 
 
-async def _answer(channel: Channel, key: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+async def answer_question(
+    channel: Channel, key: str, method: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
     """The caller's answer to one question, in the form that the agent expects."""
     if method == "elicitation/create":
         message, schema = str(params.get("message", "")), params.get("requestedSchema") or {"type": "object"}
