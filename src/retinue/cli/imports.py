@@ -36,7 +36,9 @@ def import_() -> None:
 @click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
 @click.option("--env", "environ", metavar="K=V", multiple=True, help="Environment variable of the program.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Working directory of the program.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
+)
 @click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
 def mcp_server(
     name: str,
@@ -62,8 +64,7 @@ def mcp_server(
         found |= {"url": url, "headers": _pairs("--header", headers)}
     else:
         found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
-        if folder is not None:
-            found["folder"] = str(folder.expanduser().absolute())
+        found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
     _add({_check_name(name): found})
 
 
@@ -151,13 +152,13 @@ async def _wait(session: Session, name: str) -> None:
         while True:
             found = await client.get("list_agents", {})
             row = next((one for one in found["agents"] if one["name"] == name), None)
-            settled = row is not None and row.get("health") in ("healthy", "unreachable")
+            settled = row is not None and row["status"] in ("available", "unavailable")
             if settled or asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.2)
     if row is None:
         note(f"{name}: the hub does not list it yet; look again: retinue imports")
-    elif row.get("health") == "unreachable":
+    elif row["status"] == "unavailable":
         note(f"{name} is kept, but does not run: {clean(str(row.get('last_error') or 'no reason given'))}")
     else:
         skills = [str(one) for one in row.get("skills", ())]

@@ -90,8 +90,8 @@ class ServerProgram:
                 start_new_session=True,
             )
         except OSError as error:
-            cause = error.strerror or str(error)
-            raise AgentUnreachableError(self._name, self.place, f"it does not start: {cause}") from error
+            cause = f"{self._command[0]} does not start: {error.strerror or error}"
+            raise AgentUnreachableError(self._name, self.place, cause) from error
         self._readers = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
 
     async def exchange(self, message: Message) -> AsyncGenerator[Document, None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Literal, Protocol
@@ -89,8 +89,10 @@ class ImportedServer:
         self._record = AgentRecord(spec.name)
         self._session: ServerSession | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_opened = False
+        """Whether the last attempt to connect succeeded."""
         self._settled = asyncio.Event()
-        """Set while no attempt to connect is in progress."""
+        """Set at the end of an attempt to connect; cleared by a call that waits for one."""
         self._wake = asyncio.Event()
         self._renew = asyncio.Event()
         self._describe(self._tools)
@@ -147,6 +149,7 @@ class ImportedServer:
         while True:
             self._wake.clear()
             self._renew.clear()
+            self._is_opened = False
             began = time.monotonic()
             transport = self.spec.connect()
             try:
@@ -160,7 +163,7 @@ class ImportedServer:
                 self._lose(error.message)
             finally:
                 self._session = None
-                await asyncio.shield(transport.aclose())
+                await _finish(transport.aclose())
             if time.monotonic() - began > LAST_BACK_OFF_S:
                 back_off_s = FIRST_BACK_OFF_S
             try:
@@ -179,7 +182,7 @@ class ImportedServer:
         described = facts.instructions[:MAX_DESCRIPTION]
         self._record = replace(self._record, version=facts.server_version or None, description=described)
         self._take(lists)
-        self._session, self.reason = session, ""
+        self._session, self.reason, self._is_opened = session, "", True
         self._settled.set()
         self._changed()
 
@@ -220,12 +223,23 @@ class ImportedServer:
     def _lose(self, reason: str) -> None:
         self.reason = reason
         self._session = None
-        self._settled.set()
+        if not self._is_opened:
+            self._settled.set()
         _log.warning("import unreachable", server=self.spec.name, reason=reason)
         self._changed()
 
     def _changed(self) -> None:
         self._on_change(self.listing, "healthy" if self.is_ready else "unreachable", self.reason)
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, even when cancelled meanwhile: a program must not outlive its import."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class ImportedServers(Source):
@@ -234,8 +248,8 @@ class ImportedServers(Source):
     name = IMPORTS
 
     def __init__(self, client_version: str, pins: Pins) -> None:
+        self.pins = pins
         self._client_version = client_version
-        self._pins = pins
         self._servers: dict[str, ImportedServer] = {}
         self._on_change: OnChange = lambda listing, health, reason: None
         self._is_dirty = False
@@ -254,7 +268,7 @@ class ImportedServers(Source):
         for name, spec in specs.items():
             if name not in self._servers:
                 server = self._servers[name] = ImportedServer(
-                    spec, self._client_version, self._pins, self._change
+                    spec, self._client_version, self.pins, self._change
                 )
                 server.start()
                 self._is_dirty = True
@@ -265,7 +279,11 @@ class ImportedServers(Source):
 
     def accept(self, document: Mapping[str, Any]) -> None:
         """Use the accepted tools that another process has kept."""
-        self._pins.load(document)
+        self.pins.load(document)
+        self.review()
+
+    def review(self) -> None:
+        """Compare the tools of every server with the accepted ones."""
         for server in self._servers.values():
             if server.is_ready:
                 server.review()
@@ -293,9 +311,11 @@ class ImportedServers(Source):
         server = self._servers.get(name)
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
-        self._pins.check(name, skill.id)
+        self.pins.check(name, skill.id)
         session = await server.open_session()
         with admitted.forward() as outgoing:
+            # it reports no further calls; those that come back to this mesh begin chains of their own
+            outgoing.record_usage(0)
             meta = render_trace_meta(outgoing.trace)
             try:
                 return await session.call(skill, call.arguments, meta, channel)
