@@ -11,23 +11,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table
+from retinue.cli.output import clean, print_json, print_table
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import Session
+    from retinue.runtime.commands.client import Client
     from retinue.settings import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _WAIT_S = 60.0
 """How long the command waits for the hub to connect to a new import."""
+_NOTICED_WITHIN_S = 3.0
+"""After this time the hub has seen the file, even if the server looks the same as before."""
+_PAGE = 100
 
 
 @click.group("import")
 def import_() -> None:
-    """Import MCP servers: the hub runs them, and their tools become skills of agents."""
+    """Import an MCP server as an agent.
+
+    The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL.
+    claude, claude-desktop, cursor, vscode, gemini, codex and zed list the servers in the configuration of
+    that client, and import those that are named, or --all.
+    """
 
 
 @import_.command("mcp-server", context_settings={"ignore_unknown_options": True})
@@ -69,7 +78,9 @@ def mcp_server(
 
 
 def _from_client(client: str) -> click.Command:
-    @click.command(client, help=f"Import servers from the configuration of {client}; NAMES, or --all.")
+    @click.command(
+        client, hidden=True, help=f"Import servers from the configuration of {client}; NAMES, or --all."
+    )
     @click.argument("names", nargs=-1)
     @click.option("--all", "every", is_flag=True, help="Import every server.")
     def command(names: tuple[str, ...], every: bool) -> None:
@@ -86,7 +97,7 @@ for _client in CLIENTS:
 @json_option
 @click.pass_context
 def imports(context: click.Context, as_json: bool) -> None:
-    """List the imported servers; accept changed tools, or remove a server."""
+    """List the imported servers, accept their changes, remove them."""
     if context.invoked_subcommand is None:
         _list(as_json)
 
@@ -101,7 +112,7 @@ def accept(name: str) -> None:
     if name not in read_imports(session.settings, session.state):
         raise _unknown(name)
     names = open_pins(session.settings, session.state).accept(name)
-    note(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
+    _say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
 @imports.command()
@@ -119,7 +130,7 @@ def remove(name: str) -> None:
         )
     write_import(session.state, name, None)
     open_pins(session.settings, session.state).forget(name)
-    note(f"removed {name}")
+    _say(f"removed {name}")
 
 
 def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -131,38 +142,50 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     from retinue.storage.state import find_hub_url
 
     session = open_session()
+    runs = find_hub_url(session.state) is not None
     for name, found in tables.items():
         try:
             table = ImportTable.model_validate(found)
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
-        write_import(session.state, name, table)
-    if find_hub_url(session.state) is None:
-        note(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
-        return
-    for name in tables:
-        run_command(_wait(session, name))
+        if runs:
+            run_command(_keep_and_wait(session, name, table))
+        else:
+            write_import(session.state, name, table)
+    if not runs:
+        _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
 
 
-async def _wait(session: Session, name: str) -> None:
-    """Print the tools of a new import, or why there are none."""
+async def _read_row(client: Client, name: str) -> dict[str, Any] | None:
+    found = await client.get("list_agents", {"query": "", "limit": _PAGE})
+    return next((one for one in found["agents"] if one["name"] == name), None)
+
+
+async def _keep_and_wait(session: Session, name: str, table: ImportTable) -> None:
+    """Keep a new import in the state, and print its tools, or why there are none."""
+    from retinue.runtime.imports import write_import
+
     async with session.client() as client:
-        deadline = asyncio.get_running_loop().time() + _WAIT_S
+        before = await _read_row(client, name)
+        write_import(session.state, name, table)
+        began = asyncio.get_running_loop().time()
         while True:
-            found = await client.get("list_agents", {})
-            row = next((one for one in found["agents"] if one["name"] == name), None)
-            settled = row is not None and row["status"] in ("available", "unavailable")
-            if settled or asyncio.get_running_loop().time() > deadline:
+            row = await _read_row(client, name)
+            waited_s = asyncio.get_running_loop().time() - began
+            is_news = row != before or waited_s > _NOTICED_WITHIN_S
+            if is_news and row is not None and row["status"] in ("available", "unavailable"):
+                break
+            if waited_s > _WAIT_S:
                 break
             await asyncio.sleep(0.2)
     if row is None:
-        note(f"{name}: the hub does not list it yet; look again: retinue imports")
+        _say(f"{name}: the hub does not list it yet; look again: retinue imports")
     elif row["status"] == "unavailable":
-        note(f"{name} is kept, but does not run: {clean(str(row.get('last_error') or 'no reason given'))}")
+        _say(f"{name} is kept, but does not run: {clean(str(row.get('last_error') or 'no reason given'))}")
     else:
         skills = [str(one) for one in row.get("skills", ())]
-        note(f"{name}: {len(skills)} tools: {clean(', '.join(skills[:8]))}{' …' * (len(skills) > 8)}")
+        _say(f"{name}: {len(skills)} tools: {clean(', '.join(skills[:8]))}{' …' * (len(skills) > 8)}")
 
 
 def _import_from(client: str, names: Sequence[str], *, every: bool) -> None:
@@ -170,7 +193,7 @@ def _import_from(client: str, names: Sequence[str], *, every: bool) -> None:
 
     found = list_servers(client)
     if not found:
-        note(f"{client} has no MCP servers besides this hub")
+        _say(f"{client} has no MCP servers besides this hub")
         return
     chosen = {name: table for name, table in found.items() if every or name in names}
     if missing := [name for name in names if name not in found]:
@@ -183,7 +206,7 @@ def _import_from(client: str, names: Sequence[str], *, every: bool) -> None:
             for name, table in found.items()
         ]
         print_table(("NAME", "CONNECTS TO"), rows)
-        note(f"import them: retinue import {client} --all, or with their names")
+        _say(f"import them: retinue import {client} --all, or with their names")
         return
     _add({_check_name(re.sub(r"[^a-z0-9_-]", "-", name.lower())): table for name, table in chosen.items()})
 
@@ -202,7 +225,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json({"imports": rows})
     elif not rows:
-        note("no imports; add one: retinue import mcp-server NAME -- COMMAND")
+        _say("no imports; add one: retinue import mcp-server NAME -- COMMAND")
     else:
         shown = [(row["name"], row["connects_to"], ", ".join(row["waiting"]) or "-") for row in rows]
         print_table(("NAME", "CONNECTS TO", "TO ACCEPT"), shown)
@@ -238,3 +261,7 @@ def _unknown(name: str) -> InvalidSettingError:
     return InvalidSettingError(
         "NAME", f"no import is called {name[:60]!r}", remedy="list them: retinue imports"
     )
+
+
+def _say(text: str) -> None:
+    click.echo(clean(text))

@@ -19,8 +19,9 @@ from retinue.core.errors import InvalidSettingError, RetinueError, StateDamagedE
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import ImportedServers, ImportSpec, OpenableTransport
+from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
 from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.settings import ImportTable, Settings, environment
 from retinue.storage.files import replace_file, storage_errors
@@ -115,7 +116,7 @@ def _spec_of(name: str, table: ImportTable, http: HttpClient, own: Mapping[str, 
     environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
     command = (table.command, *table.args) if table.command else ()
 
-    def connect() -> OpenableTransport:
+    def connect() -> Transport:
         if table.url is not None:
             return HttpTransport(name, http, table.url, headers)
         return ServerProgram(name, command, environ, own=own, folder=table.folder)

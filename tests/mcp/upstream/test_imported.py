@@ -16,8 +16,9 @@ from retinue.core.errors import AgentUnreachableError, CallTimedOutError, Execut
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import ImportedServers, ImportSpec, OpenableTransport
+from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
 from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.session import Transport
 from retinue.mesh.channel import Capability, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -95,7 +96,7 @@ class Imports:
         return await self.dispatcher.dispatch(call, channel or NullChannel())
 
 
-def program(mode: str = "plain") -> Callable[[], OpenableTransport]:
+def program(mode: str = "plain") -> Callable[[], Transport]:
     command = [sys.executable, "-m", "tests.mcp.upstream.foreign_server", mode]
     return lambda: ServerProgram("foreign", command, {}, own=os.environ)
 

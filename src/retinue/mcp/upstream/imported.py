@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -44,27 +44,12 @@ _ALL = frozenset({"mesh", "exposed"})
 _log = structlog.get_logger("retinue.imports")
 
 
-class OpenableTransport(Transport, Protocol):
-    """A transport before its first message."""
-
-    @property
-    def place(self) -> str:
-        """The url or the command, for people."""
-
-    @property
-    def ends_with_stream(self) -> bool:
-        """Whether the end of `listen` is the end of the connection."""
-
-    async def open(self) -> None:
-        """Start what must be started. Raises AgentUnreachableError."""
-
-
 @dataclass(frozen=True, slots=True)
 class ImportSpec:
     """One import: how to connect, and who sees its tools."""
 
     name: str
-    connect: Callable[[], OpenableTransport]
+    connect: Callable[[], Transport]
     place: str
     visibility: Literal["mesh", "exposed"] = "exposed"
     start_s: float = 60.0
@@ -172,7 +157,7 @@ class ImportedServer:
             except TimeoutError:
                 back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
 
-    async def _serve(self, transport: OpenableTransport) -> None:
+    async def _serve(self, transport: Transport) -> None:
         """Open a session, and return when it has ended."""
         session = ServerSession(self.spec.name, transport, self._client_version)
         async with asyncio.timeout(self.spec.start_s):

@@ -48,6 +48,17 @@ _log = structlog.get_logger("retinue.imports")
 class Transport(Protocol):
     """A connection to one MCP server. Every method raises AgentUnreachableError when it breaks."""
 
+    @property
+    def place(self) -> str:
+        """The url or the command, for people."""
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """Whether the end of `listen` is the end of the connection."""
+
+    async def open(self) -> None:
+        """Start what must be started."""
+
     def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
         """Send a request and yield the server's messages about it, the response last."""
 
