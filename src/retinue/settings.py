@@ -52,6 +52,42 @@ class AgentTable(_Table):
     port: int | None = Field(None, ge=1, le=65535)
 
 
+class ImportTable(_Table):
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``.
+
+    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    """
+
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    folder: Path | None = None
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("an import has either url or command")
+        return self
+
+
+class ImportsTable(BaseModel):
+    """``[imports]``: the imported MCP servers by name, and whether their tools are pinned."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ImportTable] = {}
+
+    pin: bool = True
+
+    @property
+    def servers(self) -> Mapping[str, ImportTable]:
+        """The imports by name."""
+        return self.__pydantic_extra__ or {}
+
+
 class TimeoutTable(_Table):
     """``[timeouts]``: time limits in seconds (DESIGN 7)."""
 
@@ -224,6 +260,7 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    imports: ImportsTable = ImportsTable()
     database: str | None = None
     runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()
