@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -50,6 +50,42 @@ class AgentTable(_Table):
     target: str
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
+
+
+class ImportTable(_Table):
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``.
+
+    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    """
+
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    folder: Path | None = None
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("an import has either url or command")
+        return self
+
+
+class ImportsTable(BaseModel):
+    """``[imports]``: the imported MCP servers by name, and whether their tools are pinned."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ImportTable] = {}
+
+    pin: bool = True
+
+    @property
+    def servers(self) -> Mapping[str, ImportTable]:
+        """The imports by name."""
+        return self.__pydantic_extra__ or {}
 
 
 class TimeoutTable(_Table):
@@ -127,10 +163,16 @@ class AccessTable(_Table):
     send: tuple[str, ...] | None = None
 
 
+def _as_whole_number(value: Any) -> Any:
+    """An environment variable is text, which a literal number does not accept."""
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+
+
 class ExecuteTable(_Table):
     """``[execute]``: options of the ``/execute`` endpoint."""
 
     answer_without_id: bool = False
+    validation_code: Annotated[Literal[-32603, -32602], BeforeValidator(_as_whole_number)] = -32603
 
 
 class McpTable(_Table):
@@ -218,6 +260,7 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    imports: ImportsTable = ImportsTable()
     database: str | None = None
     runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()

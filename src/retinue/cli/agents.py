@@ -49,6 +49,8 @@ def agents(text: str, as_json: bool) -> None:
     else:
         note(f"no agent matches {text!r}; list all: retinue agents" if text else _NO_AGENTS)
     for row in rows:
+        if row.get("deprecated"):
+            warn(row["deprecated"])
         if row.get("last_error"):
             warn(f"{row['name']}: {row['last_error']}")
     warn_missing(reply)
@@ -61,7 +63,8 @@ def agents(text: str, as_json: bool) -> None:
 def show(name: str, markdown: bool, as_json: bool) -> None:
     """Show one agent and its skills.
 
-    NAME is the agent's name, or name@source if several registries list that name.
+    NAME is the agent's name; name@1 for an older major version, name@source if several registries list
+    that name.
     """
     if markdown and as_json:
         raise click.UsageError("--markdown and --json cannot be combined.")
@@ -83,6 +86,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
         "digest": listing.get("digest"),
         "maintainer": card.get("maintainer"),
         "last error": listing.get("last_error"),
+        "deprecated": listing.get("deprecated"),
     }
     for label, value in facts.items():
         if value:
