@@ -18,6 +18,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Principal
 from retinue.core.errors import (
+    INCOMPLETE,
     AmbiguousNameError,
     InvalidParametersError,
     InvalidRequestError,
@@ -142,7 +143,7 @@ def add_run_skills(agent: Agent, runs: Runs) -> None:
 
     @agent.skill
     async def resume_run(run: str, ctx: Context) -> Json:
-        """Resumes a cancelled run where it stopped; completed steps do not run again."""
+        """Resumes a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         await get_accessible_run(runs, run, ctx.principal)
         seen = await runs.list_events(run)
         record = await runs.resume(run)
@@ -224,6 +225,8 @@ def _render_run(record: RunRecord) -> Json:
     if record.finished_at is not None:
         row["finished_at"] = record.finished_at
         row["duration_ms"] = round((record.finished_at - record.started_at) * 1000, 3)
+    if record.is_half_undone:
+        row["undo"] = INCOMPLETE
     if record.forked_from is not None:
         row["forked_from"] = record.forked_from
     if record.request.origin.digest:

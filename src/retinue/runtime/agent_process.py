@@ -124,7 +124,7 @@ async def serve_agent(
             await publication.publish()
             notify = partial(notify_hub, http, state, options.hub_url)
             # callbacks run in reverse order: first the card is withdrawn, then the hub is notified
-            stack.push_async_callback(notify)
+            stack.push_async_callback(notify, withdrawn=agent.name)
             stack.push_async_callback(publication.withdraw)
             check_s = _FOLDER_CHECK_S if isinstance(registry, LayoutRegistry) else _REGISTRY_CHECK_S
             keeping = asyncio.create_task(publication.keep(check_s, notify))

@@ -30,7 +30,7 @@ from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
-from retinue.runtime.mesh import LazyRuns, Mesh, open_mesh
+from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -72,6 +72,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
+        check_runs(settings, state)
         listings = SqliteListings(state.database)
         stack.callback(listings.close)
         audit = SqliteAudit(state.database)

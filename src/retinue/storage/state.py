@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
-The folder holds ``registry/``, ``retinue.db``, ``runs.db``, ``nodes/``, ``keys/``, ``hub.json`` and
-``hub.lock`` (DESIGN 3).
+The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
+``hub.json`` and ``hub.lock`` (DESIGN 3).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -35,6 +36,7 @@ from retinue.runtime.factories import configured_registry
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
+from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
@@ -89,11 +91,11 @@ async def examine(
     async with HttpClient() as http:
         given = environ.get(HUB_VARIABLE)
         if folder.status == "fail":
-            skipped = ["local token", "database", "registry", *([] if given else ["hub"])]
+            skipped = ["local token", "database", "runs", "registry", *([] if given else ["hub"])]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
-            checks += [_check_token(state), _check_database(state)]
+            checks += [_check_token(state), _check_database(state), _check_runs(settings, state)]
             checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_url = None
         if given or folder.status != "fail":
@@ -207,6 +209,17 @@ def _check_database(state: State) -> Check:
     if answer != "ok":
         return Check("database", "fail", f"{path}: {answer}", remedy)
     return Check("database", "ok", f"{path} is intact")
+
+
+def _check_runs(settings: Settings, state: State) -> Check:
+    if settings.database is not None:
+        return Check("runs", "ok", "in the configured database")
+    file = RunsFile(state.runs)
+    try:
+        exists = file.check(thorough=True)
+    except StateError as error:
+        return _failed("runs", error)
+    return Check("runs", "ok", f"{file.path} is intact" if exists else "created by the first run")
 
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
@@ -360,7 +373,7 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
             while response.reply is None and await response.next():
                 pass
     except (TransportError, TimeoutError) as error:
-        cause = str(error) or f"no answer within {timeout_s:g} s"
+        cause = str(error) or f"no answer within {render_duration(timeout_s)}"
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import StateError
 from retinue.execute.probe import answers
 from retinue.storage.files import storage_errors
@@ -73,7 +74,7 @@ async def _start(state: State, http: HttpClient, probe_timeout_s: float, deadlin
             lines = log.read_text("utf-8", "replace").strip().splitlines()[-_SHOWN_LOG_LINES:]
             raise StateError(f"the hub does not start: {' · '.join(lines)}", remedy=_remedy(state))
         await asyncio.sleep(_POLL_S)
-    raise StateError(f"the hub was not ready within {START_WITHIN_S:g} s", remedy=_remedy(state))
+    raise StateError(f"the hub was not ready within {render_duration(START_WITHIN_S)}", remedy=_remedy(state))
 
 
 async def _wait_for_agents(state: State) -> None:

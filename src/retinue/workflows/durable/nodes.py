@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from retinue.core.errors import StateError
 from retinue.storage.files import refuse_gone, replace_file, storage_errors
+from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
 
@@ -113,11 +114,13 @@ class Lease:
         parameters = {"executor": self.executor, "version": VERSION, "lease": self._lease_s}
         parameters["running"] = self._count_running()
         asked_at = time.monotonic()
+
         # A renewal that takes longer than the lease would promise a time that is over.
-        await self._database.write(
-            lambda c: c.execute(statement, parameters | self._database.clock()),
-            retry_s=self._lease_s / 3,
-        )
+        def renew(connection: sa.Connection) -> Mark | None:
+            connection.execute(statement, parameters | self._database.clock())
+            return self._database.count_up(connection)
+
+        mark = await self._database.write(renew, retry_s=self._lease_s / 3)
         if asked_at >= self._until:
             if self._until:
                 self.epoch += 1
@@ -125,6 +128,7 @@ class Lease:
             self._since = asked_at
         self._until = asked_at + self._lease_s
         self._held.set()
+        await self._database.remember(mark)
         self.nodes = await self._database.read(self._read_living)
 
     async def _rescue(self, dead: Sequence[str] | None = None) -> None:

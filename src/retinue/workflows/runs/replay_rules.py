@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import CallCancelledError, CallTimedOutError, ExecutionFailedError, RetinueError
 from retinue.core.json_values import copy_json
 from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
@@ -82,3 +83,13 @@ def step_timed_out(path: str, timeout_s: float) -> CallTimedOutError:
     return CallTimedOutError(
         f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
     )
+
+
+def nobody_answered(path: str, topic: str, timeout_s: float) -> CallTimedOutError:
+    """The error of a step that waited for a signal in vain."""
+    error = CallTimedOutError(
+        f"step {path}", timeout_s, layer="workflow step", setting=f"wait_for.timeout of step {path}"
+    )
+    error.message = f"nobody answered step {path} within {render_duration(timeout_s)} (signal {topic})"
+    error.args = (error.message,)
+    return error
