@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -52,6 +52,42 @@ class AgentTable(_Table):
     port: int | None = Field(None, ge=1, le=65535)
 
 
+class ImportTable(_Table):
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``.
+
+    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    """
+
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    folder: Path | None = None
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("an import has either url or command")
+        return self
+
+
+class ImportsTable(BaseModel):
+    """``[imports]``: the imported MCP servers by name, and whether their tools are pinned."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ImportTable] = {}
+
+    pin: bool = True
+
+    @property
+    def servers(self) -> Mapping[str, ImportTable]:
+        """The imports by name."""
+        return self.__pydantic_extra__ or {}
+
+
 class TimeoutTable(_Table):
     """``[timeouts]``: time limits in seconds (DESIGN 7)."""
 
@@ -71,9 +107,15 @@ class TraceTable(_Table):
 
 
 class LimitTable(_Table):
-    """``[limits]``: limits of each endpoint."""
+    """``[limits]``: limits of each endpoint, and of the HTTP server below it."""
 
     body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+    head_bytes: int = Field(64 * 1024, ge=4096)
+    headers: int = Field(100, ge=16)
+    head_s: float = Field(15.0, gt=0)
+    body_s: float = Field(15.0, gt=0)
+    connections: int = Field(4096, ge=1)
     in_flight: int = Field(1000, ge=1)
     calls_per_s: float | None = Field(None, gt=0)
     burst: int = Field(100, ge=1)
@@ -121,10 +163,16 @@ class AccessTable(_Table):
     send: tuple[str, ...] | None = None
 
 
+def _as_whole_number(value: Any) -> Any:
+    """An environment variable is text, which a literal number does not accept."""
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+
+
 class ExecuteTable(_Table):
     """``[execute]``: options of the ``/execute`` endpoint."""
 
     answer_without_id: bool = False
+    validation_code: Annotated[Literal[-32603, -32602], BeforeValidator(_as_whole_number)] = -32603
 
 
 class McpTable(_Table):
@@ -212,6 +260,7 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    imports: ImportsTable = ImportsTable()
     database: str | None = None
     runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()

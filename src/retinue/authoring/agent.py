@@ -43,8 +43,9 @@ class Agent(Offering):
 
     Add typed functions as skills with ``@agent.skill``; ``skills`` declares skills that an overridden
     ``execute_skill`` runs. ``expose_resources`` are names or globs of resources that MCP clients may read,
-    such as ``profile``. With ``logging``, ``ctx.log`` lines are sent to MCP clients. Raises
-    InvalidSettingError for values that a card cannot contain.
+    such as ``profile``. With ``logging``, ``ctx.log`` lines are sent to MCP clients. ``deprecated`` is True
+    or the reason: other agents are preferred, and callers get a warning. Raises InvalidSettingError for
+    values that a card cannot contain.
     """
 
     @names_nearest_option
@@ -67,6 +68,7 @@ class Agent(Offering):
         skills: Iterable[Skill] = (),
         expose_resources: Iterable[str] = (),
         logging: bool = False,
+        deprecated: bool | str = False,
     ) -> None:
         self._name = _check_name(name)
         self.version = _check_version(version)
@@ -82,6 +84,7 @@ class Agent(Offering):
             "labels": dict(labels or {}),
             "annotations": dict(annotations or {}),
             "traits": tuple(traits),
+            "deprecated": deprecated,
             "resource_globs": {"expose": globs} if (globs := tuple(expose_resources)) else None,
         }
         super().__init__()
@@ -138,12 +141,24 @@ class Agent(Offering):
         topics: Iterable[str] | None = None,
         scores: Mapping[str, float] | None = None,
         traits: Iterable[Trait] | None = None,
+        deprecated: bool | str | None = None,
+        weight: int | None = None,
     ) -> None:
-        """Override facts of the Python object by those of an ``agent.json``; None keeps a fact."""
+        """Override facts of the Python object by those of an ``agent.json``; None keeps a fact.
+
+        ``weight`` is the share of the calls in per cent that goes to this version (`AgentRecord.weight`).
+        """
         if name is not None:
             self._name = _check_name(name)
         self.version = _check_version(version) or self.version
-        given = {"description": description, "topics": topics, "scores": scores, "traits": traits}
+        given: dict[str, Any] = {
+            "description": description,
+            "topics": topics,
+            "scores": scores,
+            "traits": traits,
+            "deprecated": deprecated,
+            "weight": weight,
+        }
         for fact, value in given.items():
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None

@@ -14,6 +14,7 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
+_SHOWN_SKILLS = 12
 _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 
 
@@ -35,13 +36,21 @@ def agents(text: str, as_json: bool) -> None:
         print_table(
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
             [
-                (row["name"], row.get("version"), _render_status(row), row.get("skills"), row.get("url"))
+                (
+                    row["name"],
+                    row.get("version"),
+                    _render_status(row),
+                    _shorten(row.get("skills")),
+                    row.get("url"),
+                )
                 for row in rows
             ],
         )
     else:
         note(f"no agent matches {text!r}; list all: retinue agents" if text else _NO_AGENTS)
     for row in rows:
+        if row.get("deprecated"):
+            warn(row["deprecated"])
         if row.get("last_error"):
             warn(f"{row['name']}: {row['last_error']}")
     warn_missing(reply)
@@ -54,7 +63,8 @@ def agents(text: str, as_json: bool) -> None:
 def show(name: str, markdown: bool, as_json: bool) -> None:
     """Show one agent and its skills.
 
-    NAME is the agent's name, or name@source if several registries list that name.
+    NAME is the agent's name; name@1 for an older major version, name@source if several registries list
+    that name.
     """
     if markdown and as_json:
         raise click.UsageError("--markdown and --json cannot be combined.")
@@ -76,6 +86,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
         "digest": listing.get("digest"),
         "maintainer": card.get("maintainer"),
         "last error": listing.get("last_error"),
+        "deprecated": listing.get("deprecated"),
     }
     for label, value in facts.items():
         if value:
@@ -131,6 +142,13 @@ async def _list_agents(text: str) -> dict[str, Any]:
 async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
     async with open_session().client() as client:
         return await client.get(skill, arguments)
+
+
+def _shorten(skills: Any) -> Any:
+    """The first skills of an agent; the rest as a number."""
+    if not isinstance(skills, list) or len(skills) <= _SHOWN_SKILLS:
+        return skills
+    return [*skills[:_SHOWN_SKILLS], f"and {len(skills) - _SHOWN_SKILLS:,} more (retinue show NAME)"]
 
 
 def _render_status(row: Mapping[str, Any]) -> str:

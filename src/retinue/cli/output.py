@@ -5,9 +5,12 @@ Names and descriptions come from cards of other people, so control characters ar
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -115,3 +118,28 @@ def warn_missing(reply: Mapping[str, Any]) -> None:
     for problem in reply.get("missing", ()):
         place = "/".join(clean(problem[key]) for key in ("source", "key") if problem.get(key))
         warn(f"{place}: {problem.get('error')}")
+
+
+def command_line() -> str:
+    """The command that started this program, to be typed again in this folder."""
+    called = Path(sys.argv[0])
+    found = shutil.which("retinue")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "retinue"
+    if called.name == "retinue":
+        return os.path.relpath(called)
+    return f"{_interpreter()} -m retinue"
+
+
+def module_command(module: str) -> str:
+    """The command that runs a module with the interpreter of this program, to be typed in this folder."""
+    return f"{_interpreter()} -m {module}"
+
+
+def _interpreter() -> str:
+    found = shutil.which("python")
+    if found is not None and os.path.realpath(Path(found).parent) == os.path.realpath(
+        Path(sys.executable).parent
+    ):
+        return "python"
+    return os.path.relpath(sys.executable)

@@ -80,7 +80,7 @@ def find(
         if meant := reply.get("did_you_mean"):
             note(f"did you mean: {meant}")
         if rows and not reply.get("fit", {}).get("likely", True):
-            note("no skill seems to do this; these are the closest")
+            note("only some of these words match; the closest skills are shown")
         if because := reply.get("why"):
             note(f"{because['agent']}: {'; '.join(because['reasons'])}")
         if more := reply.get("more"):

@@ -59,7 +59,8 @@ RetinueError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
 │   │   └── ContentMissingError  a manifest names content that does not exist
-│   └── RepositoryTakenError  the repository holds a card of another name
+│   ├── RepositoryTakenError  the repository holds a card of another name
+│   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
     ├── StateDamagedError
     ├── StorageFullError
@@ -730,6 +731,13 @@ class CallCancelledError(ExecutionError):
         super().__init__(f"{what} was cancelled by its caller")
 
 
+AWAY_RETRY_S = 2.0
+"""After this time a call to an agent that is away is worth another try; a restart takes about that."""
+
+HUB = "hub"
+"""The name under which calls of a command or an agent to its hub fail."""
+
+
 class AgentUnreachableError(ExecutionError):
     """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
 
@@ -741,7 +749,7 @@ class AgentUnreachableError(ExecutionError):
 
     def __init__(self, agent: str, url: str, cause: str, *, sent: bool = False) -> None:
         super().__init__(
-            f"agent {agent} at {url} is unreachable: {cause}",
+            f"{'the hub' if agent == HUB else f'agent {agent}'} at {url} is unreachable: {cause}",
             remedy="start it, or see its state: retinue agents",
         )
         self.agent = agent
@@ -749,6 +757,7 @@ class AgentUnreachableError(ExecutionError):
         self.cause = cause
         self.sent = sent
         self.waited_s = 0.0
+        self.retry_after_s: float | None = None
 
     @classmethod
     def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
@@ -759,11 +768,14 @@ class AgentUnreachableError(ExecutionError):
         error.message = f"agent {agent} is away {since}{last}"
         error.args = (error.message,)
         error.remedy = f"start {agent} again; see: retinue agents"
+        error.retry_after_s = AWAY_RETRY_S
         return error
 
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        if self.retry_after_s is not None:
+            found["retry_after_s"] = self.retry_after_s
         return found | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
@@ -1055,6 +1067,21 @@ class RepositoryTakenError(RegistryError):
         super().__init__(
             f"{repository} holds the card of {holder}, not of {name}",
             remedy="choose another with --repository",
+        )
+
+
+class TagTakenError(RegistryError):
+    """The tag holds another major version of the agent (SPEC 7, versions side by side)."""
+
+    type = "tag_taken"
+    kind = _REFUSED
+
+    def __init__(self, name: str, place: str, held: str, version: str, *, free_tag: str) -> None:
+        tag = place.rpartition(":")[2]
+        super().__init__(
+            f"{place} holds version {held} of {name}; version {version} would replace it",
+            remedy=f"publish under a tag of its own: --tag {free_tag}; "
+            f"or remove the other first: retinue forget {name}@{tag}",
         )
 
 

@@ -36,6 +36,7 @@ from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
     configured_registry,
     guard_settings,
+    http_limits,
     limit_settings,
     named_registries,
     registry_sources,
@@ -73,7 +74,9 @@ class ServeOptions:
     port_may_move: bool = False
     publish: bool = True
     registry: str | None = None
-    tag: str = "v1"
+    tag: str | None = None
+    """None means the tag of the major version (`default_tag`)."""
+    weight: int | None = None
     hub_url: str | None = None
     insecure_bind: bool = False
 
@@ -86,8 +89,11 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    if options.weight is not None:
+        agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
+    take_from_others(state, echo)
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
@@ -106,7 +112,7 @@ async def serve_agent(
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
-        await stack.enter_async_context(serving(app, listener, stop))
+        await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _print_skills(agent, echo)
@@ -142,6 +148,12 @@ async def serve_agent(
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def take_from_others(state: State, echo: Echo) -> None:
+    """Make a state folder of an earlier version readable by its owner only."""
+    if changed := state.protect():
+        echo(f"{state.root}: took {changed:,} files and folders from the other users of this machine")
 
 
 def agent_dispatcher(
@@ -203,7 +215,12 @@ def agent_app(
 
     app = Router(
         routes=[
-            execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
+            execute_route(
+                dispatcher,
+                agent=agent.name,
+                answer_without_id=settings.execute.answer_without_id,
+                validation_code=settings.execute.validation_code,
+            ),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
             *(() if mcp is None else (mcp.route(),)),

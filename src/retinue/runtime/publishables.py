@@ -5,12 +5,13 @@ Files are checked, then published byte for byte.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.core.errors import InvalidSettingError, TooLargeError
 from retinue.core.record import is_visible
@@ -44,12 +45,23 @@ class WorkflowText:
     content: bytes
 
 
-def read_target(text: str, *, url: str | None = None) -> Card | WorkflowText:
+def read_target(text: str, *, url: str | None = None, weight: int | None = None) -> Card | WorkflowText:
     """Read a card (``.json``), a workflow (``.yaml`` or ``.json``) or a Python agent.
 
-    ``url`` is the address of a Python agent; a card file states its own. Raises InvalidSettingError,
+    ``url`` is the address of a Python agent; a card file states its own. A card is published byte for byte
+    unless ``weight`` sets its share of the calls. Raises InvalidSettingError,
     MalformedArtifactError, SchemaRefusedError, DefinitionError, TooLargeError.
     """
+    found = _read_target(text, url)
+    if weight is None:
+        return found
+    if isinstance(found, WorkflowText):
+        raise InvalidSettingError("--weight", "a workflow has no weight", remedy="omit --weight")
+    record = replace(parse_card(found.content, reference=text), weight=weight)
+    return replace(found, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
+
+
+def _read_target(text: str, url: str | None) -> Card | WorkflowText:
     path = Path(text)
     if path.suffix in _YAML:
         return _as_workflow(path, _read_file(path))
@@ -91,6 +103,7 @@ def _as_card(path: Path, content: bytes, url: str | None) -> Card:
             "--url", f"{path.name} is a card and states its own URL", remedy="omit --url, or edit the card"
         )
     record = parse_card(content, reference=path.name)
+    check_card(record, content, reference=path.name)
     if record.url is None:
         raise InvalidSettingError(
             f"{path.name}: url", "it is missing", remedy="add the address of the agent: http://host:port"
@@ -125,6 +138,8 @@ def _render_agent(text: str, url: str | None) -> Card:
     origin = url_origin(url)
     if origin is None or origin[0] not in ("http", "https"):
         raise InvalidSettingError("--url", f"{url!r} is not an address", remedy="write http://host:port")
-    card = render_card(agent.record(url), scopes=PUBLISHED_SCOPES)
-    skills = tuple(skill["id"] for skill in card["skills"])
-    return Card(agent.name, encode_card(card), agent.version, skills)
+    record = agent.record(url)
+    card = render_card(record, scopes=PUBLISHED_SCOPES)
+    content = encode_card(card)
+    check_card(record, content, reference=text)
+    return Card(agent.name, content, agent.version, tuple(skill["id"] for skill in card["skills"]))

@@ -26,7 +26,18 @@ _log = structlog.get_logger("retinue.targets")
 
 MAX_FILE_BYTES = 1024 * 1024
 
-_KNOWN = ("name", "version", "entry", "description", "topics", "scores", "traits", "mcp", "access")
+_KNOWN = (
+    "name",
+    "version",
+    "entry",
+    "description",
+    "topics",
+    "scores",
+    "traits",
+    "deprecated",
+    "mcp",
+    "access",
+)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _BYTES = re.compile(r"b'(\w+)'")
 """Bytes literals in pyjson5's messages, such as ``Unclosed b'object'``."""
@@ -162,6 +173,7 @@ def _load_agent_file(path: Path) -> Target:
         topics=_texts(facts, "topics", path),
         scores=_scores(facts, path),
         traits=_traits(facts, path),
+        deprecated=_deprecated(facts, path),
     )
     agent.expose_by(_lists(facts, path))
     return Target(agent, (path, *loaded.files), _access(facts, path), path)
@@ -264,6 +276,15 @@ def _traits(facts: Mapping[str, Any], path: Path) -> tuple[Trait, ...] | None:
         Trait(name=name, description=f"{name} trait", type=type(one).__name__, value=one)
         for name, one in value.items()
     )
+
+
+def _deprecated(facts: Mapping[str, Any], path: Path) -> bool | str | None:
+    value = facts.get("deprecated")
+    if value is not None and not isinstance(value, bool | str):
+        raise InvalidSettingError(
+            f"{path.name}: deprecated", _found(value), remedy="write true, or the reason as a string"
+        )
+    return value
 
 
 def _found(value: Any) -> str:

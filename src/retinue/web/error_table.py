@@ -183,6 +183,7 @@ TABLE: dict[type[RetinueError], Row] = {
         *_PARAMETERS, 422, _RESULT, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS
     ),
     e.RepositoryTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
+    e.TagTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
     e.StateError: _row(*_FAILED, 500, _TASK, _FAILURE, 8),
     e.StorageFullError: _row(*_FAILED, 507, _TASK, _FAILURE, 8),
 }

@@ -123,7 +123,8 @@ async def _converse(
         if not reply.needs_input:
             return reply
         answers = {
-            key: await _answer(channel, key, method, params) for key, method, params in list_questions(reply)
+            key: await answer_question(channel, key, method, params)
+            for key, method, params in list_questions(reply)
         }
         tool_call = replace(tool_call, answers=answers, state=read_state(reply))
     raise ExecutionFailedError(f"agent {listing.record.name} asks without end: over {MAX_ROUNDS} rounds")
@@ -158,7 +159,9 @@ def _own_version() -> str:
     return version("retinue")
 
 
-async def _answer(channel: Channel, key: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+async def answer_question(
+    channel: Channel, key: str, method: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
     """The caller's answer to one question, in the form that the agent expects."""
     if method == "elicitation/create":
         message, schema = str(params.get("message", "")), params.get("requestedSchema") or {"type": "object"}

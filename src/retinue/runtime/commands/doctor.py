@@ -155,7 +155,8 @@ def _check_folder(state: State) -> Check:
         return Check("state", "fail", f"{state.root} is not a folder", "move it away, or set RETINUE_HOME")
     try:
         with tempfile.TemporaryFile(dir=state.root):
-            return Check("state", "ok", f"{state.root} is writable")
+            pass
+        return _check_privacy(state)
     except OSError as error:
         return Check(
             "state",
@@ -163,6 +164,17 @@ def _check_folder(state: State) -> Check:
             f"{state.root}: {error.strerror}",
             "change its owner or mode (chown, chmod u+rwx), or set RETINUE_HOME",
         )
+
+
+def _check_privacy(state: State) -> Check:
+    """Whether other users of this machine can read the state; earlier versions allowed it."""
+    readable = list(state.list_open_to_others())
+    if not readable:
+        return Check("state", "ok", f"{state.root} is writable, and accessible to its owner only")
+    found = f"{readable[0]} is accessible to other users ({readable[0].stat().st_mode & 0o777:o})"
+    if len(readable) > 1:
+        found += f" (and {len(readable) - 1:,} more)"
+    return Check("state", "warn", found, f"restart the hub, or: chmod -R go= {state.root}")
 
 
 def _check_space(state: State) -> Check:
