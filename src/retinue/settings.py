@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import suggest
 
 FILE = "retinue.toml"
 
@@ -70,9 +71,15 @@ class TraceTable(_Table):
 
 
 class LimitTable(_Table):
-    """``[limits]``: limits of each endpoint."""
+    """``[limits]``: limits of each endpoint, and of the HTTP server below it."""
 
     body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+    head_bytes: int = Field(64 * 1024, ge=4096)
+    headers: int = Field(100, ge=16)
+    head_s: float = Field(15.0, gt=0)
+    body_s: float = Field(15.0, gt=0)
+    connections: int = Field(4096, ge=1)
     in_flight: int = Field(1000, ge=1)
     calls_per_s: float | None = Field(None, gt=0)
     burst: int = Field(100, ge=1)
@@ -255,15 +262,20 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     try:
         return FromFile(**dict(flags or {}))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        problem = f"{first['msg']}; found {_shape(first.get('input'))}"
+        found = error.errors(include_url=False)
+        # a misspelt key explains why another one is missing
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        # pydantic's word for a list of TOML or JSON
+        said = first["msg"].replace("a valid tuple", "a list")
+        problem = f"{said}; found {_shape(first.get('input'))}"
+        remedy = "see docs/settings.md"
         if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
-        raise InvalidSettingError(
-            _locate(first["loc"], file, flags or {}),
-            "unknown key" if first["type"] == "extra_forbidden" else problem,
-            remedy="see docs/settings.md",
-        ) from error
+        elif first["type"] == "extra_forbidden":
+            problem = "unknown key"
+            if near := suggest(str(first["loc"][-1]), _known_keys(first["loc"][:-1]), limit=1):
+                remedy = f"did you mean {near[0]}?"
+        raise InvalidSettingError(_locate(first["loc"], file, flags or {}), problem, remedy=remedy) from error
     except SettingsError as error:
         raise InvalidSettingError(
             "RETINUE_* environment",
@@ -272,6 +284,21 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at this place, [] for one that is not found."""
+    table: type[BaseModel] = Settings
+    for part in location:
+        field = table.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:  # the index of a list, or the name of one of several tables
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not found:
+            return []
+        table = found[0]
+    return list(table.model_fields)
 
 
 def environment() -> Mapping[str, str]:
@@ -298,5 +325,16 @@ def _is_tamper_proof(url: str) -> bool:
 
 def _shape(value: Any) -> str:
     if isinstance(value, str):
-        return f"a string of {len(value)} characters"
-    return type(value).__name__
+        return f"a string of {len(value)} character{'s' * (len(value) != 1)}"
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+_NAMES: Mapping[type, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+    type(None): "nothing",
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.durations import render_duration
+from retinue.core.durations import render_duration, render_elapsed
 from retinue.core.errors import BusyError, CallTimedOutError
 
 
@@ -29,6 +29,13 @@ from retinue.core.errors import BusyError, CallTimedOutError
 )
 def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
     assert render_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0004, "0.0 s"), (22, "22.0 s"), (59.97, "1 min"), (28_800, "8 h")]
+)
+def test_a_measured_duration_has_tenths_of_seconds(seconds: float, text: str) -> None:
+    assert render_elapsed(seconds) == text
 
 
 def test_errors_tell_durations_that_way() -> None:

@@ -159,7 +159,10 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(t
         wait_until(lambda: rows()["b-agent"]["status"] == "available", "the other one is asked")
         with program("agents", cwd=tmp_path) as listing:
             assert listing.wait() == 0
-            assert "unavailable since" in listing.wait_for("warning: a-agent")
+            listing.wait_for("warning: a-agent: ")
+            shown = [line for line in listing.lines if "unavailable since" in line]
+            assert len(shown) == 1, "told once"
+            assert re.search(r"a-agent .*unavailable since \d+ (s|min) ago", shown[0])
 
 
 @requirement("P-26")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
+_SHOWN_SKILLS = 12
 _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 
 
@@ -34,7 +36,13 @@ def agents(text: str, as_json: bool) -> None:
         print_table(
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
             [
-                (row["name"], row.get("version"), _render_status(row), row.get("skills"), row.get("url"))
+                (
+                    row["name"],
+                    row.get("version"),
+                    _render_status(row),
+                    _shorten(row.get("skills")),
+                    row.get("url"),
+                )
                 for row in rows
             ],
         )
@@ -44,7 +52,7 @@ def agents(text: str, as_json: bool) -> None:
         if row.get("deprecated"):
             warn(row["deprecated"])
         if row.get("last_error"):
-            warn(f"{row['name']} {_render_status(row)}: {row['last_error']}")
+            warn(f"{row['name']}: {row['last_error']}")
     warn_missing(reply)
 
 
@@ -136,8 +144,31 @@ async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
         return await client.get(skill, arguments)
 
 
+def _shorten(skills: Any) -> Any:
+    """The first skills of an agent; the rest as a number."""
+    if not isinstance(skills, list) or len(skills) <= _SHOWN_SKILLS:
+        return skills
+    return [*skills[:_SHOWN_SKILLS], f"and {len(skills) - _SHOWN_SKILLS:,} more (retinue show NAME)"]
+
+
 def _render_status(row: Mapping[str, Any]) -> str:
     status = str(row.get("status") or "unknown")
     if status in {"unavailable", "degraded"} and row.get("since"):
-        return f"{status} since {row['since']}"
+        return f"{status} since {describe_age(str(row['since']))}"
     return status
+
+
+_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min"))
+
+
+def describe_age(time: str, now: datetime | None = None) -> str:
+    """How long ago an ISO time was: ``5 s ago``; the text itself if it is none."""
+    try:
+        then = datetime.fromisoformat(time.replace("Z", "+00:00"))
+        age_s = ((now or datetime.now(UTC)) - then).total_seconds()
+    except (ValueError, TypeError):
+        return clean(time)
+    for least_s, unit_s, unit in _UNITS:
+        if age_s >= least_s:
+            return f"{age_s // unit_s:.0f} {unit} ago"
+    return f"{max(age_s, 0):.0f} s ago"

@@ -68,9 +68,15 @@ def show(failure: Failure, *, as_json: bool = False) -> None:
 
         click.echo(orjson.dumps(failure.as_json(), default=str).decode(), err=True)
         return
+    from retinue.core.remote_faults import describe_fault
+
     remedy = f" — {_one_line(failure.remedy)}" if failure.remedy else ""
     label = paint("error:", fg="red", bold=True)
-    click.echo(f"{label} {_one_line(failure.message)}{remedy}", err=True)
+    facts = dict(failure.data)
+    detail = facts.pop("detail", "")
+    click.echo(f"{label} {_one_line(describe_fault(failure.message, facts))}{remedy}", err=True)
+    for line in detail.splitlines() if isinstance(detail, str) else ():  # further lines of an exception
+        click.echo("  " + "".join(c for c in line if c.isprintable()), err=True)
 
 
 def paint(text: str, **style: Any) -> str:
@@ -79,6 +85,7 @@ def paint(text: str, **style: Any) -> str:
 
 
 def _describe_own(error: RetinueError, trace: str) -> Failure:
+    from retinue.core.remote_faults import plain_message
     from retinue.web.error_table import exit_code, list_error_classes, row_of
 
     if not isinstance(error, RemoteFaultError):
@@ -89,13 +96,11 @@ def _describe_own(error: RetinueError, trace: str) -> Failure:
     status = row_of(kinds[0]).exit_code if kinds else exit_code(error)
     remedy = facts.get("remedy")
     data = {key: value for key, value in facts.items() if key not in ("type", "remedy")}
-    message = error.message
-    if kinds and issubclass(kinds[0], LookupFailedError):
-        # "Unknown run: x" says it all; the prefix is for programs
-        message = message.removeprefix(row_of(kinds[0]).prefix)
+    is_lookup = bool(kinds) and issubclass(kinds[0], LookupFailedError)
     return Failure(
         error.remote_type,
-        message,
+        # of a name that was not found the message alone says all
+        plain_message(error.message) if is_lookup else error.message,
         remedy if isinstance(remedy, str) else error.remedy,
         status,
         {"code": error.code, **data},

@@ -85,20 +85,32 @@ def warn(text: str) -> None:
     click.echo(f"{paint('warning:', fg='yellow')} {clean(text)}", err=True)
 
 
-@contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints lines on standard error; a terminal also shows ``what`` with a spinner."""
+class Working:
+    """Prints lines on standard error while a command works; in a terminal ``now`` stands below them."""
 
-    def echo(line: str) -> None:
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        self._show = show
+
+    def __call__(self, line: str) -> None:
         click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
 
+    def now(self, text: str) -> None:
+        """Show what is going on, until something else is; nothing is printed without a terminal."""
+        if self._show is not None:
+            self._show(clean(text))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Working]:
+    """Yield what prints lines on standard error; a terminal also shows ``what`` with a spinner."""
     if not sys.stderr.isatty():
-        yield echo
+        yield Working()
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(file=sys.stderr, highlight=False, markup=False).status(what):
-        yield echo
+    with Console(file=sys.stderr, highlight=False, markup=False).status(what) as status:
+        yield Working(lambda text: status.update(Text(text)))
 
 
 def warn_missing(reply: Mapping[str, Any]) -> None:

@@ -145,7 +145,7 @@ async def _follow(ask: Callable[[RunFollower], Any]) -> Any:
 
     async with open_session().client() as client:
         with working("running") as echo:
-            return await ask(RunFollower(client, echo))
+            return await ask(RunFollower(client, echo, echo.now))
 
 
 def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
@@ -233,9 +233,9 @@ def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _render_ms(duration_ms: float) -> str:
-    from retinue.core.durations import render_duration
+    from retinue.core.durations import render_elapsed
 
-    return render_duration(duration_ms / 1000)
+    return render_elapsed(duration_ms / 1000)
 
 
 def _shorten(value: Any) -> str:

@@ -26,3 +26,9 @@ def render_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts[:2])
+
+
+def render_elapsed(seconds: float) -> str:
+    """A measured duration: in tenths of seconds below a minute, else as `render_duration`."""
+    tenths = f"{seconds:.1f}"
+    return f"{tenths} s" if float(tenths) < _EXACT_BELOW_S else render_duration(seconds)

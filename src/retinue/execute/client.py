@@ -128,13 +128,13 @@ class HubCalls:
         self._http = http
         self._url = url
         self._signer = signer
-        self._token = joined or (token if is_loopback_url(url) else None)
+        self.token = joined or (token if is_loopback_url(url) else None)
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub reports it; ``agent`` is None where only the hub knows it."""
         base = self._url.rstrip("/")
         url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
-        target = Target("hub", url, call.agent or "", call.skill, self._token)
+        target = Target("hub", url, call.agent or "", call.skill, self.token)
         outgoing = OutgoingCall(call.trace)
         warnings: list[str] = []
         try:

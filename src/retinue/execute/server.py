@@ -26,8 +26,9 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
     OutputInvalidError,
-    Problem,
     RetinueError,
+    UnknownAgentError,
+    UnknownSkillError,
 )
 from retinue.mesh.dispatch import Calls
 from retinue.web.codec.jsonrpc import (
@@ -165,6 +166,9 @@ class ExecuteEndpoint:
         try:
             outcome = await self._calls.dispatch(call)
             error = outcome.error
+            if self._agent is not None and isinstance(error, UnknownAgentError):
+                # this endpoint named the agent, not the caller: a hidden one must not tell its name
+                error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
             used.warnings += outcome.warnings
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
@@ -177,7 +181,7 @@ class ExecuteEndpoint:
             try:
                 return render_result(entry.id, outcome.value)
             except TypeError as cause:
-                error = OutputInvalidError(entry.method, [Problem("", f"it is not a JSON value: {cause}")])
+                error = OutputInvalidError.not_json(entry.method, "", str(cause))
         return self._render_error(entry.id, error)
 
     def _render_error(self, request_id: Any, error: RetinueError) -> bytes:

@@ -18,6 +18,7 @@ from retinue.cards.rows import render_agent_row
 from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
+from retinue.hub import HUB_NAME
 from retinue.hub.resources import add_agent_resources, render_agent
 from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills, list_missing
@@ -32,7 +33,6 @@ from retinue.workflows.orchestrator import Orchestrator
 
 Json = dict[str, Any]
 
-HUB_NAME = "retinue"
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""
 

@@ -258,14 +258,14 @@ class Dispatcher:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            raise ExecutionFailedError.from_exception(error) from error
+            raise ExecutionFailedError.from_exception(error, call.skill) from error
         except GeneratorExit:
             raise
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(call.skill, timeout_s, layer=layer, setting=setting) from error
             # A skill that calls sys.exit has failed; other agents of this process keep running.
-            raise ExecutionFailedError.from_exception(error) from error
+            raise ExecutionFailedError.from_exception(error, call.skill) from error
 
     def _time_left(self, skill: Skill, call: Call) -> tuple[float, str, str]:
         if skill.timeout_s is not None:

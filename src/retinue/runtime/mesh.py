@@ -20,7 +20,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
 from retinue.execute.client import PeerInvoker
-from retinue.hub.hub_agent import HUB_NAME, hub_agent
+from retinue.hub import HUB_NAME
+from retinue.hub.hub_agent import hub_agent
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker

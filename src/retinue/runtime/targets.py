@@ -14,12 +14,15 @@ from types import ModuleType
 from typing import Any
 
 import pyjson5
+import structlog
 
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.json_values import name_shape
 from retinue.core.record import Trait
 from retinue.mesh.permissions import AccessRule, ExposureLists
+
+_log = structlog.get_logger("retinue.targets")
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -54,8 +57,20 @@ class Target:
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
-    """Load ``file.py[:attr]``, ``module:attr`` or ``agent.json``; raises InvalidSettingError."""
-    folder = folder or Path.cwd()
+    """Load ``file.py[:attr]``, ``module:attr`` or ``agent.json``; raises InvalidSettingError.
+
+    A skill without a description, by which nobody finds it, is logged as a warning.
+    """
+    target = _load(text, folder or Path.cwd())
+    silent = [one.id for one in target.agent.skills if not one.description and one.visibility != "private"]
+    if silent:
+        _log.warning(
+            f"no description of {', '.join(silent)}: write a docstring, by which callers find the skill"
+        )
+    return target
+
+
+def _load(text: str, folder: Path) -> Target:
     place, _, attribute = text.rpartition(":") if _has_attribute(text) else (text, "", "")
     path = (folder / place).resolve()
     if path.suffix in (".json", ".jsonc"):

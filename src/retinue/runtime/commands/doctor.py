@@ -35,6 +35,7 @@ from retinue.oci.registry import list_published
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
+from retinue.storage.mesh_key import joined_token
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
@@ -154,7 +155,8 @@ def _check_folder(state: State) -> Check:
         return Check("state", "fail", f"{state.root} is not a folder", "move it away, or set RETINUE_HOME")
     try:
         with tempfile.TemporaryFile(dir=state.root):
-            return Check("state", "ok", f"{state.root} is writable")
+            pass
+        return _check_privacy(state)
     except OSError as error:
         return Check(
             "state",
@@ -162,6 +164,17 @@ def _check_folder(state: State) -> Check:
             f"{state.root}: {error.strerror}",
             "change its owner or mode (chown, chmod u+rwx), or set RETINUE_HOME",
         )
+
+
+def _check_privacy(state: State) -> Check:
+    """Whether other users of this machine can read the state; earlier versions allowed it."""
+    readable = list(state.list_open_to_others())
+    if not readable:
+        return Check("state", "ok", f"{state.root} is writable, and accessible to its owner only")
+    found = f"{readable[0]} is accessible to other users ({readable[0].stat().st_mode & 0o777:o})"
+    if len(readable) > 1:
+        found += f" (and {len(readable) - 1:,} more)"
+    return Check("state", "warn", found, f"restart the hub, or: chmod -R go= {state.root}")
 
 
 def _check_space(state: State) -> Check:
@@ -278,9 +291,17 @@ async def _check_list(state: State, url: str, settings: Settings, http: HttpClie
     # the first MCP request of a hub loads the SDK
     timeout_s = max(settings.timeouts.probe_s, LIST_TIMEOUT_S)
     shown = await measure_list(http, url, None, timeout_s=timeout_s)
-    token = state.local_token() if is_loopback_url(url) else None
-    connected = await measure_list(http, url, token, timeout_s=timeout_s)
-    found = f"{shown} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    token = joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    connected = None if token is None else await measure_list(http, url, token, timeout_s=timeout_s)
+    if connected is None and token is not None:
+        raise StateError(
+            "the hub refuses the token of this state", remedy="restart the hub, or join it again: --join"
+        )
+    if connected is None:
+        connected = shown
+    if connected is None:
+        return Check("tool list", "ok", "the hub requires a token, and this state has none for it")
+    found = f"{shown or 'refused'} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
     if connected.tokens > MANY_TOKENS:
         remedy = 'set hub.listing = "search" in retinue.toml, or expose fewer skills'
         return Check("tool list", "warn", found, remedy)
@@ -347,8 +368,11 @@ class ListCost:
         return f"{self.tools} tools, about {self.tokens:,} tokens"
 
 
-async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost:
-    """Measure the tool list of the hub at ``url`` for a client with ``token``; raises StateError."""
+async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost | None:
+    """Measure the tool list of the hub at ``url`` for a client with ``token``; None if it is refused.
+
+    Raises StateError.
+    """
     message = list_request("retinue", version("retinue"))
     headers = Wire().headers_of(message)
     if token is not None:
@@ -365,6 +389,8 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error
+    if response.status in (401, 403):
+        return None
     reply = response.reply
     tools = None if reply is None or reply.result is None else reply.result.get("tools")
     if not isinstance(tools, list):

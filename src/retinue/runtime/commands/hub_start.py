@@ -36,7 +36,7 @@ async def ensure_hub(state: State, http: HttpClient, *, probe_timeout_s: float =
     if url is not None:
         return url
     state.prepare()
-    lock = FileLock(state.root / "hub-start.lock")
+    lock = FileLock(state.root / "hub-start.lock", mode=0o600)
     deadline = time.monotonic() + START_WITHIN_S
     while True:
         try:
@@ -87,8 +87,12 @@ async def _wait_for_agents(state: State) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _spawn(state: State, log: Path) -> subprocess.Popen[bytes]:
-    with storage_errors(log), log.open("wb") as output:
+    with storage_errors(log), open(log, "wb", opener=_open_private) as output:
         return subprocess.Popen(
             [sys.executable, "-m", "retinue", "hub", "--port-may-move"],
             env={**os.environ, "RETINUE_HOME": str(state.root)},

@@ -190,7 +190,7 @@ def write_content(artifact: Artifact, output: str | None, *, force: bool = False
             "output", f"{path} exists", remedy="overwrite it with --force, or choose another name with -o"
         )
     with storage_errors(path):
-        replace_file(path, artifact.content)
+        replace_file(path, artifact.content, mode=0o644)
     return path
 
 

@@ -22,7 +22,7 @@ import structlog
 from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
-from retinue.storage.files import refuse_gone
+from retinue.storage.files import create_database, file_mode, refuse_gone
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
@@ -229,8 +229,9 @@ class RunDatabase:
             # Neither the lock nor the database may create a state folder that was removed.
             refuse_gone(path.parent)
             assert self._file is not None
-            with FileLock(f"{path}.lock"):
+            with FileLock(f"{path}.lock", mode=file_mode(path.parent)):
                 self._file.check()
+                create_database(path)
                 self._make_tables()
                 self._keep_mark(self._make_mark())
         else:

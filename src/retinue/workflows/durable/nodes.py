@@ -25,7 +25,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import StateError
-from retinue.storage.files import refuse_gone, replace_file, storage_errors
+from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
 from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
@@ -198,7 +198,7 @@ def take_slot(folder: Path) -> Iterator[Slot]:
     """
     refuse_gone(folder.parent)
     with storage_errors(folder):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         host = _read_host(folder)
         number, lock = _lock_lowest(folder)
         free = [other for other in _list_numbers(folder) if other != number and _is_free(folder, other)]
@@ -214,7 +214,7 @@ def _list_numbers(folder: Path) -> list[int]:
 
 
 def _is_free(folder: Path, number: int) -> bool:
-    lock = FileLock(folder / f"slot-{number}.lock")
+    lock = FileLock(folder / f"slot-{number}.lock", mode=0o600)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -225,7 +225,7 @@ def _is_free(folder: Path, number: int) -> bool:
 
 def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
     for number in range(1, _MAX_SLOTS + 1):
-        lock = FileLock(folder / f"slot-{number}.lock")
+        lock = FileLock(folder / f"slot-{number}.lock", mode=0o600)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -237,7 +237,7 @@ def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
 def _read_host(folder: Path) -> str:
     """The random name of this state folder among all that share a database, created once."""
     path = folder / "host"
-    with FileLock(folder / ".lock"):
+    with FileLock(folder / ".lock", mode=0o600):
         if path.exists():
             return path.read_text("ascii").strip()
         host = secrets.token_hex(6)
