@@ -96,11 +96,11 @@ def test_hints_and_the_class_of_an_exception_stand_in_the_line(capsys: pytest.Ca
     assert capsys.readouterr().err == "error: Execution failed: ValueError: first (skill look)\n    second\n"
 
 
-def test_a_name_that_is_not_found_is_told_without_a_prefix() -> None:
-    travelled = RemoteFaultError("hub", *execute_fault(UnknownRunError("nosuch")))
-    assert describe(travelled).message == "Unknown run: nosuch"
-
-
-def test_a_hub_that_does_not_answer_is_called_the_hub() -> None:
+def test_an_error_of_the_hub_has_one_prefix_at_most() -> None:
+    """The prefix of the wire is for programs; at the command line it would say the same twice."""
+    unknown = UnknownRunError("nosuch")
+    code, message, data = execute_fault(unknown)
+    assert message == "Invalid parameters: Unknown run: nosuch"
+    assert describe(RemoteFaultError("hub", code, message, data)).message == "Unknown run: nosuch"
     gone = AgentUnreachableError("hub", "http://127.0.0.1:9000", "connection refused")
     assert describe(gone).message == "the hub at http://127.0.0.1:9000 is unreachable: connection refused"

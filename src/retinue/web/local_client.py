@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
             self._idle_since_s = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's
+        # the transports of uvloop do not inherit from asyncio's
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
