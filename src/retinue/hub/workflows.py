@@ -12,14 +12,15 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
-from retinue.core.errors import InvalidParametersError, Problem, RunConflictError
+from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem, RunConflictError
 from retinue.hub.runs import may_access, reject_limited
+from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition, iterate_steps, list_agents, list_calls
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.definitions.overrides import apply_overrides
-from retinue.workflows.library import Library, Stored, bundle
-from retinue.workflows.orchestrator import AUTO, MESH_SCOPES, Orchestrator, Selection, choose_workflow
-from retinue.workflows.runs.records import Origin, RunRecord, as_json
+from retinue.workflows.library import Library, Stored, bundle, is_run_as_mesh
+from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json
 
 Json = dict[str, Any]
 
@@ -54,25 +55,32 @@ def add_workflow_skills(agent: Agent, orchestrator: Orchestrator, library: Libra
         trace: TraceContext,
     ) -> _Started:
         reject_limited(ctx.principal)
-        scopes, choice = ctx.principal.scopes, None
+        choice = None
         if workflow == AUTO:
             choice = choose_workflow(_prompt_of(given))
             workflow = choice.workflow
         if isinstance(workflow, str):
             loaded = await library.get(workflow)
-            # a stored workflow has the scopes of the mesh, except runs_code, which the caller must have
-            scopes = MESH_SCOPES | (scopes & {"runs_code"})
         else:
             loaded = load(workflow)
         bundled = await bundle(library, loaded)
+        origin = Origin(ctx.principal.scopes, ctx.principal.id, trace, loaded.digest)
+        if is_run_as_mesh(loaded):
+            if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
+                # its owner chose the agents that a caller without these rights reaches through it
+                raise NotAllowedError(
+                    f"workflow {loaded.definition.name} runs as the mesh: its agents cannot be overridden",
+                    remedy="leave away overrides.agents, or use a token with the scope mesh",
+                )
+            origin = origin.as_mesh()
         record = await orchestrator.start(
             _override(loaded.definition, overrides) if overrides else loaded.definition,
             given,
             run_id=run,
-            origin=Origin(scopes, ctx.principal.id, trace, loaded.digest),
+            origin=origin,
             nested=bundled.nested,
         )
-        if not may_access(scopes, record):
+        if not may_access(origin.scopes, record):
             # the id belongs to a run that the caller may not access
             raise RunConflictError(record.id)
         return _Started(record, choice)
@@ -155,6 +163,8 @@ def _render_workflow(stored: Stored, detailed: bool) -> Json:
     row["description"] = definition.description
     row["steps"] = len(definition.steps)
     row["skills"] = list(list_calls(definition))
+    if definition.runs_as != "caller":
+        row["runs_as"] = definition.runs_as
     if agents := list_agents(definition):
         row["agents"] = list(agents)
     if any(step.parallel is not None for step in iterate_steps(definition.steps)):

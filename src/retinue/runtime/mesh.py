@@ -152,7 +152,13 @@ async def open_mesh(
             access=access,
         )
         caller = DispatchCaller(
-            dispatcher, lookup, guard, agent=HUB_NAME, directory=directory, strategy=strategy
+            dispatcher,
+            lookup,
+            guard,
+            agent=HUB_NAME,
+            directory=directory,
+            strategy=strategy,
+            access=access,
         )
         runs = await stack.enter_async_context(open_runs(Interpreter(caller).run))
         library = Library(open_shelves(settings, state, registries))

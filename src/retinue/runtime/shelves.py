@@ -9,6 +9,7 @@ from pathlib import Path
 from retinue.core.errors import DefinitionError, MalformedArtifactError
 from retinue.oci.codec.reference import Reference, choose_tag, is_digest, workflow_repository
 from retinue.oci.registry import Registry, list_published
+from retinue.runtime.factories import HOME_SOURCE
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
@@ -53,7 +54,7 @@ class FolderShelf:
         try:
             if path.stat().st_size > MAX_TEXT_BYTES:
                 raise ValueError(f"larger than {MAX_TEXT_BYTES // 1024} kB")
-            return StoredText(path.read_text("utf-8"), str(path))
+            return StoredText(path.read_text("utf-8"), str(path), is_own=True)
         except (OSError, ValueError) as error:
             raise DefinitionError(
                 f"it cannot be read: {error}", source=str(path), remedy="fix the file"
@@ -61,10 +62,11 @@ class FolderShelf:
 
 
 class RegistryShelf:
-    """The workflows of one registry, addressable by tag or digest."""
+    """The workflows of one registry, addressable by tag or digest; ``is_own`` = that of this state."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, is_own: bool = False) -> None:
         self._registry = registry
+        self._is_own = is_own
 
     async def list_names(self) -> Sequence[str]:
         repositories = await list_published(self._registry)
@@ -88,7 +90,7 @@ class RegistryShelf:
         if artifact.form != "workflow":
             raise MalformedArtifactError(shown, f"it holds {artifact.media_type}, not a workflow")
         try:
-            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest)
+            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest, self._is_own)
         except UnicodeDecodeError as error:
             raise MalformedArtifactError(shown, "its text is not UTF-8") from error
 
@@ -96,4 +98,5 @@ class RegistryShelf:
 def open_shelves(settings: Settings, state: State, registries: Mapping[str, Registry]) -> list[Shelf]:
     """The shelves in order of precedence: the folder of custom workflows, then every registry."""
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
-    return [FolderShelf(folder), *(RegistryShelf(registry) for registry in registries.values())]
+    named = registries.items()
+    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == HOME_SOURCE) for name, one in named)]

@@ -25,11 +25,15 @@ Origin = Literal["built-in", "custom"]
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """The text of one stored workflow, the reference it came from, and its digest where it has one."""
+    """The text of one stored workflow, the reference it came from, and its digest where it has one.
+
+    ``is_own`` = it is stored in this state, not in a registry of others.
+    """
 
     text: str
     reference: str
     digest: str | None = None
+    is_own: bool = False
 
 
 class Shelf(Protocol):
@@ -72,7 +76,7 @@ class Library:
         for shelf in self._shelves:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
-                return load(stored.text, source=stored.reference, digest=stored.digest)
+                return load(stored.text, source=stored.reference, digest=stored.digest, is_own=stored.is_own)
         known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
         raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
 
@@ -108,6 +112,23 @@ class Library:
             return Stored(name, "custom", load(stored.text, source=stored.reference).definition)
         except RetinueError as error:
             return Stored(name, "custom", None, error)
+
+
+def is_run_as_mesh(loaded: Loaded) -> bool:
+    """Whether runs of this workflow have the scopes of the mesh, whoever starts them.
+
+    Raises DefinitionError where a definition asks for that and is not stored in this state: the author of
+    an inline one, or of one in a registry of others, has no rights of this mesh to give.
+    """
+    if loaded.definition.runs_as == "caller":
+        return False
+    if not loaded.is_own:
+        raise loaded.document.fault(
+            ("runs_as",),
+            "only a workflow that is stored in this state may run as the mesh",
+            "remove runs_as, or store the workflow here: retinue publish FILE",
+        )
+    return True
 
 
 MAX_WORKFLOW_DEPTH = 5
@@ -160,7 +181,9 @@ class _Gathering:
                 raise loaded.document.fault(
                     place, f"more than {MAX_NESTED_WORKFLOWS} nested workflows", "use fewer"
                 )
-            self.found[step.workflow] = BundledWorkflow(definition=nested.definition, digest=nested.digest)
+            self.found[step.workflow] = BundledWorkflow(
+                definition=nested.definition, digest=nested.digest, as_mesh=is_run_as_mesh(nested)
+            )
             if key not in self._done:
                 await self.visit(nested, (*chain, (step.workflow, key)))
                 self._done.add(key)

@@ -20,7 +20,7 @@ from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.run_forms import Bundled, WholeRun, render_form
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import Origin, RunRecord, RunRequest, check_run_id
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, RunRequest, check_run_id
 
 Complexity = Literal["low", "medium", "high"]
 
@@ -129,9 +129,6 @@ def measure_complexity(words: int, lines: int) -> Complexity:
         return "high"
     return "medium" if lines > 10 or words > 100 else "low"
 
-
-MESH_SCOPES = frozenset({"exposed", "mesh"})
-"""What stored workflows see (DESIGN 2, visibility); an inline one has its sender's view."""
 
 MESH_ORIGIN = Origin(MESH_SCOPES)
 

@@ -176,11 +176,16 @@ def branch_failure(outcome: ChildOutcome) -> StepFailedError:
     return StepFailedError(f"{below}/{inner.step}", inner.agent, inner.cause, undone)
 
 
-def adopt_undo(frame: Frame, outcome: ChildOutcome) -> BranchResult:
-    """The result of a done branch; its compensations are added to those of this body."""
+def adopt_undo(frame: Frame, outcome: ChildOutcome, *, as_mesh: bool = False) -> BranchResult:
+    """The result of a done branch; its compensations are added to those of this body.
+
+    ``as_mesh`` = the branch had the scopes of the mesh, which its compensations need too.
+    """
     result = BranchResult.of(outcome)
     below = outcome.child.path
-    frame.undo += [replace(one, path=f"{below}/{one.path}") for one in result.undo]
+    frame.undo += [
+        replace(one, path=f"{below}/{one.path}", as_mesh=as_mesh or one.as_mesh) for one in result.undo
+    ]
     return result
 
 

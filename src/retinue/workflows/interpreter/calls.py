@@ -34,7 +34,7 @@ from retinue.workflows.caller import Choice, cache_key
 from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
 from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
-from retinue.workflows.runs.records import Fault, StepOutcome, as_json, read_json
+from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import step_timed_out
 
 CHOOSE_TIMEOUT_S = 60.0
@@ -53,7 +53,7 @@ class Ask:
     ``arguments_for`` gives the arguments for the chosen agent, or raises InvalidParametersError or
     ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,
     ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing
-    (`RunContext.agent_wait_s`).
+    (`RunContext.agent_wait_s`). ``as_mesh`` = called with the scopes of the mesh.
     """
 
     step_id: str
@@ -70,6 +70,7 @@ class Ask:
     accept: Accept | None = None
     kind: str = "call"
     is_expected: bool = True
+    as_mesh: bool = False
 
     @property
     def target(self) -> str:
@@ -159,12 +160,13 @@ class _Attempt:
         return other if is_other else None
 
     async def _choose(self, path: str) -> StepOutcome:
-        ask, caller, scopes = self._ask, self._frame.tools.caller, self._frame.scopes
+        ask, caller, origin = self._ask, self._frame.tools.caller, self._as_asked(self._frame.request.origin)
 
         async def find(agent: str | None) -> Choice:
             if ask.skill is None:
-                return (await caller.list_role(ask.role or "", [agent] if agent else (), scopes))[0]
-            return await caller.choose(ask.skill, agent, ask.version, scopes)
+                named = [agent] if agent else ()
+                return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]
+            return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller)
 
         async def find_best() -> Choice:
             if ask.prefer is not None and ask.agent is None:
@@ -183,6 +185,9 @@ class _Attempt:
         facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
         facts |= {"below": below(path, self._path)}
         return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
+
+    def _as_asked(self, origin: Origin) -> Origin:
+        return origin.as_mesh() if self._ask.as_mesh else origin
 
     async def _wait_for_agents(self) -> bool:
         """Wait a moment for missing agents; False if the time for that is over."""
@@ -234,8 +239,9 @@ class _Attempt:
         ask, cache = self._ask, self._frame.tools.cache
         key = ""
         if ask.cache_ttl_s is not None:
-            place = [self._frame.request.name.partition("/")[0], ask.step_id, sorted(self._frame.scopes)]
-            key = cache_key(place, choice.agent, choice.version, skill, arguments)
+            origin = self._frame.request.origin
+            place = [self._frame.request.name.partition("/")[0], ask.step_id]
+            key = cache_key(place, origin.rights, choice.agent, choice.version, skill, arguments)
             kept = await cache.find(key)
             if kept is not None:
                 return {"value": kept.value, "agent": choice.agent, "cached": True}
@@ -248,7 +254,7 @@ class _Attempt:
             path=path,
             idempotency_key=self._frame.key(self._here),
             timeout_s=timeout_s,
-            origin=budget.begin(),
+            origin=self._as_asked(budget.begin()),
         )
         outcome = await call()
         while _found_nobody(outcome.error, patient=patient) and await self._wait_for_agents():

@@ -108,16 +108,17 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
             raise InvalidParametersError(problems)
     except (ExpressionError, InvalidParametersError) as error:
         raise await record_failure(frame.context, path, error) from None
+    origin = child_origin(frame)
     request = RunRequest(
         name=f"{frame.request.name}/{path}",
         definition=render_form(NestedRun.of(nested.definition, frame.nested)),
         input=given,
-        origin=child_origin(frame),
+        origin=origin.as_mesh() if nested.as_mesh else origin,
     )
     outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
     if outcome.status != "done":
         raise branch_failure(outcome)
-    return Result(adopt_undo(frame, outcome).output)
+    return Result(adopt_undo(frame, outcome, as_mesh=nested.as_mesh).output)
 
 
 async def _render_input(frame: Frame, step: Step, schema: Any) -> Any:

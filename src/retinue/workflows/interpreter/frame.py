@@ -50,7 +50,8 @@ class Undo:
     """The compensation of a done step: the call, and its arguments or the values they are chained from.
 
     ``agent`` executed the step and is preferred for the compensation. ``fault`` = why the arguments could
-    not be computed; the step is not compensated then.
+    not be computed; the step is not compensated then. ``as_mesh`` = a nested workflow with the scopes of
+    the mesh executed the step.
     """
 
     path: str
@@ -62,10 +63,13 @@ class Undo:
     input: Any = None
     sent: Any = None
     output: Any = None
+    as_mesh: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the stored form, which has arguments and fault only where they are set."""
+        """Convert to the stored form, which has arguments, fault and as_mesh only where they are set."""
         absent = {key for key in ("arguments", "fault") if getattr(self, key) is None}
+        if not self.as_mesh:
+            absent.add("as_mesh")
         return {key: value for key, value in as_json(self).items() if key not in absent}
 
 
@@ -95,6 +99,10 @@ class Frame:
     @property
     def scopes(self) -> frozenset[str]:
         return self.request.origin.scopes
+
+    @property
+    def caller(self) -> str:
+        return self.request.origin.caller
 
     def record_usage(self) -> None:
         """Report the calls that the body used, at its end."""

@@ -76,6 +76,7 @@ async def _undo(frame: Frame, undo: Undo) -> dict[str, Any]:
         retry=call.retry or RETRY,
         allow_empty=True,
         kind="undo",
+        as_mesh=undo.as_mesh,
     )
     try:
         result = await CallSteps(frame).run(ask, f"{undo.path}/undo")

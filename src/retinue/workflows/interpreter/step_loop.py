@@ -231,7 +231,7 @@ class Interpreter:
     async def _keep_whole(self, loop: StepLoop, definition: Definition) -> Any:
         """The cached output of an equal run, else that of this run, which is then cached."""
         context, request, cache = loop.frame.context, loop.frame.request, self._tools.cache
-        key = cache_key("workflow", request.definition, request.input, sorted(loop.frame.scopes))
+        key = cache_key("workflow", request.definition, request.input, request.origin.rights)
 
         async def find() -> Any:
             kept = await cache.find(key)

@@ -140,6 +140,13 @@ class Limit:
     setting: str
 
 
+RUN_CALLER = "run"
+"""On whose behalf a run calls that nobody started from outside."""
+
+MESH_SCOPES = frozenset({"exposed", "mesh"})
+"""The scopes of the agents of the mesh (DESIGN 2, visibility)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Who started a run, with which rights, in which chain of calls, and what bounds it.
@@ -151,7 +158,7 @@ class Origin:
     """
 
     scopes: frozenset[str] = frozenset()
-    caller: str = "run"
+    caller: str = RUN_CALLER
     trace: TraceContext | None = None
     digest: str | None = None
     limits: tuple[Limit, ...] = ()
@@ -162,6 +169,11 @@ class Origin:
         return None if self.trace is None else self.trace.calls_left
 
     @property
+    def rights(self) -> list[str]:
+        """What the results of its steps depend on: on whose behalf, with which scopes."""
+        return [self.caller, *sorted(self.scopes)]
+
+    @property
     def is_agents(self) -> bool:
         """Whether an agent started the run, from within a chain of calls."""
         return self.trace is not None and self.trace.depth > 0
@@ -169,6 +181,10 @@ class Origin:
     def with_budget(self, calls_left: int) -> Origin:
         """The same origin with another budget; without a trace there is none."""
         return self if self.trace is None else replace(self, trace=replace(self.trace, calls_left=calls_left))
+
+    def as_mesh(self) -> Origin:
+        """The same origin with the scopes of the mesh in addition (``runs_as: mesh``)."""
+        return replace(self, scopes=self.scopes | MESH_SCOPES)
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, in which a trace repeats caller and rights."""
@@ -209,7 +225,7 @@ class Origin:
             )
         return cls(
             scopes=frozenset(value.get("scopes", ())),
-            caller=stored.get("caller", "run"),
+            caller=stored.get("caller", RUN_CALLER),
             trace=trace,
             digest=value.get("digest"),
             limits=tuple(Limit(**one) for one in value.get("limits", ())),
