@@ -143,7 +143,8 @@ async def test_a_stored_workflow_acts_with_the_rights_of_its_caller(
     else:
         put(office.system.state.root / "workflows", STORED)
     refused = await office.run("stored", office.token(*scopes))
-    assert "inner_do" in refused.error["message"] and office.ran == []
+    assert "inner_do" in refused.error["message"]
+    assert office.ran == []
     assert (await office.run("stored", office.token("mesh"))).result["output"] == "MESH-ONLY DID: x"
 
 
@@ -235,7 +236,8 @@ async def test_a_marked_workflow_calls_the_agents_of_its_owner_only(office: Offi
     await office.store({"name": "m", "runs_as": "mesh", "steps": [{"id": "a", "prompt": "x"}]})
     overrides = {"agents": {"a": "role-agent"}}
     refused = await office.run("m", office.token("exposed"), overrides=overrides)
-    assert refused.error["data"]["type"] == "not_allowed" and office.ran == []
+    assert refused.error["data"]["type"] == "not_allowed"
+    assert office.ran == []
     allowed = await office.run("m", office.token("mesh"), overrides=overrides)
     assert allowed.result["output"] == "MESH-ONLY DID: x"
 
@@ -251,7 +253,8 @@ async def test_a_rerun_keeps_the_rights_of_the_run(office: Office) -> None:
     while not done:
         reply = await office.wire.call(office.hub.url, "follow_run", {"run": run}, **local)
         done = reply.result["done"]
-    assert reply.result["status"] == "failed" and office.ran == []
+    assert reply.result["status"] == "failed"
+    assert office.ran == []
 
 
 def test_a_mark_is_caller_or_mesh() -> None:

@@ -159,7 +159,8 @@ class DurableContext:
 
     async def sleep(self, path: str, seconds: float) -> None:
         async def sleep() -> Any:
-            await asyncio.sleep(max(0.0, until - time.time()))
+            # a clock that was set back since must not make it longer
+            await asyncio.sleep(min(seconds, max(0.0, until - time.time())))
             return True
 
         with self.rules.take(path):
@@ -174,7 +175,8 @@ class DurableContext:
         async def take() -> StepOutcome:
             receiver = f"{self._run_id} {path}"
             try:
-                value = await self._services.signals.take(self._run_id, topic, receiver, until - time.time())
+                left_s = min(timeout_s, until - time.time())
+                value = await self._services.signals.take(self._run_id, topic, receiver, left_s)
             except TimeoutError:
                 return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
             return StepOutcome(value)

@@ -27,13 +27,22 @@ NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0
 
 
+def _steady_clock() -> Callable[[], float]:
+    began_at = time.time() - time.monotonic()
+    return lambda: began_at + time.monotonic()
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only."""
+    """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only.
+
+    By default it is not moved by a change of the system's clock while the process runs, so that no limit
+    is over too early or too late.
+    """
 
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = field(default_factory=_steady_clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,7 @@ class Frame:
             return timeout_s, None
         nearest = min(self.limits, key=lambda limit: limit.at)
         left_s = nearest.at - await self._read_clock(step or path, f"{path}/clock")
+        left_s = min(left_s, nearest.seconds)
         if left_s <= 0:
             raise StepFailedError(step or path, None, overdue(step or path, nearest))
         return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)
