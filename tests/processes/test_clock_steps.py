@@ -9,11 +9,12 @@ import signal
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 from tests.processes.running import Program, execute, program, wait_until
 from tests.services import get_library
@@ -111,7 +112,16 @@ def hub(tmp_path: Path, retinue_home: Path, clock: Clock, log: Path, port: int) 
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path, environment=clock.environment) as hub:
         url = hub.url_in("hub at")
         wait_until(lambda: execute(url, "count", {"key": "up"}).get("result") == "up", "the agent answers")
+        wait_until(lambda: can_start(url), "the first run starts")
         yield hub
+
+
+def can_start(url: str) -> bool:
+    """The first run loads the engine, which takes longer than a request may on a busy machine."""
+    workflow = {"name": "first", "steps": [{"id": "first", "skill": "count", "with": {"key": "first"}}]}
+    with suppress(urllib3.exceptions.TimeoutError):
+        return "result" in execute(url, "start_run", {"workflow": workflow, "run": "first"})
+    return False
 
 
 def ask(url: str, skill: str, **arguments: Any) -> Any:

@@ -145,9 +145,9 @@ class TooLargeError(RequestError):
 
     type = "too_large"
 
-    def __init__(self, what: str, limit: int, unit: str = "bytes") -> None:
+    def __init__(self, what: str, limit: int, unit: str = "bytes", *, remedy: str = "") -> None:
         super().__init__(
-            f"{what} is over the limit of {limit:,} {unit}", remedy=f"send at most {limit:,} {unit}"
+            f"{what} is over the limit of {limit:,} {unit}", remedy=remedy or f"send at most {limit:,} {unit}"
         )
         self.limit = limit
         self.unit = unit

@@ -9,7 +9,6 @@ from pathlib import Path
 from retinue.core.errors import DefinitionError, MalformedArtifactError
 from retinue.oci.codec.reference import Reference, choose_tag, is_digest, workflow_repository
 from retinue.oci.registry import Registry, list_published
-from retinue.runtime.factories import HOME_SOURCE
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
@@ -95,8 +94,13 @@ class RegistryShelf:
             raise MalformedArtifactError(shown, "its text is not UTF-8") from error
 
 
-def open_shelves(settings: Settings, state: State, registries: Mapping[str, Registry]) -> list[Shelf]:
-    """The shelves in order of precedence: the folder of custom workflows, then every registry."""
+def open_shelves(
+    settings: Settings, state: State, registries: Mapping[str, Registry], *, own: str
+) -> list[Shelf]:
+    """The shelves in order of precedence: the folder of custom workflows, then every registry.
+
+    ``own`` is the name of the state's registry.
+    """
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
     named = registries.items()
-    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == HOME_SOURCE) for name, one in named)]
+    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == own) for name, one in named)]

@@ -10,7 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from retinue.core.errors import StateError, UnknownRunError
+import orjson
+
+from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.dbos_engine import RUN, ReplayError, RunLetGoError, run_step, taken_over
 from retinue.workflows.durable.events import EventSink
@@ -27,7 +29,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, run_effect, step_timed_out
+from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, run_effect, step_timed_out
 
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
@@ -45,6 +47,8 @@ class RunServices(Protocol):
         self, ids: Sequence[str], given_up: set[str], mode: WaitMode
     ) -> list[RunRecord]: ...
 
+    async def is_stored(self, run_id: str) -> bool: ...
+
     async def stop(self, ids: Sequence[str]) -> None: ...
 
     def agent_wait_of(self, root: str) -> float: ...
@@ -56,7 +60,8 @@ class DurableContext:
     """A RunContext; created in the body's own task. Each step occupies one of the node's ``places``.
 
     ``owner`` is the token of the execution, ``epoch`` the one of the lease that it began in. ``resumed`` =
-    the run stopped before, possibly in the middle of a call. ``calls`` is what the body reported.
+    the run stopped before, possibly in the middle of a call. ``calls`` is what the body reported. ``size``
+    is that of the outermost run.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class DurableContext:
         events: EventSink,
         services: RunServices,
         places: AbstractAsyncContextManager[None],
+        size: RunSize,
         *,
         resumed: bool = False,
     ) -> None:
@@ -81,6 +87,7 @@ class DurableContext:
         self._events = events
         self._services = services
         self._places = places
+        self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
 
@@ -112,6 +119,9 @@ class DurableContext:
         with self.rules.take(path):
             child_id = f"{self._run_id}/{path}"
             request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            # A child that an earlier execution started is among what the run has stored.
+            if not self._may_repeat or not await self._services.is_stored(child_id):
+                self._size.add(f"the input of {path}", request.to_json())
             await self._await_lease()
             try:
                 given = await self._services.start_child(child_id, request, self._root)
@@ -134,7 +144,9 @@ class DurableContext:
                 ended = await self._services.await_children(ids, self._given_up, mode)
             except UnknownRunError as error:
                 return {"unknown": error.run_id}
-            return {"ended": [_render_ended(record) for record in ended]}
+            found = [_render_ended(record) for record in ended]
+            self._size.stored += len(orjson.dumps(found))
+            return {"ended": found}
 
         with self.rules.take(path):
             recorded = await self._call(f"wait {path}", await_children)
@@ -208,9 +220,16 @@ class DurableContext:
             async with place:
                 acted = True
                 await self._await_lease()
-                self._events.emit("step_started", path, facts)
                 began = time.perf_counter()
-                outcome = await act()
+                try:
+                    self._size.add(f"the input of step {path}", facts)
+                except TooLargeError as error:
+                    facts.pop("input", None)
+                    self._events.emit("step_started", path, facts)
+                    outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
+                else:
+                    self._events.emit("step_started", path, facts)
+                    outcome = self._size.add_outcome(path, await act())
             if self._may_repeat:
                 outcome = replace(outcome, calls=None)
             return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}

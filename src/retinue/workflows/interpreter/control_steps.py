@@ -52,7 +52,7 @@ async def run_loop(frame: Frame, step: Step, path: str) -> Result | None:
 async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
     """Run the nested steps for each item in a child run; the output is the list of outputs."""
     assert step.foreach is not None
-    items = await frame.render(step.foreach.items, path)
+    items = await frame.render(step.foreach.items, path, field="foreach.in")
     if not isinstance(items, list) or len(items) > MAX_ITEMS:
         found = f"{len(items):,} items; at most {MAX_ITEMS:,}" if isinstance(items, list) else "no list"
         error = ExpressionError(str(step.foreach.items), f"gives {found}", remedy="give a list")
@@ -123,7 +123,7 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
 
 async def _render_input(frame: Frame, step: Step, schema: Any) -> Any:
     if step.with_ is not None:
-        return await render(step.with_, frame.scope.variables)
+        return await render(step.with_, frame.scope.variables, "with")
     return chain_arguments(step.id, step.workflow or "", schema, frame.scope)
 
 

@@ -136,10 +136,10 @@ class Frame:
         except ExpressionError as error:
             raise await record_failure(self.context, path, error) from None
 
-    async def render(self, value: Any, path: str, *, step: str | None = None) -> Any:
-        """Replace the templates of a value; raises StepFailedError for an error, as `holds`."""
+    async def render(self, value: Any, path: str, *, step: str | None = None, field: str = "") -> Any:
+        """Replace the templates of the value of a field; raises StepFailedError for an error, as `holds`."""
         try:
-            return await render(value, self.scope.variables)
+            return await render(value, self.scope.variables, field)
         except ExpressionError as error:
             raise await record_failure(self.context, path, error, step=step) from None
 

@@ -140,7 +140,7 @@ class StepLoop:
             raise await record_failure(frame.context, f"{path}/validate", _unfit(step), step=path)
         if step.transform is None:
             return result
-        output = await frame.render(step.transform, f"{path}/transform", step=path)
+        output = await frame.render(step.transform, f"{path}/transform", step=path, field="transform")
         frame.scope.record(step.id, output, **result.facts)
         return Result(output, result.facts, result.arguments)
 
@@ -177,7 +177,7 @@ class StepLoop:
         if definition.output == "merged":
             return self._merge(definition)
         try:
-            return await render(definition.output, self.frame.scope.variables)
+            return await render(definition.output, self.frame.scope.variables, "output")
         except ExpressionError as error:
             raise await record_failure(self.frame.context, "output/value", error, step="output") from None
 
