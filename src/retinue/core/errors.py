@@ -323,9 +323,9 @@ class UnknownWorkflowError(LookupFailedError):
 
     type = "unknown_workflow"
 
-    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
-        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue workflows"
-        super().__init__(f"Unknown workflow: {name}", remedy=remedy)
+    def __init__(self, name: str, *, near: Sequence[str] = (), remedy: str = "") -> None:
+        default = f"did you mean {', '.join(near)}?" if near else "list them: retinue workflows"
+        super().__init__(f"Unknown workflow: {name}", remedy=remedy or default)
         self.name = name
         self.near = tuple(near)
 

@@ -47,17 +47,28 @@ class FolderShelf:
         return sorted({path.stem for path in files if not path.name.startswith(".")})
 
     def _read(self, name: str) -> StoredText | None:
-        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if p.is_file()), None)
+        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if _is_file(p)), None)
         if path is None:
             return None
+        # Whoever lists or runs workflows is told the name of the file, but not where the state is.
+        shown = f"{self._folder.name}/{path.name}"
         try:
             if path.stat().st_size > MAX_TEXT_BYTES:
                 raise ValueError(f"larger than {MAX_TEXT_BYTES // 1024} kB")
-            return StoredText(path.read_text("utf-8"), str(path), is_own=True)
+            return StoredText(path.read_text("utf-8"), shown, is_own=True)
         except (OSError, ValueError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error
             raise DefinitionError(
-                f"it cannot be read: {error}", source=str(path), remedy="fix the file"
+                f"it cannot be read: {problem}", source=shown, remedy="fix the file"
             ) from None
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long for one has none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 class RegistryShelf:
