@@ -127,14 +127,14 @@ async def render(value: Any, variables: Mapping[str, Any], field: str = "") -> A
     """As `render_value`, without blocking the event loop."""
     with suppress(ExpressionSyntaxError):  # which render_value reports
         for _, text in iterate_templates(value):
-            if any(expression.shape.is_costly for expression in parse_template(text).expressions):
+            if any(expression.takes_long(variables) for expression in parse_template(text).expressions):
                 return await _run_aside(render_value, value, variables, field)
     return render_value(value, variables, field)
 
 
 async def evaluate(expression: Expression, variables: Mapping[str, Any]) -> Any:
     """As `Expression.evaluate`, without blocking the event loop."""
-    if expression.shape.is_costly:
+    if expression.takes_long(variables):
         return await _run_aside(expression.evaluate, variables)
     return expression.evaluate(variables)
 
