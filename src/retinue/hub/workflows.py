@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,14 +13,14 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem, RunConflictError
-from retinue.hub.runs import may_access, reject_limited
+from retinue.hub.run_access import RunAccess, reject_limited
 from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition, iterate_steps, list_agents, list_calls
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.definitions.overrides import apply_overrides
 from retinue.workflows.library import Library, Stored, bundle, is_run_as_mesh
 from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
-from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json, check_run_id
 
 Json = dict[str, Any]
 
@@ -35,14 +35,17 @@ class _Started:
     """A run, and how its workflow was chosen if the caller asked for ``auto``."""
 
     record: RunRecord
+    shown_id: str
     choice: Selection | None
 
     def render(self) -> Json:
-        row: Json = {"run": self.record.id, "workflow": self.record.request.name}
+        row: Json = {"run": self.shown_id, "workflow": self.record.request.name}
         return row if self.choice is None else row | {"choice": as_json(self.choice)}
 
 
-def add_workflow_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> None:
+def add_workflow_skills(
+    agent: Agent, orchestrator: Orchestrator, library: Library, access: RunAccess
+) -> None:
     """Add the skills about workflows to the hub's agent."""
     runs = orchestrator.runs
 
@@ -73,17 +76,20 @@ def add_workflow_skills(agent: Agent, orchestrator: Orchestrator, library: Libra
                     remedy="leave away overrides.agents, or use a token with the scope mesh",
                 )
             origin = origin.as_mesh()
-        record = await orchestrator.start(
-            _override(loaded.definition, overrides) if overrides else loaded.definition,
-            given,
-            run_id=run,
-            origin=origin,
-            nested=bundled.nested,
-        )
-        if not may_access(origin.scopes, record):
-            # the id belongs to a run that the caller may not access
-            raise RunConflictError(record.id)
-        return _Started(record, choice)
+        try:
+            record = await orchestrator.start(
+                _override(loaded.definition, overrides) if overrides else loaded.definition,
+                given,
+                run_id=None if run is None else access.stored_id(check_run_id(run), ctx.principal),
+                origin=origin,
+                nested=bundled.nested,
+            )
+        except RunConflictError:
+            raise RunConflictError(run or "") from None
+        if not access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
+            # the id belongs to a run that the caller may not access, such as one of an earlier release
+            raise RunConflictError(run or record.id)
+        return _Started(record, access.shown_id(record.id, ctx.principal), choice)
 
     @agent.skill(expose=True, read_only=True)
     async def list_workflows(

@@ -198,11 +198,12 @@ class EngineClient:
         """The bytes that a run and all below it have stored, here and in the table of ``events``."""
         below = f"SELECT run_id FROM {events} WHERE root = :root"  # noqa: S608
         runs = f"workflow_uuid = :root OR workflow_uuid IN ({below})"
-        calls = self._table.replace("workflow_status", "operation_outputs")
+        prefix = self._table.removesuffix("workflow_status")
         total = 0
         for table, columns, condition in (
-            (self._table, ("inputs", "output", "error"), runs),
-            (calls, ("output", "error"), runs),
+            (f"{prefix}workflow_input", ("inputs",), runs),
+            (f"{prefix}workflow_output", ("output", "error"), runs),
+            (f"{prefix}operation_outputs", ("output", "error"), runs),
             (events, ("facts",), "root = :root"),
         ):
             size = " + ".join(f"coalesce(length({column}), 0)" for column in columns)

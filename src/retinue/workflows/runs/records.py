@@ -35,6 +35,10 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 """Ids of runs that users may choose. Ids of child runs contain ``/``, so the two never collide."""
 
 
+RUN_ID_MARK = "~"
+"""Separates the id that a caller chose from the mark for its rights (`hub.run_access`)."""
+
+
 def check_run_id(run_id: str) -> str:
     """Return the id; raises InvalidParametersError for another form."""
     if not RUN_ID.fullmatch(run_id):
