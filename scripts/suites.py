@@ -2,6 +2,9 @@
 
 A suite is a folder; everything of ``tests`` outside these folders is ``unit``, so a new folder is never
 forgotten. A suite whose folder does not exist yet is not there to be asked for.
+
+Many tests start processes and have time limits. Up to ``MOST_REPEATED`` failed tests of a suite run once
+more, alone: the suite passes if they pass then, and the summary names them as unstable.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ FOLDERS = {
     "browser": "tests/browser",
 }
 NO_TESTS_COLLECTED = 5
+TESTS_FAILED = 1
+MOST_REPEATED = 3
 
 
 @dataclass
@@ -40,6 +45,8 @@ class SuiteResult:
     seconds: float
     status: int
     counts: Counter[str] = field(default_factory=Counter)
+    unstable: list[str] = field(default_factory=list)
+    """Tests that failed first and passed alone."""
 
 
 def list_suites() -> dict[str, list[str]]:
@@ -56,19 +63,34 @@ def count_outcomes(summary: str) -> Counter[str]:
 
 
 def run_suite(name: str, arguments: list[str]) -> SuiteResult:
-    """Run one suite, its output passing through as it comes."""
+    """Run one suite, and its failed tests once more."""
     print(f"\n── {name} ──", flush=True)
     started = time.monotonic()
+    status, counts, failed = _run_pytest(arguments)
+    unstable: list[str] = []
+    if status == TESTS_FAILED and 0 < len(failed) <= MOST_REPEATED:
+        print(f"\n── {name}: {len(failed)} failed, once more ──", flush=True)
+        status, repeated, _ = _run_pytest(failed)
+        counts["failed"] = repeated["failed"] + repeated["error"]
+        counts["error"] = 0
+        counts["passed"] += repeated["passed"]
+        unstable = failed if status == 0 else []
+    return SuiteResult(name, time.monotonic() - started, status, +counts, unstable)
+
+
+def _run_pytest(arguments: list[str]) -> tuple[int, Counter[str], list[str]]:
+    """Status, numbers of the summary, and the ids of failed tests; the output passes through as it comes."""
     colour = ["--color=yes"] if sys.stdout.isatty() else []
-    command = [sys.executable, "-m", "pytest", "-q", "--durations=5", *colour, *arguments]
-    last = ""
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--durations=5", *colour, *arguments]
+    last, failed = "", []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
-            last = line if re.search(r"\bin [\d.]+s", line) else last
-    result = SuiteResult(name, time.monotonic() - started, process.returncode)
-    result.counts = count_outcomes(re.sub(r"\x1b\[[\d;]*m", "", last))
-    return result
+            plain = re.sub(r"\x1b\[[\d;]*m", "", line)
+            last = plain if re.search(r"\bin [\d.]+s", plain) else last
+            if found := re.match(r"(?:FAILED|ERROR) (\S+\.py::.*?)(?: - |$)", plain.rstrip("\n")):
+                failed.append(found.group(1))
+    return process.returncode, count_outcomes(last), failed
 
 
 def main(arguments: list[str]) -> int:
@@ -90,6 +112,9 @@ def main(arguments: list[str]) -> int:
         outcome = ", ".join(f"{number} {kind}" for kind, number in result.counts.items())
         print(f"{result.name:<12} {result.seconds:7.1f} s  {verdict:<8} {outcome}")
     print(f"{'total':<12} {sum(result.seconds for result in results):7.1f} s")
+    for result in results:
+        for test in result.unstable:
+            print(f"unstable: {test}")
     failed = total["failed"] + total["error"]
     print(f"{total['passed']} passed, {failed} failed, {total['skipped']} skipped")
     return max(result.status for result in results)

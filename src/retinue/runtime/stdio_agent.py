@@ -16,7 +16,7 @@ import anyio.streams.memory
 from mcp.shared.message import SessionMessage
 
 from retinue.mcp.server.endpoint import McpServer
-from retinue.mcp.stdio.server_wire import Wire, _read, _write
+from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.agent_process import agent_dispatcher, agent_mcp
 from retinue.runtime.factories import named_registries, registry_sources
@@ -63,9 +63,11 @@ async def _serve(server: McpServer, wire: Wire) -> None:
     incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     loop = asyncio.get_running_loop()
-    reader = threading.Thread(target=_read, args=(wire.reading, incoming, loop), name="stdin", daemon=True)
+    reader = threading.Thread(
+        target=read_messages, args=(wire.reading, incoming, loop), name="stdin", daemon=True
+    )
     reader.start()
     async with asyncio.TaskGroup() as group:
-        group.create_task(_write(wire.writing, outgoing))
+        group.create_task(write_messages(wire.writing, outgoing))
         await server.serve_streams(reading, writing)
         await writing.aclose()

@@ -10,7 +10,7 @@ import os
 import sys
 
 from retinue.core.errors import StateError
-from retinue.mcp.stdio.bridge import Bridge, _lines, _write_all
+from retinue.mcp.stdio.bridge import Bridge, read_lines, write_all
 from retinue.runtime.commands.hub_start import ensure_hub
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
@@ -26,7 +26,7 @@ async def run_bridge(settings: Settings, state: State, path: str) -> int:
 
     async def write(message: bytes) -> None:
         async with turn:
-            await asyncio.to_thread(_write_all, output, message.replace(b"\n", b" ") + b"\n")
+            await asyncio.to_thread(write_all, output, message.replace(b"\n", b" ") + b"\n")
 
     def find_running() -> str | None:
         try:
@@ -40,5 +40,5 @@ async def run_bridge(settings: Settings, state: State, path: str) -> int:
             return await ensure_hub(state, http, probe_timeout_s=settings.timeouts.probe_s)
 
         bridge = Bridge(http, write, find_hub, find_running, token=state.local_token(), path=path)
-        await bridge.run(_lines(sys.stdin.fileno()))
+        await bridge.run(read_lines(sys.stdin.fileno()))
     return 0

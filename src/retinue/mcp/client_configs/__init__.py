@@ -1,1 +1,1 @@
-"""Configuration files of MCP clients."""
+"""Edits of the configuration files of MCP clients."""

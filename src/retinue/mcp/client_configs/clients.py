@@ -1,7 +1,7 @@
 """The MCP clients that can be connected: where each keeps its configuration, and how an entry looks there.
 
-Places and keys are those of the clients' own documentation in November 2026. Always the person's own
-configuration, never a project's: the entry holds a token, and projects are shared.
+Paths and keys are from the clients' documentation of November 2026. Only the user's configuration is
+edited, never a project's, because the entry holds a token and projects are shared.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ TRANSPORT_KEYS = frozenset(
     {"type", "url", "httpUrl", "headers", "http_headers", "command", "args", "env", "source"}
     | {"bearer_token_env_var", "env_http_headers"}
 )
-"""What an entry of the other form leaves behind; every other key in it is the person's own."""
+"""Keys of the other form of an entry, removed when the form changes; all other keys are the user's own."""
 
 TOKEN_KEYS = frozenset({"headers", "http_headers", "bearer_token_env_var", "env_http_headers"})
-"""Those of them that may say with what token the hub is asked."""
+"""Keys that may hold the token for the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the place of a configuration depends on; ``platform`` as in ``sys.platform``."""
+    """What the location of a configuration depends on; ``platform`` as in ``sys.platform``."""
 
     platform: str
     home: Path
     environ: Mapping[str, str]
 
     def folder(self, variable: str, default: Path) -> Path:
-        """The folder in a variable, else the default."""
+        """The folder that the variable names, else the default."""
         return Path(given).expanduser() if (given := self.environ.get(variable)) else default
 
     @property
     def application_data(self) -> Path:
-        """Where desktop programs keep the settings of a person."""
+        """The folder for the settings of desktop programs."""
         if self.platform == "darwin":
             return self.home / "Library" / "Application Support"
         if self.platform == "win32":
@@ -50,11 +50,11 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One program: its configuration, the words for both forms, and what to do there next.
+    """One client: its configuration file, the keys of both forms of an entry, and the next step for the user.
 
-    ``files`` gives places, the first whose folder exists counts, else the last; all but the last may hold
-    the wildcards of ``glob``.
-    ``url_key`` is None where only programs can be started. ``program`` is what it is called on a PATH.
+    ``files`` returns candidates: the first whose folder exists is used, else the last; all but the last may
+    hold ``glob`` wildcards. ``url_key`` is None if the client can only start programs. ``program`` is its
+    name on the PATH.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Client:
     program: str = ""
 
     def render_http(self, url: str, token: str | None) -> dict[str, Any]:
-        """An entry that reaches the hub by its url."""
+        """An entry with the url of the hub."""
         assert self.url_key is not None, self.name
         entry: dict[str, Any] = {"type": "http"} if self.typed else {}
         entry[self.url_key] = url
@@ -78,19 +78,19 @@ class Client:
         return entry
 
     def render_stdio(self, command: str, arguments: list[str], environ: Mapping[str, str]) -> dict[str, Any]:
-        """An entry that starts a program and speaks to it over its standard streams."""
+        """An entry that starts a program and uses its standard input and output."""
         entry: dict[str, Any] = {"type": "stdio"} if self.typed else {}
         return entry | {"command": command, "args": arguments, "env": dict(environ)}
 
     def read_entry(self, text: str, entry_name: str, where: str) -> Any:
-        """The entry of that name, or None; raises InvalidSettingError for a broken text."""
+        """The entry of that name, or None. Raises InvalidSettingError for invalid syntax."""
         codec = toml_edit if self.format == "toml" else jsonc_edit
         return codec.read_value(text, (self.container, entry_name), where)
 
     def write_entry(self, text: str, entry_name: str, entry: dict[str, Any], where: str) -> str:
-        """The text with the entry in it; the same text when it is there already.
+        """The text with the entry added; unchanged if it has the entry.
 
-        Of an entry that is there, only what says how to connect changes.
+        In an existing entry only the keys for the connection change.
         """
         path = (self.container, entry_name)
         if self.format == "toml":
@@ -105,7 +105,7 @@ class Client:
         return text
 
     def remove_entry(self, text: str, entry_name: str, where: str) -> str:
-        """The text without the entry; the same text where there is none."""
+        """The text without the entry; unchanged if it has none."""
         path = (self.container, entry_name)
         if self.format == "toml":
             return toml_edit.remove_table(text, path, where)
@@ -113,7 +113,7 @@ class Client:
 
 
 def get_client(name: str) -> Client:
-    """The client of that name; raises InvalidSettingError."""
+    """The client of that name. Raises InvalidSettingError."""
     if name not in CLIENTS:
         raise InvalidSettingError("CLIENT", f"{name!r} is unknown", remedy=f"one of {', '.join(CLIENTS)}")
     return CLIENTS[name]
@@ -129,7 +129,7 @@ def _find_claude_desktop(at: Places) -> tuple[Path, ...]:
     if at.platform != "win32":
         return (usual,)
     local = Path(escape(str(at.folder("LOCALAPPDATA", at.home / "AppData" / "Local"))))
-    # Packaged builds see a folder of their own in place of %APPDATA%.
+    # Packaged builds have their own folder in place of %APPDATA%.
     packaged = local / "Packages" / "Claude_*" / "LocalCache" / "Roaming" / "Claude" / file
     return (local / "Claude-Data" / "[Cc]laude*" / file, packaged, usual)
 
@@ -209,4 +209,4 @@ CLIENTS = {
         ),
     )
 }
-"""By the name that the command line takes."""
+"""By the name used on the command line."""

@@ -1,7 +1,7 @@
-"""Configuration files of other programs: read whole, changed with a backup beside, never half written.
+"""Configuration files of other programs: read whole, backed up, replaced atomically.
 
-They belong to somebody else, who may write them at the same time: what was read is compared with what is
-there just before the new text takes its place, and the edit is made again when it differs.
+Another program may write them at the same time: immediately before replacing a file, its content is
+compared with what was read, and the edit is repeated if it differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What became of a file; ``backup`` is where its former content lies, if anywhere."""
+    """The outcome of an edit; ``backup`` is the file with the former content, if there is one."""
 
     path: Path
     changed: bool
@@ -41,9 +41,9 @@ def find_file(candidates: tuple[Path, ...]) -> Path:
 
 
 def read_text(path: Path) -> str | None:
-    """The file's text, its byte-order mark and line ends included; None where there is no file.
+    """The file's text with its byte-order mark and line ends; None if there is no file.
 
-    Raises InvalidSettingError for what is no text, StateError for what cannot be read.
+    Raises InvalidSettingError if it is not UTF-8, StateError if it cannot be read.
     """
     data = _read(path)
     return None if data is None else _decode(data, path)
@@ -52,11 +52,11 @@ def read_text(path: Path) -> str | None:
 def change_text(
     path: Path, edit: Callable[[str | None], str | None], *, secret: bool, backup: bool = True
 ) -> Changed:
-    """Give the file the text that ``edit`` makes of its text; None on either side means no file.
+    """Replace the file's text by ``edit(text)``; None stands for no file on either side.
 
-    Symbolic links are followed, missing folders made, the file's mode is kept; with ``secret`` only its
-    owner may read it from then on. Raises StateError when the file is read-only, cannot be written, or
-    keeps changing meanwhile; whatever ``edit`` raises leaves everything as it is.
+    Follows symbolic links, creates missing folders and keeps the file's mode; with ``secret`` the mode
+    becomes 0600. Raises StateError if the file is read-only, cannot be written or keeps changing. If
+    ``edit`` raises, the file is unchanged.
     """
     target = _follow(path)
     for _ in range(_TRIES):
@@ -90,7 +90,7 @@ def change_text(
 
 
 def read_backups(path: Path) -> list[str]:
-    """The texts of a file's backups, the newest first; what cannot be read is left out."""
+    """The texts of a file's backups, newest first, without unreadable ones."""
     found = []
     for backup in sorted(_list_backups(_follow(path)), reverse=True):
         try:
@@ -101,7 +101,7 @@ def read_backups(path: Path) -> list[str]:
 
 
 def _follow(path: Path) -> Path:
-    """The file behind a symbolic link, which need not exist."""
+    """The target of a symbolic link, which need not exist."""
     try:
         return path.resolve()
     except RuntimeError:
@@ -113,7 +113,7 @@ def _list_backups(target: Path) -> list[Path]:
 
 
 def _keep(target: Path, data: bytes) -> Path:
-    """A copy beside the file that only its owner reads; the one that is there when it is the same."""
+    """Copy the file beside it with mode 0600; return an existing backup with the same content."""
     for backup in _list_backups(target):
         if backup.stat().st_size == len(data) and backup.read_bytes() == data:
             return backup

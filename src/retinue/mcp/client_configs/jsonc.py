@@ -1,9 +1,7 @@
 """Edits of a JSONC text that leave every other byte as it is; pure.
 
-Adding only inserts: of what stood there nothing goes and nothing moves. Comments, trailing commas, line
-ends, the byte-order mark and the indentation that a person chose all stay.
-
-Where things stand in a JSONC text; pure. JSON with comments and trailing commas, nothing of JSON5 beyond.
+JSONC is JSON with comments and trailing commas, without the rest of JSON5. Adding a value only inserts
+text: comments, trailing commas, line ends, the byte-order mark and the indentation stay.
 
 pyjson5 returns values without their positions, and rewriting a whole document would lose its comments.
 """
@@ -30,7 +28,7 @@ _WORD = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value and its place: ``text[start:end]``; ``members`` is None for everything but an object."""
+    """One value at ``text[start:end]``; ``members`` is None unless it is an object."""
 
     start: int
     end: int
@@ -38,14 +36,14 @@ class Node:
     members: tuple[Member, ...] | None = None
 
     def find(self, key: str) -> int | None:
-        """The index of the member of that name; the last one counts, as for every reader of JSON."""
+        """The index of the member of that name; the last of equal names, as in every JSON parser."""
         found = [at for at, member in enumerate(self.members or ()) if member.key == key]
         return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``"key": value`` of an object, from the key's quote on, and where the comma behind it stands."""
+    """``"key": value`` of an object, from the key's quote, and the position of the comma after it."""
 
     key: str
     start: int
@@ -54,9 +52,9 @@ class Member:
 
 
 def parse_tree(text: str, where: str) -> Node | None:
-    """The value of a document, or None where nothing but space and comments stands in it.
+    """The value of a document, or None if it holds only space and comments.
 
-    Raises InvalidSettingError that names ``where`` and the line and column at which the text breaks.
+    Raises InvalidSettingError with ``where``, line and column.
     """
     start = skip_trivia(text, 1 if text.startswith("\ufeff") else 0)
     if start == len(text):
@@ -69,7 +67,7 @@ def parse_tree(text: str, where: str) -> Node | None:
 
 
 def skip_trivia(text: str, at: int) -> int:
-    """Where the next thing stands that is neither space nor a comment."""
+    """The position of the next token, after space and comments."""
     found = _TRIVIA.match(text, at)
     return found.end() if found else at
 
@@ -132,7 +130,7 @@ class _Scan:
         return Node(at, place + 1, values)
 
     def _read_comma(self, at: int, closing: str) -> tuple[int, int | None]:
-        """What comes behind a value: the place of the next thing, and of the comma before it."""
+        """What follows a value: the position of the next token, and of the comma before it."""
         place = skip_trivia(self.text, at)
         if self.text[place : place + 1] == ",":
             return skip_trivia(self.text, place + 1), place
@@ -151,16 +149,16 @@ _MARK = "\ufeff"
 
 
 def read_value(text: str, path: Sequence[str], where: str) -> Any:
-    """What stands at ``path``, None where nothing does; raises InvalidSettingError for a broken text."""
+    """The value at ``path``, None if absent. Raises InvalidSettingError for invalid syntax."""
     node = parse_tree(text, where)
     found = None if node is None else _walk(node, path)
     return None if found is None else found.value
 
 
 def set_value(text: str, path: Sequence[str], value: Any, where: str) -> str:
-    """The text with ``value`` at ``path``, whose objects are made where they are missing.
+    """The text with ``value`` at ``path``; missing objects on the path are added.
 
-    Raises InvalidSettingError for a broken text, and where something else than an object is in the way.
+    Raises InvalidSettingError for invalid syntax and for a value on the path that is no object.
     """
     root = parse_tree(text, where)
     if root is None:
@@ -183,8 +181,8 @@ def set_value(text: str, path: Sequence[str], value: Any, where: str) -> str:
 
 
 def remove_value(text: str, path: Sequence[str], where: str) -> str:
-    """The text without what stands at ``path``; the same text where nothing does."""
-    # a name that stands there twice would come to light again
+    """The text without the value at ``path``; unchanged if absent."""
+    # of a name that occurs twice, the first would take effect
     while (root := parse_tree(text, where)) is not None:
         parent = _walk(root, path[:-1])
         at = None if parent is None else parent.find(path[-1])
@@ -195,7 +193,7 @@ def remove_value(text: str, path: Sequence[str], where: str) -> str:
 
 
 def render(value: Any, unit: str, base: str, newline: str) -> str:
-    """JSON over several lines, lists on one; the lines after the first start with ``base``."""
+    """Indented JSON with lists on one line; lines after the first start with ``base``."""
     if isinstance(value, dict) and value:
         inner = base + unit
         rows = [f"{inner}{_quote(key)}: {render(item, unit, inner, newline)}" for key, item in value.items()]
@@ -219,7 +217,7 @@ def _walk(node: Node, path: Sequence[str]) -> Node | None:
 
 
 def _start_document(text: str, value: Any) -> str:
-    """A text of space and comments, with its first value behind them."""
+    """A text of space and comments with its first value appended."""
     newline = find_newline(text)
     fresh = render(value, DEFAULT_INDENT, "", newline) + newline
     if not text.strip(_MARK + " \t\r\n"):
@@ -228,7 +226,7 @@ def _start_document(text: str, value: Any) -> str:
 
 
 def _insert(text: str, root: Node, node: Node, key: str, value: Any) -> str:
-    """One more member, behind the others."""
+    """Append a member after the others."""
     members = node.members or ()
     newline, unit, base = find_newline(text), _find_unit(text, root), _indent_of_line(text, node.start)
     if members and "\n" not in text[node.start : node.end]:
@@ -282,7 +280,7 @@ def _put_in(text: str, *additions: tuple[int, str]) -> str:
 
 
 def _behind_line_comments(text: str, at: int) -> int:
-    """Behind the comments that follow on the same line, or ``at`` where none does."""
+    """The position after the comments on the same line, or ``at`` if there is none."""
     line_end = text.find("\n", at)
     line = text[: line_end if line_end >= 0 else len(text)].rstrip("\r")
     end = at
@@ -297,7 +295,7 @@ def _behind_line_comments(text: str, at: int) -> int:
 
 
 def _line_break_before(text: str, at: int) -> int | None:
-    """Where the line break before ``at`` stands; None where something else stands before it on its line."""
+    """The position of the line break before ``at``; None if other text precedes it on its line."""
     indent = _own_line_indent(text, at)
     if indent is None:
         return None
@@ -306,12 +304,12 @@ def _line_break_before(text: str, at: int) -> int | None:
 
 
 def _ends_line(text: str, at: int) -> bool:
-    """Whether nothing but space stands between ``at`` and the end of its line."""
+    """Whether only space follows ``at`` on its line."""
     return not text[at:].split("\n", 1)[0].strip()
 
 
 def _own_line_indent(text: str, at: int) -> str | None:
-    """The space before ``at`` when nothing else stands there on its line."""
+    """The space before ``at`` if nothing else precedes it on its line."""
     start = len(text[:at].rstrip(" \t"))
     return text[start:at] if text[:start].endswith("\n") else None
 
@@ -322,7 +320,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _find_unit(text: str, root: Node) -> str:
-    """One level of indentation, as this text has it."""
+    """One level of the text's indentation."""
     for member in root.members or ():
         if indent := _own_line_indent(text, member.start):
             return indent

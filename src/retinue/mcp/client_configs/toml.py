@@ -1,8 +1,7 @@
 """Edits of a TOML text that leave every other byte as it is; pure.
 
-No library that writes TOML is needed for one table of plain values, and one that writes the whole
-document anew promises less than a text of which only known lines change. Every result is read back:
-where it would say anything else than what was wanted, the edit is refused.
+A library that writes TOML rewrites the whole document; here only the lines of one table change. Each
+result is parsed again, and an edit is refused if the result differs from the wanted document.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One statement with the lines it goes over, its line end included; ``table`` is where it stands."""
+    """One statement with its lines and line end; ``table`` is the path of the table that it is in."""
 
     start: int
     end: int
@@ -39,7 +38,7 @@ class _Line:
 
 
 def read_value(text: str, path: Sequence[str], where: str) -> Any:
-    """What stands at ``path``, None where nothing does; raises InvalidSettingError for a broken text."""
+    """The value at ``path``, None if absent. Raises InvalidSettingError for invalid syntax."""
     found: Any = _parse(text, where)
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -49,11 +48,11 @@ def read_value(text: str, path: Sequence[str], where: str) -> Any:
 def set_table(
     text: str, path: Sequence[str], entry: dict[str, Any], replaced: frozenset[str], where: str
 ) -> str:
-    """The text in which the table at ``path`` has what ``entry`` says.
+    """The text in which the table at ``path`` has the keys of ``entry``.
 
-    Keys in ``replaced`` that the entry does not have are taken out of it, all others stay. Values are
-    texts, lists of texts and tables of texts. Raises InvalidSettingError for a broken text, and where
-    the table is written in a way that this does not edit.
+    Keys in ``replaced`` that the entry lacks are removed, all others stay. Values are strings, lists and
+    tables of strings. Raises InvalidSettingError for invalid syntax and for a table in a form that is not
+    supported here.
     """
     before = _parse(text, where)
     old = read_value(text, path, where)
@@ -80,7 +79,7 @@ def set_table(
 
 
 def remove_table(text: str, path: Sequence[str], where: str) -> str:
-    """The text without the table at ``path``; the same text where there is none."""
+    """The text without the table at ``path``; unchanged if absent."""
     before = _parse(text, where)
     if read_value(text, path, where) is None:
         return text
@@ -101,7 +100,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def _read_lines(text: str) -> Iterator[_Line]:
-    """The statements of a text that tomllib has read, in order and without a gap."""
+    """The statements of a text that tomllib accepts, in order, covering every byte."""
     start = len(_MARK) if text.startswith(_MARK) else 0
     depth, table = 0, tuple[str, ...]()
     for found in _TOKEN.finditer(text, start):
@@ -121,7 +120,7 @@ def _read_lines(text: str) -> Iterator[_Line]:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """The path of a header out of what it means: nested tables of one name, the last one empty."""
+    """The path in a parsed header: nested tables of one key, the last one empty."""
     while value:
         value = value[0] if isinstance(value, list) else value
         if not value:
@@ -136,13 +135,13 @@ def _is_one_of(line: _Line, path: Sequence[str], keys: frozenset[str] | set[str]
 
 
 def _is_below(line: _Line, path: Sequence[str]) -> bool:
-    """Whether a line says something of what stands at ``path``."""
+    """Whether a statement belongs to the value at ``path``."""
     place = line.table if line.key is None else (*line.table, line.key)
     return (line.is_header or line.key is not None) and place[: len(path)] == tuple(path)
 
 
 def _without(text: str, lines: list[_Line], path: Sequence[str]) -> str:
-    """The text without what it says of ``path``, and without the empty line before its header."""
+    """The text without the statements of ``path`` and the empty line before its header."""
     drop = [line for line in lines if _is_below(line, path)]
     if not drop:
         return text
@@ -151,7 +150,7 @@ def _without(text: str, lines: list[_Line], path: Sequence[str]) -> str:
         drop.append(gap)
     edited = _cut(text, drop)
     if not text.endswith("\n"):
-        # what was added to a text without a last line end took care to have none either
+        # an entry appended to a text without final line end has none either
         edited = edited.removesuffix("\n").removesuffix("\r")
     return edited
 
@@ -171,7 +170,7 @@ def _cut(text: str, lines: list[_Line]) -> str:
 
 
 def _with(document: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """A copy of the document with this value at ``path``, or with nothing there when it is None."""
+    """A copy of the document with this value at ``path``, or without it if None."""
     copy = dict(document)
     head, rest = path[0], path[1:]
     if rest:
@@ -187,14 +186,14 @@ def _with(document: dict[str, Any], path: Sequence[str], value: Any) -> dict[str
 
 
 def _check(edited: str, wanted: dict[str, Any], path: Sequence[str], where: str) -> str:
-    """The edited text, when it says what was wanted."""
+    """Return the edited text if it parses to the wanted document."""
     try:
         found = tomllib.loads(edited.removeprefix(_MARK))
     except tomllib.TOMLDecodeError:
         found = None
     head = path[0]
     if found is not None and found.get(head) == {}:
-        # an empty [table] of the person's own stays
+        # keep an empty [table] of the user's own
         wanted = {head: {}} | wanted
     if found != wanted:
         raise InvalidSettingError(

@@ -285,7 +285,7 @@ def _render_refusal(message: Message, response: McpResponse) -> bytes:
 _WAITING_LINES = 1000
 
 
-async def _lines(descriptor: int) -> AsyncIterator[bytes]:
+async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
     """The lines of a descriptor of any kind, read by a thread that blocks while no line is taken."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -304,7 +304,7 @@ async def _lines(descriptor: int) -> AsyncIterator[bytes]:
         yield line
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -44,8 +44,8 @@ def claim_stdio() -> Wire:
     return wire
 
 
-def _read(source: BinaryIO, incoming: Incoming, loop: asyncio.AbstractEventLoop) -> None:
-    """One message a line, in a thread that ends with the process; each waits until it is taken."""
+def read_messages(source: BinaryIO, incoming: Incoming, loop: asyncio.AbstractEventLoop) -> None:
+    """Read one message per line, in a thread that ends with the process; wait until each is taken."""
 
     def hand_over(message: SessionMessage | Exception) -> None:
         asyncio.run_coroutine_threadsafe(incoming.send(message), loop).result()
@@ -67,7 +67,8 @@ def _parse(line: bytes) -> SessionMessage | Exception:
     return SessionMessage(message)
 
 
-async def _write(target: BinaryIO, outgoing: Outgoing) -> None:
+async def write_messages(target: BinaryIO, outgoing: Outgoing) -> None:
+    """Write each outgoing message as one line."""
     async with outgoing:
         async for one in outgoing:
             text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
