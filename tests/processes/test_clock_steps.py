@@ -104,6 +104,9 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 @pytest.fixture
 def hub(tmp_path: Path, retinue_home: Path, clock: Clock, log: Path, port: int) -> Iterator[Program]:
     agent = tmp_path / "count_agent.py"
@@ -112,7 +115,7 @@ def hub(tmp_path: Path, retinue_home: Path, clock: Clock, log: Path, port: int) 
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path, environment=clock.environment) as hub:
         url = hub.url_in("hub at")
         wait_until(lambda: execute(url, "count", {"key": "up"}).get("result") == "up", "the agent answers")
-        wait_until(lambda: can_start(url), "the first run starts")
+        wait_until(lambda: can_start(url), "the first run starts", limit_s=120)
         yield hub
 
 
