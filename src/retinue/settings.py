@@ -70,9 +70,15 @@ class TraceTable(_Table):
 
 
 class LimitTable(_Table):
-    """``[limits]``: limits of each endpoint."""
+    """``[limits]``: limits of each endpoint, and of the HTTP server below it."""
 
     body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+    head_bytes: int = Field(64 * 1024, ge=4096)
+    headers: int = Field(100, ge=16)
+    head_s: float = Field(15.0, gt=0)
+    body_s: float = Field(15.0, gt=0)
+    connections: int = Field(4096, ge=1)
     in_flight: int = Field(1000, ge=1)
     calls_per_s: float | None = Field(None, gt=0)
     burst: int = Field(100, ge=1)

@@ -20,7 +20,7 @@ PLAN_CARD = {
     "name": "plan-agent",
     "url": "http://127.0.0.1:1",
     "version": "1.2.0",
-    "description": "Plans \x1b[31mthings",
+    "description": "Plans things",
     "skills": [
         {
             "id": "create_plan",

@@ -26,6 +26,26 @@ def test_agents_are_a_table_of_whole_lines(retinue: Retinue, plan_card: bytes) -
     assert listed.stderr == ""
 
 
+def test_an_agent_with_many_skills_is_one_short_row(retinue: Retinue, retinue_home: Path) -> None:
+    card = {"name": "many-agent", "url": DEAD, "skills": [{"id": f"skill{n}"} for n in range(1000)]}
+    publish(retinue_home, "many-agent", orjson.dumps(card))
+    _, row = retinue("agents").stdout.splitlines()
+    assert len(row) < 300
+    assert "skill0, skill1," in row
+    assert "and 988 more (retinue show NAME)" in row
+
+
+def test_a_card_with_a_control_character_is_named_with_the_field(
+    retinue: Retinue, retinue_home: Path, plan_card: bytes
+) -> None:
+    card = {"name": "sly-agent", "url": DEAD, "description": "harmless \x1b[2J", "skills": []}
+    publish(retinue_home, "sly-agent", orjson.dumps(card))
+    listed = retinue("agents")
+    assert "plan-agent" in listed.stdout
+    assert "sly-agent" not in listed.stdout
+    assert "description holds U+001B" in listed.stderr
+
+
 def test_agents_as_json_are_json_and_nothing_else(retinue: Retinue, plan_card: bytes) -> None:
     reply = orjson.loads(retinue("agents", "--json").stdout)
     assert [row["name"] for row in reply["agents"]] == ["plan-agent"]
@@ -45,8 +65,7 @@ def test_a_registry_that_does_not_answer_is_named_beside_the_list(
 
 def test_show_tells_what_a_skill_takes(retinue: Retinue, plan_card: bytes) -> None:
     shown = retinue("show", "plan-agent")
-    assert shown.stdout.startswith("plan-agent 1.2.0  Plans [31mthings\n")
-    assert "\x1b" not in shown.stdout
+    assert shown.stdout.startswith("plan-agent 1.2.0  Plans things\n")
     row = next(line for line in shown.stdout.splitlines() if line.startswith("create_plan"))
     assert row.split()[1:3] == ["requirements,", "rounds?"]
 

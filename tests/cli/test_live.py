@@ -227,7 +227,10 @@ def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes
         running.wait_for("Ship it? — answer: retinue signal asks ship VALUE")
         cancelled = retinue("cancel", "asks")
         assert cancelled.stdout == "asks  cancelled\n"
-        assert cancelled.stderr == "done before: one (greet at live-agent)\n"
+        assert cancelled.stderr.splitlines() == [
+            "done before: one (greet at live-agent)",
+            "resume it with: retinue resume asks",
+        ]
         assert running.wait() != 0
         assert "done before: one" in running.output
     refused = retinue("signal", "asks", "ship")

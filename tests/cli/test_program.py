@@ -41,7 +41,7 @@ def test_help_imports_nothing_but_click() -> None:
     assert "click" in loaded
     assert [name for name in loaded if name.partition(".")[0] in SLOW] == []
     ours = {name for name in loaded if name.startswith("retinue.")}
-    core = {"retinue.core", "retinue.core.errors"}
+    core = {"retinue.core", "retinue.core.durations", "retinue.core.errors"}
     assert ours == {"retinue.cli", "retinue.cli.program", "retinue.cli.failures", "retinue.plugins"} | core
     assert "importlib.metadata" not in loaded
     assert not any(name.startswith("retinue_testwriter") for name in loaded)

@@ -11,7 +11,7 @@ def test_show_makes_a_document_of_the_card(retinue: Retinue, plan_card: bytes) -
     shown = retinue("show", "plan-agent", "--markdown")
     assert (shown.exit_code, shown.stderr) == (0, "")
     lines = shown.stdout.splitlines()
-    assert lines[:3] == ["# `plan-agent`", "", "Plans \\[31mthings"]
+    assert lines[:3] == ["# `plan-agent`", "", "Plans things"]
     assert [line for line in lines if line.startswith("## ")] == ["## `create_plan`", "## `read_docs`"]
     assert "| `requirements` | `string` | yes |  |  |" in lines
     assert "| `rounds` | `integer` | no |  |  |" in lines

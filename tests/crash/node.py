@@ -155,6 +155,12 @@ class Watched:
     def agent_wait_s(self) -> float:
         return self._context.agent_wait_s
 
+    async def pause(self, seconds: float) -> None:
+        await self._context.pause(seconds)
+
+    async def count_undo_requests(self) -> int:
+        return await self._context.count_undo_requests()
+
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)
 

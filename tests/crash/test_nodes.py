@@ -158,8 +158,10 @@ async def test_a_run_cancelled_from_another_process_stops_within_two_seconds(
             events = await runs.list_events(name)
             assert time.monotonic() - asked_at < STOPS_S
             assert not _hangs(name, read_log(log))
-            effects = {word: {one["step"] for one in calls} for word, calls in list_effects(events).items()}
-            assert effects == HALF_DONE_EFFECTS
+            told = list_effects(events).items()
+            assert {
+                word: {one["step"] for one in calls} for word, calls in told if calls
+            } == HALF_DONE_EFFECTS
             ends = [event.facts["status"] for event in events if event.kind == "run_finished"]
             assert ends == ["cancelled"] * 3
     assert node.process.is_alive()

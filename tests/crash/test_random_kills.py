@@ -82,10 +82,14 @@ class Starter(threading.Thread):
     def run(self) -> None:
         token = (self._home / "keys" / "local.token").read_text()
         for number, name in enumerate(self._names):
-            asked = {"workflow": FLOW, "input": {"n": number}, "run": name}
+            asked = self.ask_of(number, name)
             while not self._stopped.is_set() and not self._ask(asked, token):
                 self._stopped.wait(0.1)
             self._stopped.wait(PACE_S)
+
+    def ask_of(self, number: int, name: str) -> dict[str, Any]:
+        """What a run is started with."""
+        return {"workflow": FLOW, "input": {"n": number}, "run": name}
 
     def close(self) -> None:
         self._stopped.set()

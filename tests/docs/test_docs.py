@@ -30,6 +30,7 @@ from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
 from retinue.settings import Settings, load_settings
 from retinue.web.codec import jsonrpc
+from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
 from retinue.web.transport import MAX_RESPONSE_BYTES
 from retinue.workflows.definitions import step_checks
@@ -210,6 +211,17 @@ def test_the_limits_on_the_security_page_are_the_real_ones() -> None:
     assert f"{mebibytes} MiB" in rows["a request"]
     assert f"{json_values.MAX_DEPTH} levels" in rows["a request"]
     assert f"batches of {jsonrpc.MAX_BATCH:,} of which {execute.MAX_AT_ONCE} run" in rows["a request"]
+    limits = settings.limits
+    assert rows["url and headers of a request"].startswith(
+        f"{limits.head_bytes // 1024} KiB, {limits.headers} headers"
+    )
+    assert rows["time of a request that is not complete"].startswith(
+        f"{limits.head_s:g} s for the headers, then {MIN_PROGRESS_BYTES // 1024} KiB of body each "
+        f"{limits.body_s:g} s"
+    )
+    assert rows["open connections of one process"].startswith(f"{limits.connections:,},")
+    held = rows["bodies of unanswered requests together"]
+    assert held.startswith(f"{limits.held_bytes // 1024**2} MiB")
     assert f"{settings.limits.in_flight:,}" in rows["calls in flight in one process"]
     assert settings.limits.calls_per_s is None
     assert f"{settings.trace.max_depth} hops, {settings.trace.calls:,} calls" in rows["a chain of calls"]

@@ -112,6 +112,10 @@ def test_the_guide_to_workflows_runs_as_shown(shell: Shell) -> None:
     assert play("guides/running-workflows.md", shell) == 3
 
 
+def test_the_guide_to_backups_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/backup.md", shell) == 0
+
+
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
     assert play("guides/mcp-agents.md", shell) == 1
 

@@ -269,6 +269,7 @@ async def test_at_its_own_endpoint_an_agent_has_no_skills_for_whom_it_does_not_h
         hidden = await wire.call(url, SKILL, {}, **token)
         missing = await wire.call(url, "keep_nothing", {}, **token)
         assert hidden.body == missing.body.replace(b"keep_nothing", SKILL.encode())
+        assert SECRET.encode() not in hidden.body
         endpoint = f"{url}/mcp"
         assert (await ask_mcp(wire, endpoint, "tools/list", **token))["tools"] == []
         assert (await ask_mcp(wire, endpoint, "resources/list", **token))["resources"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ImageContent, TextContent
@@ -15,6 +16,7 @@ from retinue.core.call import Answer, Part
 from retinue.core.record import Skill
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.settings import McpTable, Settings
+from retinue.web.codec.jsonrpc import INTERNAL_ERROR
 from retinue.web.codec.trace import CALLS_USED_KEY, find_calls_used, render_trace_headers
 from retinue.web.mesh_tokens import MeshSigner
 from tests.mcp.clients import MODES, connect, read_result, sessionless, texts
@@ -211,3 +213,17 @@ async def test_only_a_process_of_the_mesh_is_told_what_a_call_has_used(system: S
         signed = {name.replace("-", "_"): value for name, value in render_trace_headers(trace).items()}
         told = read_result((await wire.post(url, message, **headers, **signed)).body)["result"]
         assert find_calls_used(told["_meta"]) == 3
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {}}])
+async def test_a_text_with_a_lone_surrogate_is_refused_as_no_json(
+    system: System, wire: Wire, capabilities: dict[str, Any]
+) -> None:
+    served = await system.start_agent(office_agent())
+    given = {"io.modelcontextprotocol/clientCapabilities": capabilities}
+    params = {"name": "fs_read_file", "arguments": {"path": "MARK"}}
+    message, headers = sessionless("tools/call", params, **given)
+    body = orjson.dumps(message).replace(b"MARK", b"\\ud800")
+    reply = read_result((await wire.post(f"{served.url}/mcp", body, **headers)).body)
+    assert "JSON" in str(reply), reply
+    assert reply.get("error", {}).get("code") != INTERNAL_ERROR

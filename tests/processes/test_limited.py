@@ -201,3 +201,49 @@ async def test_leaves_no_descriptor_open(tmp_path: Path) -> None:
     for _ in range(3):
         await run_python("pass", tmp_path)
     assert count_descriptors() <= before
+
+
+STOPPING = """
+import os, signal, time
+def note():
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+note()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        note()
+        while os.getppid() == int(open("pids").read().split()[0]):
+            time.sleep(0.001)
+        time.sleep(0.05)             # its parent has ended, so the keeper is its parent now
+        os.kill(os.getppid(), signal.SIGSTOP)
+        note()
+        time.sleep(600)
+    os._exit(0)
+time.sleep(600)
+"""
+
+
+async def test_a_program_that_stops_its_keeper_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    async with asyncio.timeout(20):
+        result = await run_python(STOPPING, tmp_path, Limits(wall_s=1.5))
+    assert result.limit == "wall"
+    pids = list_pids(tmp_path / "pids")
+    assert len(pids) == 3
+    await wait_until_gone(pids)
+
+
+async def test_a_program_that_stops_its_keeper_does_not_outlive_a_killed_starter(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from retinue.processes.limited import run_command\n"
+        f"program = [sys.executable, '-I', '-c', {STOPPING!r}]\n"
+        f"asyncio.run(run_command(program, folder=Path({str(tmp_path)!r})))\n"
+    )
+    starter = await asyncio.create_subprocess_exec(sys.executable, "-c", script, start_new_session=True)
+    pids = await read_pids(tmp_path / "pids", 3)
+    starter.kill()
+    await starter.wait()
+    await wait_until_gone(pids)

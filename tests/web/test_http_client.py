@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
-from retinue.web.http_client import HttpClient, PublicResolver
+from retinue.web.http_client import CheckedResolver, HttpClient
 from retinue.web.local_client import LocalHttpClient
 from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 from tests.serving import serve_app
@@ -55,8 +55,14 @@ async def _client(request: Request) -> Response:
     return PlainTextResponse(str(request.client.port))
 
 
+async def _cookie(request: Request) -> Response:
+    """Sets a cookie and tells which one came."""
+    return PlainTextResponse(request.headers.get("cookie", ""), headers={"set-cookie": "a=b"})
+
+
 APP = Starlette(
     routes=[
+        Route("/cookie", _cookie),
         Route("/echo/{rest:path}", _echo, methods=["GET", "POST", "PUT", "DELETE"]),
         Route("/stream", _stream),
         Route("/hang", _hang, methods=["POST"]),
@@ -105,6 +111,15 @@ async def test_the_url_is_sent_as_it_was_written(url: str, client: HttpClient) -
 async def test_a_redirect_is_an_answer_not_a_journey(url: str, either: HttpRequester) -> None:
     answer = await either.request("GET", f"{url}/moved", timeout_s=5)
     assert (answer.status, answer.headers["location"]) == (307, "/echo/x")
+
+
+async def test_cookies_are_not_kept_and_proxies_of_the_environment_not_asked(
+    url: str, either: HttpRequester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
 
 
 async def test_a_large_body_arrives_whole(url: str, either: HttpRequester) -> None:
@@ -256,7 +271,6 @@ async def test_a_line_break_in_a_url_reaches_no_wire(url: str, client: HttpClien
         "127.0.0.1",
         "localhost",
         "10.1.2.3",
-        "169.254.169.254",
         "[::1]",
         "[::ffff:127.0.0.1]",
         "0.0.0.0",
@@ -278,8 +292,60 @@ async def test_the_strict_policy_keeps_the_public_addresses_of_a_name(
         ]
 
     monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolve)
-    resolver = PublicResolver()
+    resolver = CheckedResolver(allow_private=False)
     assert [found["host"] for found in await resolver.resolve("h", 1)] == ["8.8.8.8"]
+    resolver = CheckedResolver(allow_private=True)
+    assert [found["host"] for found in await resolver.resolve("h", 1)] == ["10.0.0.1", "8.8.8.8"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "169.254.1.1",
+        "[fe80::1]",
+        "[fd00:ec2::254]",
+        "[fd20:ce::254]",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "[::ffff:169.254.169.254]",
+        "[::ffff:a9fe:a9fe]",
+        "[::169.254.169.254]",
+        "[64:ff9b::169.254.169.254]",
+        "[2002:a9fe:a9fe::1]",
+        # read by the system's resolver as 169.254.169.254
+        "2852039166",
+        "0xa9fea9fe",
+        "169.254.43518",
+        "0251.0376.0251.0376",
+    ],
+)
+async def test_link_local_and_metadata_addresses_are_never_asked(host: str, client: HttpClient) -> None:
+    with pytest.raises(TransportError, match=r"never asked|not a valid url|is not a url") as caught:
+        await client.request("GET", f"http://{host}:1/latest/meta-data/", timeout_s=5)
+    assert not caught.value.sent
+
+
+async def test_a_name_that_resolves_to_a_metadata_address_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, client: HttpClient
+) -> None:
+    async def resolve(self: object, host: str, port: int, family: int) -> list[dict[str, object]]:
+        return [{"hostname": host, "host": "169.254.169.254", "port": port, "family": socket.AF_INET}]
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolve)
+    with pytest.raises(TransportError, match="never asked") as caught:
+        await client.request("GET", "http://metadata.example/", timeout_s=5)
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("user", ["me:secret", "me", ":secret"])
+async def test_user_information_in_a_url_is_refused_and_not_sent(
+    user: str, url: str, client: HttpClient
+) -> None:
+    with pytest.raises(UrlRefusedError, match="user information") as caught:
+        await client.request("GET", url.replace("//", f"//{user}@") + "/client", timeout_s=5)
+    assert "secret" not in str(caught.value)
 
 
 async def test_a_closed_client_says_so() -> None:

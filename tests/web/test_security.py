@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,6 +76,7 @@ async def knock(
     chunks: list[bytes] | None = None,
     tokens: Tokens | None = None,
     endpoint: Endpoint | None = None,
+    more: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     """One request to an endpoint behind the security middleware, without a socket."""
     answer = Answer()
@@ -84,7 +85,9 @@ async def knock(
         "type": "http",
         "method": method,
         "path": path,
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value],
+        "server": ("127.0.0.1", 9000),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value]
+        + [(name.encode(), value.encode("latin-1")) for name, value in more],
     }
     pending = list(chunks or [b""])
 
@@ -114,7 +117,20 @@ async def test_our_own_names_are_taken_with_any_port(host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5", "[::2]", "", ":9000"],
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "192.168.1.5",
+        "[::2]",
+        "[::1].evil.example",
+        "[::1]evil",
+        "[::1]:80x",
+        "[localhost]",
+        "[::1",
+        "",
+        ":9000",
+    ],
 )
 async def test_a_foreign_host_is_refused(host: str) -> None:
     answer = await knock(headers={**JSON, "host": host})
@@ -144,7 +160,7 @@ async def test_a_flood_of_host_names_is_not_remembered_for_ever() -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://localhost:3000", "http://127.0.0.1:9000", "https://pages.example", "http://hub.example:9000"],
+    ["http://localhost:9000", "http://127.0.0.1:9000", "https://pages.example", "http://hub.example:9000"],
 )
 async def test_pages_of_our_own_are_taken(origin: str) -> None:
     settings = SecuritySettings(hosts=["hub.example"], origins=["https://pages.example/"])
@@ -161,11 +177,48 @@ async def test_pages_of_our_own_are_taken(origin: str) -> None:
         "file://",
         "http://[",
         "http://pages.example",
+        # other programs of this machine
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "https://localhost",
+        "http://[::1].evil.example:9000",
     ],
 )
 async def test_a_page_from_elsewhere_is_refused(origin: str) -> None:
     settings = SecuritySettings(origins=["https://pages.example"])
     assert (await knock(settings, headers={**JSON, "origin": origin})).status == 403
+
+
+async def test_a_page_behind_a_tunnel_or_a_proxy_is_our_own_by_its_host() -> None:
+    through = {**JSON, "host": "localhost:7777", "origin": "http://localhost:7777"}
+    assert (await knock(headers=through)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("host", ("evil.example", "127.0.0.1:9000")),
+        ("origin", ("https://evil.example", "http://127.0.0.1:9000")),
+        ("content-type", ("text/plain", "application/json")),
+        ("authorization", ("Bearer a", "Bearer b")),
+        ("x-retinue-for", ("a", "b")),
+        ("mcp-session-id", ("a", "a")),
+    ],
+)
+async def test_a_header_that_counts_once_is_refused_when_it_comes_twice(
+    name: str, values: tuple[str, str]
+) -> None:
+    given = {"host": "", name: "", **({} if name == "host" else {"host": "127.0.0.1:9000"})}
+    answer = await knock(
+        headers={**({} if name == "content-type" else JSON), **given}, more=[(name, v) for v in values]
+    )
+    assert answer.status == 400
+    assert name in orjson.loads(answer.body)["detail"]
+
+
+async def test_a_header_that_is_a_list_may_come_twice() -> None:
+    more = [("accept", "text/html"), ("accept", "application/json")]
+    assert (await knock(headers=JSON, more=more)).status == 200
 
 
 async def test_a_cross_site_request_is_refused_but_a_followed_link_is_not() -> None:

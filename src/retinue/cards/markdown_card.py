@@ -15,6 +15,7 @@ from typing import Any
 
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.cards.schema_fields import Field, SchemaReader
+from retinue.core.durations import render_duration
 from retinue.core.record import AgentRecord, Example, Schema, Skill
 
 MAX_ROWS = 200
@@ -73,7 +74,7 @@ def _skill(record: AgentRecord, skill: Skill) -> Iterator[str]:
         "Tags": _join(skill.tags),
         "Roles": _join(skill.roles),
         "Effects": ", ".join(effects),
-        "Time limit": f"{skill.timeout_s:g} s" if skill.timeout_s else "",
+        "Time limit": f"{render_duration(skill.timeout_s)}" if skill.timeout_s else "",
     }
     if any(facts.values()):
         yield ""

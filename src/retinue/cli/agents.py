@@ -13,6 +13,7 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
+_SHOWN_SKILLS = 12
 _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 
 
@@ -34,7 +35,13 @@ def agents(text: str, as_json: bool) -> None:
         print_table(
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
             [
-                (row["name"], row.get("version"), _render_status(row), row.get("skills"), row.get("url"))
+                (
+                    row["name"],
+                    row.get("version"),
+                    _render_status(row),
+                    _shorten(row.get("skills")),
+                    row.get("url"),
+                )
                 for row in rows
             ],
         )
@@ -130,6 +137,13 @@ async def _list_agents(text: str) -> dict[str, Any]:
 async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
     async with open_session().client() as client:
         return await client.get(skill, arguments)
+
+
+def _shorten(skills: Any) -> Any:
+    """The first skills of an agent; the rest as a number."""
+    if not isinstance(skills, list) or len(skills) <= _SHOWN_SKILLS:
+        return skills
+    return [*skills[:_SHOWN_SKILLS], f"and {len(skills) - _SHOWN_SKILLS:,} more (retinue show NAME)"]
 
 
 def _render_status(row: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look around": {
         "demo": ("retinue[demo]", "Let three agents write tests for a Python module."),
         "doctor": ("doctor:doctor", "Check what works on this machine and print remedies."),
+        "backup": ("backup:backup", "Copy the state folder while its hub runs."),
     },
     "Agents": {
         "new": ("new:new", "Create the folder of a new agent."),

@@ -61,8 +61,9 @@ def runs(
 def resume(run: str, as_json: bool) -> None:
     """Resume a run.
 
-    Continues a run that was cancelled or whose process died. Completed steps do not run again. Prints the
-    steps and the output as "retinue run" does.
+    Continues a run that was cancelled or whose process died. Completed steps do not run again. Of a run that
+    failed with steps still to be undone, it undoes these. Prints the steps and the output as "retinue run"
+    does.
     """
     print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
 
@@ -85,9 +86,10 @@ def rerun(run: str, from_step: str, as_json: bool) -> None:
 def cancel(run: str, as_json: bool) -> None:
     """Cancel a run, its branches and the calls in flight.
 
-    Lists the effects that already happened. A run that has ended is left as it is.
+    Lists the effects that already happened, and of a run that was undoing its steps, what is left to be
+    undone. A run that has ended is left as it is.
     """
-    from retinue.runtime.commands.client import describe_effects
+    from retinue.runtime.commands.client import describe_effects, describe_way_on
 
     reply = run_command(_ask("cancel_run", {"run": run}))
     if as_json:
@@ -96,6 +98,8 @@ def cancel(run: str, as_json: bool) -> None:
     click.echo(f"{reply['run']}  {reply['status']}")
     for line in describe_effects(reply.get("effects")):
         note(line)
+    if reply["status"] == "cancelled":
+        note(describe_way_on(run, reply.get("effects")))
 
 
 @click.command()
@@ -153,12 +157,12 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
         note("no runs yet; start one: retinue run WORKFLOW")
         return
     print_table(
-        ("RUN", "WORKFLOW", "STATUS", "STARTED", "SECONDS"),
+        ("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK"),
         [
             (
                 row["run"],
                 row["workflow"],
-                row["status"],
+                f"{row['status']}, undo incomplete" if "undo" in row else row["status"],
                 *_read_times(row),
             )
             for row in rows
@@ -169,7 +173,7 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for the run and for each step, nested steps indented."""
     began, took = _read_times(shown)
-    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took} s'}"
+    yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took}'}"
     if "forked_from" in shown:
         yield f"  rerun of {shown['forked_from']}"
     for node in shown["steps"]:
@@ -179,6 +183,8 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
         for one in shown["error"].get("data", {}).get("compensated", ()):
             ended = "undone" if one["ok"] else f"not undone: {clean(one['error'].get('message'))}"
             yield f"  {one['step']}  {ended}"
+        if "undo" in shown:
+            yield f"  finish the undoing: retinue resume {shown['run']}"
     if "output" in shown:
         yield f"output: {_shorten(shown['output'])}"
 
@@ -187,7 +193,7 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
     parts = [f"{'  ' * depth}{node['step']}", node["status"]]
     parts += [clean(node[key]) for key in ("skill", "agent") if node.get(key)]
     if node.get("duration_ms") is not None:
-        parts.append(f"{node['duration_ms'] / 1000:.1f} s")
+        parts.append(_render_ms(node["duration_ms"]))
     attempts = node.get("attempts", ())
     if len(attempts) > 1:
         parts.append(f"{len(attempts)} attempts")
@@ -214,16 +220,22 @@ def _draw_attempt(attempt: Mapping[str, Any]) -> str:
     if attempt.get("duration_ms") is None:
         end = "did not end"
     elif "error" in attempt:
-        end = f"{attempt['duration_ms'] / 1000:.1f} s  {clean(attempt['error'].get('message'))}"
+        end = f"{_render_ms(attempt['duration_ms'])}  {clean(attempt['error'].get('message'))}"
     else:
-        end = f"{attempt['duration_ms'] / 1000:.1f} s"
+        end = _render_ms(attempt["duration_ms"])
     return f"attempt: {clean(attempt.get('agent'))}  {end}"
 
 
 def _read_times(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the start of a run and, if it has ended, its duration in seconds."""
+    """Return the start of a run and, if it has ended, its duration."""
     began = datetime.fromtimestamp(row["started_at"]).strftime("%Y-%m-%d %H:%M:%S")
-    return began, f"{row['duration_ms'] / 1000:.1f}" if "duration_ms" in row else ""
+    return began, _render_ms(row["duration_ms"]) if "duration_ms" in row else ""
+
+
+def _render_ms(duration_ms: float) -> str:
+    from retinue.core.durations import render_elapsed
+
+    return render_elapsed(duration_ms / 1000)
 
 
 def _shorten(value: Any) -> str:

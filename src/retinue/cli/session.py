@@ -130,10 +130,20 @@ class _HidingFormatter(logging.Formatter):
         return hide_tokens(super().format(record))
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of a library is worth a line: a client that hangs up in its request is not.
+
+    By name, because commands that serve nothing do not load Starlette.
+    """
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__name__ != "ClientDisconnect"
+
+
 def _catch_others(stream: TextIO) -> None:
     """Send the logs of libraries to the same place, with the same redaction."""
     handler = logging.StreamHandler(stream)
     handler.setLevel(logging.WARNING)
+    handler.addFilter(_is_news)
     handler.setFormatter(_HidingFormatter("%(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     for old in root.handlers:

@@ -74,6 +74,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+from retinue.core.durations import render_duration
+
 OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
 
 
@@ -110,7 +112,7 @@ class RetinueError(Exception):
     """
 
     type: ClassVar[str] = "error"
-    kind: ClassVar[Kind] = _FAILED
+    kind: Kind = _FAILED
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
@@ -533,9 +535,15 @@ class BudgetSpentError(GuardError):
 
 
 class CircuitOpenError(GuardError):
-    """A breaker is open; ``retry_after_s`` says for how long."""
+    """A breaker is open; ``retry_after_s`` says for how long.
+
+    The one of an agent is worth a retry after that time. The one of a trace is not: it has rejected calls of
+    this chain, and would reject them again. ``waited_s`` = how long the caller waited in vain.
+    """
 
     type = "circuit_open"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
+    waited_s = 0.0
 
     def __init__(
         self, subject: str, retry_after_s: float, cause: str = "", facts: Mapping[str, Any] | None = None
@@ -543,13 +551,30 @@ class CircuitOpenError(GuardError):
         super().__init__(
             f"Circuit open for {subject}" + (f": {cause}" if cause else ""),
             {"retry_after_s": round(retry_after_s, 3)} | dict(facts or {}),
-            remedy=f"try again in {retry_after_s:.0f} s",
+            remedy=f"try again in {render_duration(retry_after_s)}",
         )
+        self._settle_kind()
+
+    @classmethod
+    def relay(cls, message: str, wire_data: Any) -> Self:
+        error = super().relay(message, wire_data)
+        error._settle_kind()
+        return error
 
     @property
     def retry_after_s(self) -> float:
         found = self.facts.get("retry_after_s")
         return float(found) if isinstance(found, int | float) else 0.0
+
+    @property
+    def data(self) -> dict[str, Any]:
+        # Relayed, it is an error of an agent that got its call; that one may have done something.
+        more: dict[str, Any] = {"sent": True} if self.relayed else {}
+        return self.facts | more | ({"waited_s": self.waited_s} if self.waited_s else {})
+
+    def _settle_kind(self) -> None:
+        if "trace_id" in self.facts:
+            self.kind = _REFUSED
 
 
 def find_guard_error(error_type: object) -> type[GuardError] | None:
@@ -565,7 +590,7 @@ class BusyError(RetinueError):
     kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
 
     def __init__(self, what: str, retry_after_s: float) -> None:
-        super().__init__(f"Busy: {what}", remedy=f"try again in {retry_after_s:.1f} s")
+        super().__init__(f"Busy: {what}", remedy=f"try again in {render_duration(retry_after_s)}")
         self.retry_after_s = retry_after_s
 
     @property
@@ -629,7 +654,7 @@ class CallTimedOutError(ExecutionError):
 
     def __init__(self, what: str, timeout_s: float, *, layer: str, setting: str) -> None:
         super().__init__(
-            f"{what} did not answer within {timeout_s:.3g} s ({layer})", remedy=f"raise {setting}"
+            f"{what} did not answer within {render_duration(timeout_s)} ({layer})", remedy=f"raise {setting}"
         )
         self.timeout_s = timeout_s
         self.layer = layer
@@ -651,7 +676,10 @@ class CallCancelledError(ExecutionError):
 
 
 class AgentUnreachableError(ExecutionError):
-    """The connection failed or broke; ``sent`` tells whether the agent may have run the call."""
+    """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
+
+    ``waited_s`` = how long the caller waited for it in vain.
+    """
 
     type = "agent_unreachable"
     kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
@@ -664,10 +692,23 @@ class AgentUnreachableError(ExecutionError):
         self.agent = agent
         self.url = url
         self.sent = sent
+        self.waited_s = 0.0
+
+    @classmethod
+    def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
+        """An agent that is known and not listed now; ``away_s`` = for how long, None = unknown."""
+        error = cls(agent, url or "", "not listed")
+        since = f"since {render_duration(away_s)}" if away_s is not None else "and not listed at the moment"
+        last = f"; it was at {url}" if url else ""
+        error.message = f"agent {agent} is away {since}{last}"
+        error.args = (error.message,)
+        error.remedy = f"start {agent} again; see: retinue agents"
+        return error
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"agent": self.agent, "sent": self.sent}
+        found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        return found | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
 class RemoteFaultError(ExecutionError):
@@ -738,11 +779,16 @@ class ExpressionError(ExecutionError):
         self.source = source
 
 
+INCOMPLETE = "incomplete"
+"""The value of ``undo`` in the data of a failed run with steps that are still to be undone."""
+
+
 class StepFailedError(ExecutionError):
     """A step failed, and so the run; names the step, its agent and the cause.
 
     ``cause`` is the failure as data: type, message, remedy, retryable, on_error, data. ``compensated``
-    lists the steps that were undone, last first: step, skill, agent, ok, error.
+    lists the steps to be undone, last first: step, skill, agent, ok, error. ``run`` is the id of the run,
+    once it has ended: the remedy names the command that goes on.
     """
 
     type = "step_failed"
@@ -754,27 +800,51 @@ class StepFailedError(ExecutionError):
         agent: str | None,
         cause: Mapping[str, Any],
         compensated: Sequence[Mapping[str, Any]] = (),
+        run: str | None = None,
     ) -> None:
         by = f" (agent {agent})" if agent else ""
-        super().__init__(
-            f"step {step}{by} failed: {cause.get('message', '')}", remedy=str(cause.get("remedy", ""))
-        )
+        super().__init__(f"step {step}{by} failed: {cause.get('message', '')}")
         self.step = step
         self.agent = agent
         self.cause = dict(cause)
         self.compensated = tuple(compensated)
+        self.run = run
+        self.remedy = "; then ".join(part for part in (str(cause.get("remedy", "")), self._way_on()) if part)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StepFailedError:
         """The error with this ``data``."""
-        return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()))
+        return cls(data["step"], data["agent"], data["cause"], data.get("compensated", ()), data.get("run"))
+
+    @property
+    def is_half_undone(self) -> bool:
+        """Whether steps are still to be undone."""
+        return any(not one["ok"] for one in self.compensated)
 
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"step": self.step, "agent": self.agent, "cause": self.cause}
         if self.compensated:
             found["compensated"] = [dict(one) for one in self.compensated]
+        if self.run is not None:
+            found["run"] = self.run
+            if self.is_half_undone:
+                found["undo"] = INCOMPLETE
         return found
+
+    def _way_on(self) -> str:
+        if self.run is None:
+            return ""
+        if self.is_half_undone:
+            return f"finish the undoing: retinue resume {self.run}"
+        is_away = (
+            self.cause.get("on_error") == "unreachable" or self.cause.get("type") == CircuitOpenError.type
+        )
+        if not is_away:
+            return ""
+        # What was undone is to be done again as well.
+        first = self.compensated[-1]["step"] if self.compensated else self.step
+        return f"run again: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
 
 
 class RunConflictError(RetinueError):

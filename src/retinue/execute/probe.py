@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.cards.pallet_card import parse_card
+from retinue.core.durations import render_duration
 from retinue.core.errors import CallTimedOutError, InvalidRequestError, MalformedArtifactError, ParseError
 from retinue.core.record import Candidate
 from retinue.mesh.directory.directory import Directory
@@ -54,7 +55,7 @@ async def find_trouble(
     except TransportError as error:
         return Trouble(error.cause, certain=not error.sent)
     except CallTimedOutError:
-        return Trouble(f"no answer within {timeout_s:g} s (timeouts.probe_s)")
+        return Trouble(f"no answer within {render_duration(timeout_s)} (timeouts.probe_s)")
     return _judge_card(reply, url, name)
 
 

@@ -28,6 +28,8 @@ from retinue.core.errors import (
     OutputInvalidError,
     Problem,
     RetinueError,
+    UnknownAgentError,
+    UnknownSkillError,
 )
 from retinue.mesh.dispatch import Calls
 from retinue.web.codec.jsonrpc import (
@@ -164,6 +166,9 @@ class ExecuteEndpoint:
         try:
             outcome = await self._calls.dispatch(call)
             error = outcome.error
+            if self._agent is not None and isinstance(error, UnknownAgentError):
+                # this endpoint named the agent, not the caller: a hidden one must not tell its name
+                error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
             # A bug in Retinue: its text belongs in the log, not on the wire.

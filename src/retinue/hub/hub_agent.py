@@ -85,9 +85,20 @@ def hub_agent(
         return render_agent(listing, ctx.principal.scopes, stats_of)
 
     @agent.skill(idempotent=True)
-    async def refresh_agents(ctx: Context) -> Json:
+    async def refresh_agents(
+        ctx: Context,
+        withdrawn: Annotated[
+            str | None, Field(description="Agent that has withdrawn its card and will be back")
+        ] = None,
+        forgotten: Annotated[str | None, Field(description="Agent that somebody removed")] = None,
+    ) -> Json:
         """Reads the registries again now."""
-        await directory.refresh()
+        if withdrawn is None:
+            await directory.refresh()
+        else:
+            await directory.note_withdrawal(withdrawn)
+        if forgotten is not None:
+            directory.forget_away(forgotten)
         view = access.view_of(ctx.principal)
         seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
         return {"agents": len(seen), "missing": list_missing(directory, view)}

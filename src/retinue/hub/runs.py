@@ -15,6 +15,7 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import (
+    INCOMPLETE,
     AmbiguousNameError,
     InvalidParametersError,
     InvalidRequestError,
@@ -106,7 +107,7 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
     @agent.skill
     async def resume_run(run: str, ctx: Context) -> Json:
-        """Resumes a cancelled run where it stopped; completed steps do not run again."""
+        """Resumes a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         stored = (await access.get(run, ctx.principal)).id
         seen = await runs.list_events(stored)
         record = await runs.resume(stored)
@@ -195,6 +196,8 @@ def _render_run(record: RunRecord, shown_id: Callable[[str], str]) -> Json:
     if record.finished_at is not None:
         row["finished_at"] = record.finished_at
         row["duration_ms"] = round((record.finished_at - record.started_at) * 1000, 3)
+    if record.is_half_undone:
+        row["undo"] = INCOMPLETE
     if record.forked_from is not None:
         row["forked_from"] = shown_id(record.forked_from)
     if record.request.origin.digest:

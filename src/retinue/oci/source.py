@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from math import inf
 
+from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import parse_card
 from retinue.core.errors import (
     MalformedArtifactError,
@@ -313,6 +314,7 @@ class RegistrySource(Source):
             return _Known(tag, artifact.digest, is_card=False), None
         try:
             record = parse_card(artifact.content, reference=str(reference))
+            check_card(record, artifact.content, reference=str(reference))
             if _MAY_EXPLODE.search(artifact.content):
                 _check_schemas(record, str(reference))
         except MalformedArtifactError as error:

@@ -3,7 +3,13 @@
 It forks the program under resource limits and becomes the reaper of all its descendants
 (PR_SET_CHILD_SUBREAPER), because RLIMIT_NPROC does not apply to uid 0 and a process can leave its group with
 ``setsid``. When the parent dies or terminates the keeper, or a limit is exceeded, it kills every descendant.
-Standard library only: this file runs as a separate process and is never imported by Retinue.
+
+A descendant can stop the keeper with SIGSTOP. Nothing prevents that, so the keeper is continued from outside:
+by its parent (SIGCONT, see ``limited.py``), and when that dies by the kernel. The keeper has a process group
+of its own in the session of the parent, and the kernel sends SIGHUP and SIGCONT to a stopped group whose last
+link to its session has died.
+
+Standard library only: this file runs as a separate process.
 
 LIMITS is a JSON object: ``parent`` (pid of the process that started the keeper), ``report`` (file descriptor
 for the result), ``cpu_s``, ``memory_bytes``, ``processes``, ``open_files``, ``file_bytes``.
@@ -100,6 +106,7 @@ def exec_limited(arguments: list[str], limits: dict[str, int], keeper: int) -> N
     try:
         tie_to_parent(keeper, signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         for kind, value, slack in (
             (resource.RLIMIT_CPU, limits["cpu_s"], 1),
             (resource.RLIMIT_AS, limits["memory_bytes"], 0),
@@ -142,10 +149,16 @@ def main() -> None:
     limits = json.loads(sys.argv[1])
     report = int(limits["report"])
 
+    is_dismissed = False
+
     def dismiss(_number: int, _frame: object) -> None:
-        raise Dismissed
+        nonlocal is_dismissed
+        if not is_dismissed:  # SIGTERM and SIGHUP may come together
+            is_dismissed = True
+            raise Dismissed
 
     signal.signal(signal.SIGTERM, dismiss)
+    signal.signal(signal.SIGHUP, dismiss)
     tie_to_parent(limits["parent"], signal.SIGTERM)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -160,6 +173,7 @@ def main() -> None:
     except Dismissed:
         limit = "dismissed"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     kill_descendants()
     os.write(report, json.dumps({"status": int(status), "limit": limit}).encode())
 

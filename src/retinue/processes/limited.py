@@ -1,8 +1,8 @@
 """Run one program under resource limits, asynchronously, and kill all its descendants at the end.
 
-The program runs in its own session under a small supervisor script (``keeper.py``), which sets the resource
-limits. ``preexec_fn`` is not used because it runs Python code between fork and exec in a threaded process.
-No shell is involved, and the environment contains only `clean_environment` and what the caller adds.
+The program runs in its own process group under a small supervisor script (``keeper.py``), which sets the
+resource limits. ``preexec_fn`` is not used because it runs Python code between fork and exec in a threaded
+process. No shell is involved, and the environment contains only `clean_environment` and what the caller adds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from retinue.processes.keeper import list_descendants
+
 LimitName = Literal["wall", "cpu", "memory", "processes", "file_size", "output"]
 
 _CHUNK_BYTES = 65536
 _KEEPER_GRACE_S = 5.0
+_KILL_PASSES = 200
+"""A fork bomb may outrun one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ async def run_command(
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+                process_group=0,
                 pass_fds=(write_end,),
             )
         except BaseException:
@@ -181,19 +185,20 @@ async def _drain(stream: asyncio.StreamReader, into: bytearray, cap_bytes: int) 
 
 
 async def _end(keeper: asyncio.subprocess.Process) -> None:
-    """Ask the keeper to kill all descendants; kill the session if the keeper does not end in time."""
+    """Ask the keeper to kill all descendants; kill them from here if it does not end in time."""
     assert keeper.stdin is not None
     keeper.stdin.close()
     with contextlib.suppress(ProcessLookupError):
         if keeper.returncode is None:
             keeper.terminate()
+            keeper.send_signal(signal.SIGCONT)  # a descendant may have stopped it
     try:
         await asyncio.wait_for(_drain_and_wait(keeper), _KEEPER_GRACE_S)
     except TimeoutError:
-        _kill_session(keeper.pid)
+        _kill_tree(keeper.pid)
         await _drain_and_wait(keeper)
     if keeper.returncode and keeper.returncode < 0:
-        _kill_session(keeper.pid)
+        _kill_group(keeper.pid)
 
 
 async def _drain_and_wait(keeper: asyncio.subprocess.Process) -> None:
@@ -204,14 +209,30 @@ async def _drain_and_wait(keeper: asyncio.subprocess.Process) -> None:
     await keeper.wait()
 
 
-def _kill_session(session: int) -> None:
-    """Kill every process of the session, including those that left its process group."""
+def _kill_tree(keeper: int) -> None:
+    """Kill a keeper that does not end, and before it, while it still holds them, its descendants."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGSTOP)  # it must not reap, or pids could be taken by other processes
+    for _ in range(_KILL_PASSES):
+        alive = [pid for pid in list_descendants(keeper) if not _is_zombie(pid)]
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not alive:
+            break
+    _kill_group(keeper)
+
+
+def _kill_group(keeper: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(session, signal.SIGKILL)
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if int(entry.read_bytes().rpartition(b")")[2].split()[3]) == session:
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+        os.killpg(keeper, signal.SIGKILL)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return True
 
 
 def _read_report(descriptor: int) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
     configured_registry,
     guard_settings,
+    http_limits,
     limit_settings,
     named_registries,
     registry_sources,
@@ -88,6 +89,7 @@ async def serve_agent(
     agent = target.agent
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
+    take_from_others(state, echo)
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
@@ -106,7 +108,7 @@ async def serve_agent(
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
-        await stack.enter_async_context(serving(app, listener, stop))
+        await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _print_skills(agent, echo)
@@ -124,7 +126,7 @@ async def serve_agent(
             await publication.publish()
             notify = partial(notify_hub, http, state, options.hub_url)
             # callbacks run in reverse order: first the card is withdrawn, then the hub is notified
-            stack.push_async_callback(notify)
+            stack.push_async_callback(notify, withdrawn=agent.name)
             stack.push_async_callback(publication.withdraw)
             check_s = _FOLDER_CHECK_S if isinstance(registry, LayoutRegistry) else _REGISTRY_CHECK_S
             keeping = asyncio.create_task(publication.keep(check_s, notify))
@@ -142,6 +144,12 @@ async def serve_agent(
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def take_from_others(state: State, echo: Echo) -> None:
+    """Make a state folder of an earlier version readable by its owner only."""
+    if changed := state.protect():
+        echo(f"{state.root}: took {changed:,} files and folders from the other users of this machine")
 
 
 def agent_dispatcher(

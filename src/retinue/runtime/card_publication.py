@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
@@ -116,10 +117,12 @@ class CardPublication:
 
     async def _push(self) -> Published:
         card = render_card(self._record, scopes=PUBLISHED_SCOPES)
+        content = encode_card(card)
+        check_card(self._record, content, reference=self._record.name)
         return await publish_card(
             self._registry,
             self._record.name,
-            encode_card(card),
+            content,
             version=self._record.version,
             skills=[skill["id"] for skill in card["skills"]],
             created=datetime.now(UTC),

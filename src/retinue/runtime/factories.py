@@ -25,6 +25,7 @@ from retinue.oci.source import RegistrySource
 from retinue.settings import RegistryTable, Settings, environment, load_settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_state_folder
+from retinue.web.connection_gate import HttpLimits
 from retinue.web.http_client import HttpClient
 
 HOME_SOURCE = "home"
@@ -114,6 +115,19 @@ def limit_settings(settings: Settings) -> LimitSettings:
     """The configured rate and concurrency limits of an endpoint."""
     limits = settings.limits
     return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    """The configured limits of the HTTP server; one body of the largest size always fits."""
+    limits = settings.limits
+    return HttpLimits(
+        head_bytes=limits.head_bytes,
+        headers=limits.headers,
+        head_s=limits.head_s,
+        body_s=limits.body_s,
+        connections=limits.connections,
+        held_bytes=max(limits.held_bytes, limits.body_bytes),
+    )
 
 
 def timeout_settings(settings: Settings) -> TimeoutSettings:

@@ -27,10 +27,11 @@ from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.access import check_address, protected_resource
-from retinue.runtime.agent_process import guarded
+from retinue.runtime.agent_process import guarded, take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
+from retinue.runtime.factories import http_limits
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
-from retinue.runtime.mesh import LazyRuns, Mesh, open_mesh
+from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -65,6 +66,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     async with AsyncExitStack() as stack:
         stack.enter_context(state.own())
+        take_from_others(state, echo)
         listener = bind(options.host, options.port, search=options.port_may_move)
         url = url_of(listener)
         if options.port and not url.endswith(f":{options.port}"):
@@ -72,6 +74,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
+        check_runs(settings, state)
         listings = SqliteListings(state.database)
         stack.callback(listings.close)
         audit = SqliteAudit(state.database)
@@ -87,7 +90,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe(log_line)
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
-        await stack.enter_async_context(serving(app, listener, stop))
+        await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)

@@ -99,8 +99,19 @@ class JoinedMesh:
         return await hub.dispatch(call, channel)
 
 
-async def notify_hub(http: HttpClient, state: State, hub_url: str | None) -> None:
-    """Ask the hub to read the registries now instead of at its next refresh; failures are logged only."""
+async def notify_hub(
+    http: HttpClient,
+    state: State,
+    hub_url: str | None,
+    *,
+    withdrawn: str | None = None,
+    forgotten: str | None = None,
+) -> None:
+    """Ask the hub to read the registries now instead of at its next refresh; failures are logged only.
+
+    ``withdrawn`` is an agent that has withdrawn its own card, and is away from now on; ``forgotten`` one that
+    somebody removed.
+    """
     try:
         url = hub_url or find_hub_url(state)
         if url is None:
@@ -109,7 +120,9 @@ async def notify_hub(http: HttpClient, state: State, hub_url: str | None) -> Non
     except StateError as error:
         _log.warning("hub not told", error=error.message)
         return
-    call = Call(uuid.uuid4().hex, "refresh_agents", {}, LOCAL, "agent", new_trace())
+    news = {"withdrawn": withdrawn, "forgotten": forgotten}
+    given = {key: name for key, name in news.items() if name is not None}
+    call = Call(uuid.uuid4().hex, "refresh_agents", given, LOCAL, "agent", new_trace())
     hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
     outcome = await hub.dispatch(call)
     if outcome.error is not None:

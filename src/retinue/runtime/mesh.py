@@ -51,6 +51,7 @@ from retinue.runtime.factories import (
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
+from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import MeshBearer, MeshSigner
@@ -267,6 +268,12 @@ class LazyRuns:
                     ),
                 )
             return self._opened
+
+
+def check_runs(settings: Settings, state: State) -> None:
+    """Raise StateDamagedError where the state's runs are damaged or lost; nothing for another database."""
+    if settings.database is None:
+        RunsFile(state.runs).check()
 
 
 class _OpenedByCall:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.core.errors import InvalidSettingError, TooLargeError
 from retinue.core.record import is_visible
@@ -91,6 +92,7 @@ def _as_card(path: Path, content: bytes, url: str | None) -> Card:
             "--url", f"{path.name} is a card and states its own URL", remedy="omit --url, or edit the card"
         )
     record = parse_card(content, reference=path.name)
+    check_card(record, content, reference=path.name)
     if record.url is None:
         raise InvalidSettingError(
             f"{path.name}: url", "it is missing", remedy="add the address of the agent: http://host:port"
@@ -125,6 +127,8 @@ def _render_agent(text: str, url: str | None) -> Card:
     origin = url_origin(url)
     if origin is None or origin[0] not in ("http", "https"):
         raise InvalidSettingError("--url", f"{url!r} is not an address", remedy="write http://host:port")
-    card = render_card(agent.record(url), scopes=PUBLISHED_SCOPES)
-    skills = tuple(skill["id"] for skill in card["skills"])
-    return Card(agent.name, encode_card(card), agent.version, skills)
+    record = agent.record(url)
+    card = render_card(record, scopes=PUBLISHED_SCOPES)
+    content = encode_card(card)
+    check_card(record, content, reference=text)
+    return Card(agent.name, content, agent.version, tuple(skill["id"] for skill in card["skills"]))

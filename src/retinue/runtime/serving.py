@@ -7,25 +7,34 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 import uvloop
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
+from retinue.web.connection_gate import ConnectionGate, HttpLimits
+from retinue.web.http_protocol import LimitedHttpProtocol
+from retinue.web.rejections import is_upload_path
 
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 """Environment variable with the descriptor of the supervisor's socket; when it closes, the child stops."""
 
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
+_MAX_OPEN_FILES = 65536
+"""Enough for every connection; tables of this size cost the kernel nothing to speak of."""
 
 _LOOPBACK_WAIT_S = 2.0
 _THREADS_GRACE_S = 5.0
@@ -160,8 +169,11 @@ class Stop:
         return descriptor
 
 
-class _ShutdownResponse:
-    """Answers requests that the stopping server cancels with 503 instead of uvicorn's 500."""
+class _CutOffRequests:
+    """Ends requests that were cut off without a traceback in the log.
+
+    Those that the stopping server cancels are answered with 503 instead of uvicorn's 500.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -176,6 +188,8 @@ class _ShutdownResponse:
 
         try:
             await self._app(scope, receive, send_and_record)
+        except ClientDisconnect:
+            return  # nobody waits for a response, and uvicorn would log a traceback
         except asyncio.CancelledError:
             # only the server cancels the task of a request, when it stops
             if started or scope["type"] != "http":
@@ -186,10 +200,13 @@ class _ShutdownResponse:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIterator[None]:
+async def serving(
+    app: ASGIApp, listener: socket.socket, stop: Stop, limits: HttpLimits | None = None
+) -> AsyncIterator[None]:
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
+    limits = _fit_to_open_files(limits or HttpLimits(), raise_open_files())
     config = uvicorn.Config(
-        _ShutdownResponse(app),
+        _CutOffRequests(app),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -200,6 +217,10 @@ async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIte
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
     )
+    config.load()
+    gate = ConnectionGate(limits, asyncio.get_running_loop(), is_upload_path)
+    protocol = partial(LimitedHttpProtocol, gate=gate)
+    config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     task.add_done_callback(lambda _: stop.ask("the server has stopped"))
@@ -213,6 +234,27 @@ async def serving(app: ASGIApp, listener: socket.socket, stop: Stop) -> AsyncIte
     finally:
         server.should_exit = True
         await task
+        gate.close()
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to the hard one, at most 65,536; returns the limit in force.
+
+    The usual soft limit is 1,024, on macOS 256. With no descriptor left, the kernel closes new connections
+    without a word.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS may refuse what it reports as the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def _fit_to_open_files(limits: HttpLimits, open_files: int) -> HttpLimits:
+    """At most half of the descriptors are for clients; the others are for files, children and own calls."""
+    return replace(limits, connections=min(limits.connections, max(1, open_files // 2)))
 
 
 def run_loop(main: Callable[[], Awaitable[int]]) -> int:

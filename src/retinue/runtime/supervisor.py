@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 import structlog
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import ChildFailedError
 from retinue.runtime.serving import SUPERVISOR_FD
 
@@ -104,7 +105,7 @@ class Child:
                 return await self._become_ready(ours)
         except TimeoutError:
             await self.stop()
-            problem = f"it was not ready within {self.spec.ready_within_s:g} s"
+            problem = f"it was not ready within {render_duration(self.spec.ready_within_s)}"
             raise ChildFailedError(self.spec.name, problem, self._last_line()) from None
         except BaseException:
             await self.stop()

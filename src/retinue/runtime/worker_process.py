@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_line
 from retinue.runtime.background_tasks import BackgroundTasks
-from retinue.runtime.mesh import LazyRuns, open_mesh
+from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
 from retinue.runtime.serving import Echo, Stop, end_task
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings
@@ -21,6 +21,7 @@ async def run_worker(settings: Settings, state: State, echo: Echo) -> int:
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
+        check_runs(settings, state)
         runs = LazyRuns(settings, state)
         mesh = await stack.enter_async_context(
             open_mesh(settings, state, MemoryListings(), open_runs=runs.open)

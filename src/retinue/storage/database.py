@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from retinue.core.errors import StateDamagedError, StateError, StorageFullError
+from retinue.storage.files import create_database, make_folder
 
 _BUSY_TIMEOUT_S = 5.0
 
@@ -65,7 +66,8 @@ class Database:
         self._path = path
         self._lock = threading.RLock()
         with self._mapped_errors():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
+            create_database(path)
             self._connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,9 +47,67 @@ def refuse_gone(folder: Path) -> None:
         )
 
 
-def replace_file(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
+OTHERS = 0o077
+"""The permission bits of the group and of everybody else."""
+
+_PRIVATE_FOLDER, _PRIVATE_FILE, _FILE = 0o700, 0o600, 0o644
+
+
+def file_mode(folder: Path) -> int:
+    """The mode of a new file in ``folder``: private in a private folder.
+
+    The umask does not protect a state folder: it belongs to the user's other files too.
+    """
+    return _FILE if folder.stat().st_mode & OTHERS else _PRIVATE_FILE
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and the missing ones above it; below a private folder they are private.
+
+    Raises OSError.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    mode = 0o777 if folder.parent.stat().st_mode & OTHERS else _PRIVATE_FOLDER
+    folder.mkdir(mode=mode, exist_ok=True)
+
+
+def touch(path: Path, *, exist_ok: bool = True) -> None:
+    """Create an empty file with the mode of its folder, as ``Path.touch``. Raises OSError."""
+    path.touch(mode=file_mode(path.parent), exist_ok=exist_ok)
+
+
+def create_database(path: Path) -> None:
+    """Create an empty database with the mode of its folder, which SQLite gives to its -wal and -shm too.
+
+    Where that fails, SQLite says why.
+    """
+    with suppress(OSError):
+        if not path.exists():
+            touch(path)
+
+
+def list_open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those of the paths, and of everything below them, that other users may read, write or enter."""
+    for path in paths:
+        try:
+            found = path.lstat().st_mode
+        except OSError:
+            continue
+        if stat.S_ISLNK(found):
+            continue
+        if found & OTHERS:
+            yield path
+        if stat.S_ISDIR(found):
+            with suppress(OSError):
+                yield from list_open_to_others(path.iterdir())
+
+
+def replace_file(path: Path, data: bytes, *, mode: int | None = None, sync: bool = True) -> None:
     """Replace the content of ``path`` with ``data``: temporary file, fsync, rename, fsync of the folder.
 
+    Without ``mode`` the file has that of `file_mode`.
     ``sync=False`` skips the fsync of the folder, for callers that write several files and then call
     ``sync_folder``. Readers see either the old or the new content, also after a power failure. On failure the
     old file is unchanged and the temporary file is removed. Raises OSError.
@@ -58,7 +117,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = Tru
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
-        _write_new(temporary, data, mode)
+        _write_new(temporary, data, file_mode(path.parent) if mode is None else mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ def mesh_key(keys: Path) -> bytes:
         return key
     with storage_errors(path):
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(keys / ".lock"):
+        with FileLock(keys / ".lock", mode=0o600):
             if (key := _read_key(path)) is not None:
                 return key
             key = secrets.token_hex(KEY_BYTES).encode()
@@ -70,7 +70,7 @@ def adopt_mesh_key(keys: Path, key: bytes) -> bool:
     path = keys / _KEY_FILE
     with storage_errors(path):
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(keys / ".lock"):
+        with FileLock(keys / ".lock", mode=0o600):
             held = _read_key(path)
             if held == key:
                 return False
@@ -119,7 +119,7 @@ def accept_join(keys: Path, hub_url: str, join: Join) -> None:
     """
     is_new = adopt_mesh_key(keys, join.key)
     path = keys / _JOIN_FILE
-    with storage_errors(path), FileLock(keys / ".lock"):
+    with storage_errors(path), FileLock(keys / ".lock", mode=0o600):
         # a new key means another mesh: tokens of its former hubs are useless
         joined = {**({} if is_new else _read_join(path)), _origin(hub_url): join.token}
         replace_file(path, orjson.dumps(joined), mode=0o600)

@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
-The folder holds ``registry/``, ``retinue.db``, ``runs.db``, ``nodes/``, ``keys/``, ``hub.json`` and
-``hub.lock`` (DESIGN 3).
+The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
+``hub.json`` and ``hub.lock`` (DESIGN 3).
 """
 
 from __future__ import annotations
@@ -18,12 +18,26 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import HubRunningError, StateDamagedError, StateError
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import OTHERS, list_open_to_others, replace_file, storage_errors
 from retinue.storage.mesh_key import mesh_key
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 _LOCK = "hub.lock"
+
+_OWN = (
+    "registry",
+    "retinue.db*",
+    "runs.db*",
+    "nodes",
+    "keys",
+    "workflows",
+    "hub.json",
+    "hub.lock",
+    "hub.log",
+    "hub-start.lock",
+)
+"""The entries of a state folder, as patterns."""
 
 _PIDS = 2**31
 """Process ids are below this; 0 and negative numbers would address process groups."""
@@ -84,7 +98,9 @@ class State:
     def prepare(self) -> None:
         """Create the folder. Raises StateError when it cannot be created."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            if not self.root.is_dir():
+                self.root.parent.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir(mode=0o700, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise StateDamagedError(
                 str(self.root), "it is not a folder", remedy="move the file away, or set RETINUE_HOME"
@@ -95,6 +111,32 @@ class State:
                 remedy="set RETINUE_HOME to a writable folder",
             ) from error
 
+    def list_open_to_others(self) -> Iterator[Path]:
+        """What other users of this machine may read: the folder, and everything of it that is ours.
+
+        Files of the user in the folder are not looked at; it may be a folder of something else too.
+        """
+        with suppress(OSError):
+            if self.root.stat().st_mode & OTHERS:
+                yield self.root
+        yield from list_open_to_others(path for name in _OWN for path in self.root.glob(name))
+
+    def protect(self) -> int:
+        """Take the state from other users, as versions before this one did not; returns what was changed.
+
+        The folder itself is changed only if nothing but the state is in it.
+        """
+        if not self.root.is_dir() or not self.root.stat().st_mode & OTHERS:
+            return 0  # nobody else can enter
+        own = {path for name in _OWN for path in self.root.glob(name)}
+        changed = 0
+        for path in self.list_open_to_others():
+            if path != self.root or own.issuperset(self.root.iterdir()):
+                with suppress(OSError):  # it belongs to another user; `doctor` names it
+                    path.chmod(path.stat().st_mode & ~OTHERS & 0o7777)
+                    changed += 1
+        return changed
+
     def local_token(self) -> str:
         """The state token, created at the first call; the file is readable by its owner only (DESIGN 7)."""
         self.prepare()
@@ -103,7 +145,7 @@ class State:
             return token
         with storage_errors(path):
             self.keys.mkdir(mode=0o700, exist_ok=True)
-            with FileLock(self.keys / ".lock"):
+            with FileLock(self.keys / ".lock", mode=0o600):
                 if (token := self._read_token(path)) is not None:
                     return token
                 token = f"rtn_local_{secrets.token_urlsafe(32)}"
@@ -196,7 +238,7 @@ class State:
         Raises HubRunningError when another process holds it.
         """
         self.prepare()
-        lock = FileLock(self.root / _LOCK)
+        lock = FileLock(self.root / _LOCK, mode=0o600)
         try:
             lock.acquire(timeout=0)
         except Timeout:

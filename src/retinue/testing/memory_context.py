@@ -26,7 +26,16 @@ from retinue.workflows.runs.records import (
     as_json,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, ReplayRules, RunSize, run_effect
+from retinue.workflows.runs.replay_rules import (
+    MAX_RUN_BYTES,
+    ReplayRules,
+    RunSize,
+    nobody_answered,
+    run_effect,
+)
+
+_SLACK_S = 1.0
+"""So much later than its own the time limit of an effect ends that waits for a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.stopping = False
         self.finished_seq = 0
+        self.undo_requests = 0
         self._signals: dict[str, deque[Any]] = defaultdict(deque)
         self._signalled = asyncio.Event()
 
@@ -157,6 +167,12 @@ class MemoryContext:
     def agent_wait_s(self) -> float:
         """Always 0: no agents stop together with a run in memory."""
         return 0.0
+
+    async def pause(self, seconds: float) -> None:
+        await self._services.sleep(seconds)
+
+    async def count_undo_requests(self) -> int:
+        return self._run.undo_requests
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls
@@ -232,9 +248,13 @@ class MemoryContext:
                 return read_json(StepOutcome, recorded)
 
             async def take() -> Any:
-                return await self._run.take_signal(topic)
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        return await self._run.take_signal(topic)
+                except TimeoutError:
+                    raise nobody_answered(path, topic, timeout_s) from None
 
-            return await self._run_seen("receive", path, take, timeout_s, facts)
+            return await self._run_seen("receive", path, take, timeout_s + _SLACK_S, facts)
 
     async def _run_seen(
         self,

@@ -219,7 +219,9 @@ class MemoryRuns:
         return run
 
     def _resume(self, run: Run) -> None:
-        if run.record.status != "cancelled":
+        if run.record.is_half_undone:
+            run.undo_requests += 1
+        elif run.record.status != "cancelled":
             return
         run.record = replace(run.record, status="running", finished_at=None, fault=None)
         run.ended.clear()

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 _REMEMBERED = 256
 _PORT_DIGITS = 5
+_PORTS = {"http": 80, "https": 443}
 
 
 def fold(host: str) -> str:
@@ -21,7 +22,11 @@ def host_name(host: bytes | None) -> str:
     """The name or address in a Host header, lower case, without port and brackets; "" when it is invalid."""
     text = (host or b"").decode("latin-1").strip().lower()
     if text.startswith("["):
-        return text[1:].partition("]")[0]
+        name, closed, port = text[1:].partition("]")
+        is_whole = (
+            closed and is_address(name) and (not port or (port[0] == ":" and (port[1:] or "0").isdecimal()))
+        )
+        return name if is_whole else ""
     if text.count(":") > 1:
         return text if is_address(text) else ""
     return text.partition(":")[0]
@@ -42,14 +47,15 @@ def _names_socket(host: bytes | None, address: str | None, port: int | None, nam
     name = host_name(host)
     if name in names:
         return True
-    if address is None or not name or _port(host) != port:
+    if address is None or not name or port_of(host) != port:
         return False
     return _address(name) == _address(address) or (is_loopback(name) and is_loopback(address))
 
 
-def _port(host: bytes | None) -> int | None:
+def port_of(host: bytes | None, scheme: str = "http") -> int | None:
+    """The port in a Host header or after ``scheme://``; that of the scheme where none is written."""
     _, _, port = (host or b"").decode("latin-1").strip().rpartition("]")[2].rpartition(":")
-    return int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else 80
+    return int(port) if port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else _PORTS[scheme]
 
 
 def _address(name: str) -> str:
@@ -68,6 +74,52 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_NEVER_ASKED = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "169.254.0.0/16",  # link-local; 169.254.169.254 and .170.2 are metadata services
+            "fe80::/10",  # link-local
+            "fd00:ec2::/32",  # metadata, DNS and time of EC2
+            "fd20:ce::254/128",  # metadata of Google Cloud
+            "fd00:42::42/128",  # metadata of Scaleway
+            "fd00:a9fe:a9fe::/48",  # metadata elsewhere
+            "100.100.100.200/32",  # metadata of Alibaba Cloud
+            "168.63.129.16/32",  # platform services of Azure
+            "192.0.0.192/32",  # metadata of Oracle Cloud
+        ),
+    )
+)
+_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))
+
+
+def find_refusal(address: str, *, allow_private: bool) -> str | None:
+    """Why no request is sent to an address; None when it may be asked.
+
+    Link-local addresses and those at which clouds give credentials to their machines are always refused,
+    also where they are written as IPv6.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    for one in (found, *_embedded(found)):
+        if any(one in network for network in _NEVER_ASKED):
+            return "link-local addresses and metadata services are never asked"
+        if not allow_private and (not one.is_global or one.is_multicast):
+            return "the address is not public"
+    return None
+
+
+def _embedded(address: Address) -> list[Address]:
+    """The IPv4 address inside an IPv6 address: mapped, translated (NAT64), 6to4 or Teredo."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _NAT64) and int(address) & 0xFFFFFFFF > 1:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [one for one in found if one is not None]
 
 
 def is_loopback(name: str) -> bool:

@@ -1,8 +1,9 @@
 """The HTTP client for all outgoing requests: a pooled aiohttp session with restrictions.
 
 Only http and https, no redirects, a size limit on every response, a time limit on every request, no proxy
-from the environment, no cookies. With ``allow_private=False`` it connects only to public addresses; the
-check runs after name resolution, so a public name with a private address is rejected too.
+from the environment, no cookies, no credentials from a url. It never connects to link-local addresses and
+metadata services, and with ``allow_private=False`` only to public addresses; the checks run after name
+resolution, so a public name with a private address is rejected too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
-from retinue.web.addresses import is_loopback
+from retinue.web.addresses import find_refusal, is_loopback
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
@@ -91,20 +91,23 @@ class HttpStream:
                         pass
 
 
-class PublicResolver(AbstractResolver):
-    """DNS resolver that drops every address that is not public."""
+class CheckedResolver(AbstractResolver):
+    """DNS resolver that drops every address to which no request may be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_private: bool) -> None:
         self._inner = aiohttp.ThreadedResolver()
+        self._allow_private = allow_private
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await self._inner.resolve(host, port, family)
-        public = [r for r in found if _is_public(ipaddress.ip_address(r["host"].partition("%")[0]))]
-        if not public:
-            raise OSError(None, f"{host} has no public address")
-        return public
+        refusals = [find_refusal(one["host"], allow_private=self._allow_private) for one in found]
+        allowed = [one for one, refusal in zip(found, refusals, strict=True) if refusal is None]
+        if not allowed:
+            reason = refusals[0] if self._allow_private and refusals else "it has no public address"
+            raise OSError(None, f"{host}: {reason}")
+        return allowed
 
     async def close(self) -> None:
         await self._inner.close()
@@ -122,7 +125,7 @@ class HttpClient:
             connector=_OpenConnector(
                 limit=MAX_CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
-                resolver=None if self._allow_private else PublicResolver(),
+                resolver=CheckedResolver(allow_private=self._allow_private),
             ),
             # A compressed response could exceed the size limit while it is decompressed: request none.
             headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
@@ -219,8 +222,7 @@ class HttpClient:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside its 'async with' block")
         target = _parse_url(url)
-        if not self._allow_private:
-            _check_public_literal(target)
+        _check_literal(target, allow_private=self._allow_private)
         return self._session, target
 
 
@@ -310,23 +312,21 @@ def _parse_url(text: str) -> URL:
         raise UrlRefusedError(text[:100], "only http and https urls are supported")
     if not host:
         raise UrlRefusedError(text[:100], "it has no host")
+    if url.user is not None or url.password is not None:
+        # aiohttp would send them as Basic credentials; who has credentials sends a header
+        raise UrlRefusedError(_origin(url), "it holds user information (user@host)")
     return url
 
 
-def _check_public_literal(url: URL) -> None:
-    """Reject a non-public address in the url; host names are checked when they are resolved."""
+@lru_cache(maxsize=4096)
+def _check_literal(url: URL, *, allow_private: bool) -> None:
+    """Reject an address in the url; host names are checked when they are resolved."""
     try:
-        address = ipaddress.ip_address(url.host or "")
+        refusal = find_refusal(url.host or "", allow_private=allow_private)
     except ValueError:
-        return
-    if not _is_public(address):
-        raise UrlRefusedError(_origin(url), "the address is not public")
-
-
-def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_global and not address.is_multicast
+        return  # a name
+    if refusal is not None:
+        raise UrlRefusedError(_origin(url), refusal)
 
 
 def _origin(url: URL) -> str:

@@ -142,7 +142,7 @@ class _FileEdit:
     def __enter__(self) -> list[IssuedToken]:
         with storage_errors(self._keys):
             self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(self._keys / ".lock")
+            self._lock = FileLock(self._keys / ".lock", mode=0o600)
             self._lock.acquire()
         try:
             self._held = list(read_tokens(self._path))

@@ -182,6 +182,11 @@ def is_registry_path(path: str) -> bool:
     return path.startswith(REGISTRY_PATH) or path == REGISTRY_PATH.rstrip("/")
 
 
+def is_upload_path(path: str) -> bool:
+    """Whether bodies at this path are uploads to the registry, which are streamed to disk."""
+    return path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
+
+
 def _quote_path(path: str) -> str:
     return quote(path, safe="/:@!$&'()*+,;=~-._")
 

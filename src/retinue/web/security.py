@@ -16,13 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.call import ANONYMOUS, Principal
 from retinue.core.errors import (
     InsufficientScopeError,
+    InvalidRequestError,
     InvalidSettingError,
     NotAllowedError,
     NotAuthenticatedError,
@@ -30,7 +30,7 @@ from retinue.core.errors import (
     TooLargeError,
     UnsupportedMediaTypeError,
 )
-from retinue.web.addresses import fold, host_name, is_address, is_loopback, names_socket
+from retinue.web.addresses import fold, host_name, is_address, is_loopback, names_socket, port_of
 from retinue.web.codec.peer_requests import apply_rights
 from retinue.web.rejections import (
     DISCOVERY_PATHS,
@@ -39,6 +39,7 @@ from retinue.web.rejections import (
     Rejection,
     add_challenge,
     is_registry_path,
+    is_upload_path,
 )
 
 Headers = Mapping[bytes, bytes]
@@ -53,6 +54,20 @@ _IDENTITY = "retinue.identity"
 _TOKEN_REQUIRED = NotAuthenticatedError("this request needs another token")
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_SINGLE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-range",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"origin",
+        b"traceparent",
+        b"transfer-encoding",
+    }
+)
+_SINGLE_PREFIXES = (b"mcp-", b"sec-fetch-", b"x-openstarry-", b"x-retinue-")
 _SMALL_BODY_BYTES = 64 * 1024
 _MAX_REMEMBERED = 64
 
@@ -163,6 +178,8 @@ class SecurityMiddleware:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
+            if len(headers) != len(scope["headers"]):
+                _check_repeated(scope["headers"])
             self._check_place(scope, headers)
             if self._settings.anonymous and b"authorization" not in headers:
                 principal = ANONYMOUS
@@ -233,7 +250,7 @@ class SecurityMiddleware:
         if host not in self._known_hosts:
             self._check_host(host)
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_own_origin(origin, host):
+        if origin is not None and not self._is_own_origin(origin, host, scope.get("server")):
             raise NotAllowedError(
                 "requests from this web origin are not allowed",
                 remedy="add the origin to doors.origins in retinue.toml",
@@ -256,20 +273,22 @@ class SecurityMiddleware:
     def _is_own_host(self, name: str) -> bool:
         return name in self._hosts or is_loopback(name)
 
-    def _is_own_origin(self, origin: bytes, host: bytes | None) -> bool:
+    def _is_own_origin(self, origin: bytes, host: bytes | None, server: Sequence[Any] | None) -> bool:
+        """Whether a page comes from this server, as its own names and port say, or is configured.
+
+        A page of another port of this machine belongs to another program.
+        """
         text = origin.decode("latin-1").lower()
         if text in self._origins:
             return True
-        try:
-            parts = urlsplit(text)
-            name = parts.hostname or ""
-        except ValueError:
+        scheme, mark, place = text.partition("://")
+        if not mark or scheme not in ("http", "https") or host is None:
             return False
-        if parts.scheme not in ("http", "https"):
-            return False
-        return (
-            self._is_own_host(name) or text == f"{parts.scheme}://{(host or b'').decode('latin-1').lower()}"
-        )
+        if place == host.decode("latin-1").lower():
+            return True
+        name = host_name(place.encode("latin-1"))
+        port = server[1] if server is not None else None
+        return self._is_own_host(name) and port_of(place.encode("latin-1"), scheme) == port
 
     def _check_body(self, scope: Scope, headers: Headers) -> None:
         length = headers.get(b"content-length")
@@ -298,9 +317,8 @@ class SecurityMiddleware:
             raise self._too_large(scope)
 
     def _limit_bytes(self, scope: Scope) -> int:
-        path: str = scope["path"]
-        upload = path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
-        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+        settings = self._settings
+        return settings.max_upload_bytes if is_upload_path(scope["path"]) else settings.max_body_bytes
 
     def _too_large(self, scope: Scope) -> TooLargeError:
         return TooLargeError("the body", self._limit_bytes(scope))
@@ -324,6 +342,20 @@ class SecurityMiddleware:
             # The body ended early because the request was rejected; the client has its response.
             if not rejection.is_sent:
                 raise
+
+
+def _check_repeated(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Raise InvalidRequestError for a header that is read as one value and was sent twice.
+
+    A proxy may have judged the other one.
+    """
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and (name in _SINGLE or name.startswith(_SINGLE_PREFIXES)):
+            raise InvalidRequestError(
+                f"the header {name.decode('latin-1')} was sent more than once", remedy="send it once"
+            )
+        seen.add(name)
 
 
 def _may_be_long(headers: Headers) -> bool:

@@ -221,6 +221,28 @@ async def test_a_repository_belongs_to_the_first_name_in_it(
     assert await layout.list_tags("agents/plan") == ["v1"]
 
 
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        ({"url": "http://me:secret@example.org"}, "user information"),
+        ({"description": "says \u202eno"}, "U+202E"),
+        ({"skills": [{"id": f"s{n}"} for n in range(1001)]}, "at most 1,000"),
+    ],
+)
+async def test_a_card_that_no_source_would_take_is_refused_at_once(
+    endpoint: Endpoint, layout: LayoutRegistry, facts: dict[str, Any], problem: str
+) -> None:
+    card = orjson.dumps({**orjson.loads(CARD), **facts})
+    package = render_artifact(card_artifact("plan-agent", card, version="1", skills=[], created=NOON))
+    for content in package.blobs.values():
+        await endpoint.upload(content)
+    refused = await endpoint.put("v1", package.manifest_bytes)
+    assert _error(refused) == (400, "MANIFEST_INVALID")
+    assert problem in orjson.loads(refused.body)["errors"][0]["message"]
+    assert b"secret" not in refused.body
+    assert await layout.list_tags("agents/plan") == []
+
+
 @pytest.mark.parametrize("by_digest", [True, False])
 async def test_what_is_deleted_by_tag_or_digest_is_gone(
     endpoint: Endpoint, layout: LayoutRegistry, by_digest: bool

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from retinue.core.call import TraceContext
-from retinue.core.errors import StateError, UnknownRunError
+from retinue.core.errors import StateError, StorageFullError, UnknownRunError
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
@@ -198,3 +199,37 @@ async def test_what_a_run_has_stored_counts_after_another_process_took_it_up(tmp
     await other.aclose()
     assert "the result of step second, 100,0" in said
     assert "is over the limit of 450,000 bytes" in said
+
+
+async def test_on_a_full_disk_a_start_and_a_signal_fail_soon_with_the_remedy_and_runs_go_on_later(
+    tmp_path: Path,
+) -> None:
+    pages = 2**30
+
+    def limit(connection: Any, record: Any, proxy: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    sa.event.listen(sa.pool.Pool, "checkout", limit)
+    runs = open_at(tmp_path)
+    big = "x" * 200_000
+    try:
+        await runs.start(RunRequest("test", {}, "waits"), run_id="r")
+        await _await_step(runs, "approval")
+        pages = 1  # less than it has: it cannot grow
+        asked_at = time.monotonic()
+        for ask in (
+            runs.start(RunRequest("test", {}, big), run_id="new"),
+            runs.signal("r", "approved", big),
+        ):
+            with pytest.raises(StorageFullError, match=r"no space left for .*runs.db") as caught:
+                await ask
+            assert caught.value.remedy == "free some space"
+        assert time.monotonic() - asked_at < 15
+        pages = 2**30
+        assert {record.id for record in await runs.list_all()} == {"r"}
+        await runs.signal("r", "approved", "yes")
+        async with asyncio.timeout(20):
+            assert (await runs.finish("r")).get() == "yes"
+    finally:
+        sa.event.remove(sa.pool.Pool, "checkout", limit)
+        await runs.aclose()

@@ -20,6 +20,7 @@ from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs.replay_rules import nobody_answered
 from tests.workflows.running import Bench, failing
 
 
@@ -174,3 +175,16 @@ async def test_nobody_answering_in_time_fails_the_step(bench: Bench) -> None:
 async def test_a_signal_to_nobody_is_said_so(bench: Bench) -> None:
     with pytest.raises(UnknownRunError):
         await bench.runs.signal("r", "approve", 1)
+
+
+async def test_a_person_who_did_not_answer_is_told_so_in_units_of_people(bench: Bench) -> None:
+    record = await bench.run(
+        "name: w\nsteps: [{id: approve, wait_for: {topic: ok, timeout: 50ms}}]", run_id="r"
+    )
+    with pytest.raises(
+        StepFailedError, match=r"nobody answered step approve within 0.05 s \(signal ok\)"
+    ) as caught:
+        record.get()
+    assert caught.value.cause["type"] == "timeout"
+    assert caught.value.remedy == "raise wait_for.timeout of step approve"
+    assert str(nobody_answered("approve", "ok", 28_800)).startswith("nobody answered step approve within 8 h")

@@ -51,5 +51,7 @@ async def test_a_cancelled_run_stops_within_two_seconds_and_says_what_had_happen
         assert time.monotonic() - asked_at < BOUND_S
         assert record.status == "cancelled"
         assert skills.cut == len(HALF_DONE_EFFECTS["unknown"])
-        assert {word: {one["step"] for one in calls} for word, calls in effects.items()} == HALF_DONE_EFFECTS
+        assert {
+            word: {one["step"] for one in calls} for word, calls in effects.items() if calls
+        } == HALF_DONE_EFFECTS
         assert {one.status for one in await runs.list_all(children=True)} == {"cancelled"}

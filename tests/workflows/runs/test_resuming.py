@@ -12,6 +12,7 @@ import pytest
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
 from retinue.testing.memory_caller import MemoryCaller
+from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.records import MESH_SCOPES, Origin
@@ -160,3 +161,39 @@ async def test_a_fork_of_a_run_begins_at_the_step_and_keeps_the_rest(open_runs: 
         await runs.fork("r", from_step="b", new_run_id="f")
         assert (await runs.finish("f")).get() == {"n": 3}
     assert engine.begun == 5
+
+
+SAGA = """
+name: saga
+steps:
+- {id: a, skill: add, compensate: {skill: free, with: {n: 1}, retry: {attempts: 1}}}
+- {id: b, skill: add, validate: "steps.b.output.n == 99"}
+"""
+
+
+async def test_a_run_that_failed_half_undone_is_resumed_to_undo_the_rest_as_often_as_it_takes(
+    open_runs: Open,
+) -> None:
+    engine = Interrupted(stop_at=0)
+    refusals, freed = [BusyError("full", 0)] * 2, []
+
+    async def free(given: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        freed.append(given)
+
+    engine.caller.offer("free", free, agent="adder")
+    async with open_runs(Interpreter(engine.caller).run) as runs:
+        record = await Orchestrator(runs).run(load_definition(SAGA), {"n": 0}, run_id="r")
+        assert record.is_half_undone
+        await runs.resume("r")
+        assert (await runs.finish("r")).is_half_undone
+        await runs.resume("r")
+        record = await runs.finish("r")
+        assert (record.status, record.is_half_undone, freed) == ("failed", False, [{"n": 1}])
+        # Nothing is left, so nothing is done.
+        await runs.resume("r")
+        assert (await runs.finish("r")).status == "failed"
+        kinds = [event.kind for event in await runs.list_events("r")]
+    assert engine.begun == 2
+    assert [kinds.count(kind) for kind in ("run_started", "run_resumed", "run_finished")] == [1, 2, 3]

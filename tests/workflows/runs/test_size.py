@@ -1,4 +1,4 @@
-"""What a run may store: one bound over its definition, inputs, arguments and results, child runs included."""
+"""What a run may store: one bound over its definition, inputs and results, child runs included."""
 
 from __future__ import annotations
 
@@ -63,17 +63,6 @@ async def test_a_result_that_no_longer_fits_fails_its_step_and_what_was_done_is_
     assert record.fault.data["cause"]["remedy"].startswith("pass references to large data")
     assert [one["ok"] for one in record.fault.data["compensated"]] == [True]
     assert agents.called == {"give": 4, "undo": 1}
-
-
-async def test_arguments_that_do_not_fit_are_not_sent(open_runs: Open) -> None:
-    agents = Agents()
-    part = "${{ steps.a.output.part }}"
-    steps = [give("a"), *({"id": f"t{n}", "skill": "take", "with": {"part": part}} for n in range(3))]
-    async with open_runs(Interpreter(agents.caller).run, run_bytes=LIMIT) as runs:
-        record = await run(runs, {"name": "w", "steps": steps})
-    assert record.fault is not None
-    assert "the input of step t2, 300," in record.fault.message
-    assert agents.called == {"give": 1, "take": 2}
 
 
 async def test_the_inputs_of_branches_count_before_they_start(open_runs: Open) -> None:

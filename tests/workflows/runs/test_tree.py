@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from retinue.core.errors import AgentUnreachableError, BusyError, NotAllowedError
 from retinue.workflows.runs.records import RunEvent, StepOutcome, StepRecord
@@ -153,3 +156,121 @@ async def test_a_refused_answer_is_the_failure_of_its_step(bench: Bench) -> None
     bench.offer("tell", {"n": 1})
     (node,) = await draw(bench, "name: w\nsteps: [{id: a, skill: tell, validate: steps.a.output.n > 3}]")
     assert (node["status"], node["error"]["type"]) == ("failed", "output_validation_error")
+
+
+RACE = """
+name: w
+steps:
+  - id: fast
+    parallel: {mode: race}
+    branches:
+      quick: [{id: a, skill: tell, with: {}}]
+      late: [{id: b, skill: hang, with: {}}, {id: c, skill: tell, with: {}}]
+"""
+
+
+@pytest.mark.parametrize("after", ["", "  - {id: next, skill: tell}\n", "  - {id: last, skill: break}\n"])
+async def test_a_won_race_is_done_and_its_loser_is_cancelled(bench: Bench, after: str) -> None:
+    async def hang(_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    bench.offer("tell", {"n": 1})
+    bench.offer("hang", hang)
+    bench.offer("break", failing(NotAllowedError("no")))
+    race = (await draw(bench, RACE + after))[0]
+    assert race["status"] == "done"
+    assert {node["step"]: node["status"] for node in race["steps"]} == {
+        "fast.quick": "done",
+        "fast.late": "cancelled",
+    }
+    (loser,) = (node for node in race["steps"] if node["step"] == "fast.late")
+    assert [node["status"] for node in loser["steps"]] == ["cancelled"]
+
+
+def test_a_loser_without_an_end_in_the_events_is_cancelled() -> None:
+    events = [
+        event(1, "run_started", "r.won"),
+        event(2, "run_started", "r.lost"),
+        event(3, "step_started", "r.lost/a", **CALL),
+        event(4, "run_finished", "r.won", status="done"),
+    ]
+    (race,) = draw_tree(events, ended="done")
+    assert (race["status"], race["steps"][1]["status"]) == ("done", "cancelled")
+    assert race["steps"][1]["steps"][0]["status"] == "cancelled"
+
+
+async def test_a_group_whose_failure_was_handled_has_failed_and_its_earlier_rounds_are_done(
+    bench: Bench,
+) -> None:
+    bench.offer("tell", {"n": 1})
+    bench.offer("break", failing(NotAllowedError("no"), NotAllowedError("no")))
+    loop, after = await draw(
+        bench,
+        """
+        name: w
+        steps:
+          - id: l
+            loop: {max: 3}
+            on_error: continue
+            steps: [{id: a, skill: tell}, {id: b, skill: break, when: loop.index == 2}]
+          - {id: after, skill: tell}
+        """,
+    )
+    assert (loop["status"], loop["handled"], after["status"]) == ("failed", "continue", "done")
+    assert [node["status"] for node in loop["steps"]] == ["done", "failed"]
+
+
+def test_what_is_at_work_again_in_a_run_that_was_resumed_is_not_cancelled() -> None:
+    events = [
+        event(1, "run_started", "p.x"),
+        event(2, "step_started", "p.x/l#1.a", **CALL),
+        event(3, "run_finished", "p.x", status="cancelled"),
+        event(4, "run_resumed", "p.x"),
+        event(5, "step_started", "p.x/l#1.a", **CALL),
+        event(6, "step_finished", "p.x/l#1.a", **CALL),
+        event(7, "run_finished", "p.x", status="done"),
+    ]
+    (group,) = draw_tree(events, ended="done")
+    assert paths([group]) == ["p", "p.x", "p.x/l", "p.x/l#1", "p.x/l#1.a"]
+    assert all(f'"{word}"' not in str(group) for word in ("cancelled", "running"))
+    assert group["steps"][0]["steps"][0]["status"] == "done"
+
+
+UNDO = {"kind": "undo", "skill": "free", "agent": "a"}
+
+
+def test_effects_tell_what_was_undone_and_what_is_still_to_be_undone() -> None:
+    done = [
+        event(1, "step_finished", "reserve", **CALL, undo="free"),
+        event(2, "step_finished", "charge@2", **CALL, undo="refund", below="@2"),
+        event(3, "step_finished", "tell", **CALL),
+    ]
+    words = ("done", "undone", "to_undo", "unknown")
+
+    def read(events: list[RunEvent]) -> list[list[str]]:
+        return [[one["step"] for one in list_effects(events)[word]] for word in words]
+
+    assert read(done) == [["reserve", "charge@2", "tell"], [], [], []]
+    waiting = [*done, event(4, "step_started", "charge/undo/choose", kind="choose", serves="undo")]
+    assert read(waiting) == [["tell"], [], ["reserve", "charge@2"], []]
+    undone = [*waiting, event(5, "step_finished", "charge/undo@2", **UNDO, below="@2")]
+    assert read(undone) == [["tell"], ["charge@2"], ["reserve"], []]
+    begun = [*undone, event(6, "step_started", "reserve/undo", **UNDO)]
+    assert read(begun) == [["tell"], ["charge@2"], ["reserve"], ["reserve/undo"]]
+
+
+async def test_large_arguments_are_not_repeated_in_the_events_of_each_attempt(bench: Bench) -> None:
+    bench.offer("write", {"text": "x" * 70_000})
+    bench.offer("count", failing(BusyError("full", 0), then={"n": 1}))
+    nodes = await draw(
+        bench,
+        """
+        name: w
+        steps:
+          - {id: a, skill: write, with: {}}
+          - {id: b, skill: count, with: {text: "${{ steps.a.output.text }}"}, retry: {attempts: 2}}
+        """,
+    )
+    assert nodes[1]["input"] == {"omitted": "70,011 bytes", "begins": '{"text":"' + "x" * 191}
+    assert bench.arguments[1] == {"text": "x" * 70_000}
+    assert sum(len(str(event.facts)) for event in await bench.events("r")) < 10_000

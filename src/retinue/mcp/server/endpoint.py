@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
+import orjson
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult
@@ -47,6 +48,12 @@ UNDECLARED = {
     "logging/setLevel": "logging",
 }
 """Method → the capability without which it is answered like an unknown method."""
+
+
+_LONE_SURROGATE = (
+    "Parse error: the request is no JSON: a text holds a lone surrogate (\\ud800 to \\udfff); send whole "
+    "characters"
+)
 
 
 def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
@@ -226,10 +233,24 @@ class McpServer:
         if required is not None and required not in capabilities_of(self._offer, principal):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
         direct = self._direct.get(ctx.method)
-        if direct is not None and ctx.session.client_capabilities is not None:
-            kind, handler = direct
-            return stamp(ctx, await handler(ctx, kind.model_validate(ctx.params or {})), self._server)
-        result = await call_next(ctx)
+        try:
+            if direct is not None and ctx.session.client_capabilities is not None:
+                kind, handler = direct
+                return stamp(ctx, await handler(ctx, kind.model_validate(ctx.params or {})), self._server)
+            result = await call_next(ctx)
+        except (TypeError, UnicodeEncodeError):
+            if _is_unicode(ctx.params):
+                raise
+            raise MCPError(types.PARSE_ERROR, _LONE_SURROGATE) from None
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             result["capabilities"] = capabilities_of(self._offer, principal)
         return result
+
+
+def _is_unicode(params: Any) -> bool:
+    """Whether every text can be encoded. The SDK's parser takes lone surrogates, which no encoder writes."""
+    try:
+        orjson.dumps(params)
+    except TypeError:
+        return False
+    return True

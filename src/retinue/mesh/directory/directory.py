@@ -18,6 +18,7 @@ from functools import partial
 
 from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
 from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
+from retinue.mesh.directory.away import AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_candidates, visible_candidates
@@ -65,6 +66,7 @@ class Directory:
         self._refreshers: dict[str, SourceRefresher] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
+        self._away = AwayAgents(clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._cache = ListingCache(
             listings,
@@ -203,7 +205,8 @@ class Directory:
         """The agents that can take a call of this skill, best first; at least one, all within ``view``.
 
         Reads the sources again before it fails. Raises SkillNotOfferedError, UnknownSkillError (``agent``
-        does not have the skill), UnknownAgentError or VersionConflictError.
+        does not have the skill), UnknownAgentError or VersionConflictError, and AgentUnreachableError where
+        only an agent offers it that withdrew its card a short time ago.
         """
         asked_at = self._clock()
         reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
@@ -216,6 +219,9 @@ class Directory:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         if not found:
+            away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
+            if away is not None:
+                raise away
             unasked = [name for name, refresher in self._refreshers.items() if refresher.failure is not None]
             raise not_found_error(
                 self._index,
@@ -241,6 +247,17 @@ class Directory:
     async def refresh(self, *, thorough: bool = True) -> None:
         """Read every source now; failures are in `problems`. Without ``thorough``, only revalidate."""
         await asyncio.gather(*(refresher.read(thorough=thorough) for refresher in self._refreshers.values()))
+
+    async def note_withdrawal(self, name: str) -> None:
+        """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
+        before = self._index.find_named(name)
+        await self.refresh()
+        if before is not None and self._index.find_named(name) is None:
+            self._away.add(before)
+
+    def forget_away(self, name: str) -> None:
+        """Take an agent for unknown that is away: somebody removed it."""
+        self._away.forget(name)
 
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
@@ -386,5 +403,7 @@ class Directory:
             self._cache.keep_in_memory(listing)
 
     def _notify(self, change: ListingChange) -> None:
+        if change.kind == "added":
+            self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)

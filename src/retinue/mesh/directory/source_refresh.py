@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import RegistryUnreachableError, RetinueError
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.directory.listing_cache import ListingCache
@@ -195,7 +196,7 @@ class SourceRefresher:
             return True
         if self.failure is None:
             waited_s = self._clock() - self._began_at
-            cause = f"no answer within {waited_s:.0f} s, a look-up waits no longer"
+            cause = f"no answer within {render_duration(waited_s)}, a look-up waits no longer"
             self.failure = RegistryUnreachableError(self.source.name, cause)
         return False
 

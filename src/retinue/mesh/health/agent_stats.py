@@ -12,6 +12,7 @@ from math import exp
 
 from cachetools import LRUCache
 
+from retinue.core.durations import render_elapsed
 from retinue.core.errors import RetinueError
 from retinue.core.record import Candidate, Health, Listing, Stats
 from retinue.mesh.health.breaker import CircuitBreaker, Clock, Condition
@@ -201,7 +202,8 @@ class AgentStats:
         latency.add(latency_s, at, ended=ended)
         if latency_s > SLOW_S and self._slow is None and latency.is_slow(at):
             self._slow = latency
-            self._slow_text = f"{skill_id} takes {latency.mean_s:.1f} s, usually {latency.usual_s:.1f} s"
+            mean, usual = render_elapsed(latency.mean_s), render_elapsed(latency.usual_s)
+            self._slow_text = f"{skill_id} takes {mean}, usually {usual}"
 
     def _count(self, *, failed: bool) -> None:
         self.calls += 1

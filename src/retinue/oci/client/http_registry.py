@@ -13,6 +13,7 @@ import stamina
 import stamina.instrumentation
 import structlog
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import (
     CallTimedOutError,
     MalformedArtifactError,
@@ -244,7 +245,7 @@ class RegistryServer:
         except TransportError as error:
             raise RegistryUnreachableError(self._shown(url), error.cause) from error
         except CallTimedOutError as error:
-            cause = f"no complete response within {self._timeout_s:g} s (registry request)"
+            cause = f"no complete response within {render_duration(self._timeout_s)} (registry request)"
             raise RegistryUnreachableError(self._shown(url), cause) from error
         return Response(answer.status, _fold(answer), answer.body, url)
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
+from retinue.cards.card_checks import check_card
+from retinue.cards.pallet_card import parse_card
 from retinue.core.errors import (
     BusyError,
     ContentMissingError,
@@ -51,7 +53,7 @@ from retinue.oci.codec.reference import (
 )
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
-from retinue.storage.files import storage_errors
+from retinue.storage.files import make_folder, storage_errors, touch
 
 GENERATION_FILE = ".generation"
 RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
@@ -199,7 +201,8 @@ class LayoutRegistry:
     async def put_manifest(self, repository: str, target: str, raw: bytes, media_type: str) -> str:
         """Store a manifest received by the endpoint under a tag or digest; returns the digest.
 
-        Its blobs must have been uploaded. The ownership rule applies as for ``retinue publish``.
+        Its blobs must have been uploaded. The ownership rule and `check_card` apply, as for
+        ``retinue publish``.
         Raises MalformedArtifactError, DigestMismatchError, ContentMissingError, RepositoryTakenError.
         """
         reference = Reference(repository).at(target)
@@ -211,6 +214,8 @@ class LayoutRegistry:
         staged = {d: path for d in needed if (path := self.uploads.find(repository, d)) is not None}
         stored = StoredPackage(manifest, raw, digest, media_type, staged)
         new = await asyncio.to_thread(self._read_new, reference, raw, staged)
+        if new is not None and new.form == "card":
+            _check_pushed(new, str(reference))
         await self._write(repository, reference.tag, stored, same_owner(new, repository))
         for done in staged:
             self.uploads.drop(repository, done)
@@ -248,8 +253,8 @@ class LayoutRegistry:
 
         def write() -> None:
             with storage_errors(self._root):
-                self._root.mkdir(parents=True, exist_ok=True)
-                (self._root / GENERATION_FILE).touch(exist_ok=True)
+                make_folder(self._root)
+                touch(self._root / GENERATION_FILE)
             layout.write(tag, package, guard)
             self._mark_changed()
 
@@ -336,3 +341,12 @@ class LayoutRegistry:
 def _target(reference: Reference, index: Index | None) -> str | None:
     """The target of the reference, else the best tag."""
     return reference.target or (choose_tag(index.tags) if index is not None else None)
+
+
+def _check_pushed(artifact: Artifact, reference: str) -> None:
+    """Raise MalformedArtifactError for a card that no source would take; other artifacts may be stored."""
+    try:
+        record = parse_card(artifact.content, reference=reference)
+    except MalformedArtifactError:
+        return  # foreign software may store what is no card under its media type
+    check_card(record, artifact.content, reference=reference)

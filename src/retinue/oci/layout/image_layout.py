@@ -29,7 +29,14 @@ from retinue.oci.codec.artifacts import Artifact, Guard, parse_envelope
 from retinue.oci.codec.layout_index import LAYOUT_MARK, Index, parse_index, render_index
 from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.oci.codec.reference import choose_tag, digest_of
-from retinue.storage.files import remove_leftovers, replace_file, storage_errors, sync_folder
+from retinue.storage.files import (
+    file_mode,
+    make_folder,
+    remove_leftovers,
+    replace_file,
+    storage_errors,
+    sync_folder,
+)
 
 INDEX_FILE = "index.json"
 MARK_FILE = "oci-layout"
@@ -156,7 +163,7 @@ class ImageLayout:
             after = old.with_revision(entry) if tag is None else old.with_tag(tag, entry)
             written: list[Path] = []
             try:
-                self._blobs.mkdir(parents=True, exist_ok=True)
+                make_folder(self._blobs)
                 self._write_mark()
                 for digest, content in {**package.blobs, package.digest: package.manifest_bytes}.items():
                     self._write_blob(digest, content, written)
@@ -301,9 +308,10 @@ class ImageLayout:
         """Hold the lock of the layout; the folder exists meanwhile. Raises BusyError after the time limit."""
         deadline = time.monotonic() + self._lock_timeout_s
         while True:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self._folder / LOCK_FILE, poll_interval=LOCK_POLL_S)
+            make_folder(self._folder)
             try:
+                mode = file_mode(self._folder)
+                lock = FileLock(self._folder / LOCK_FILE, poll_interval=LOCK_POLL_S, mode=mode)
                 lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
                 break
             except FileNotFoundError:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from retinue.core.errors import BusyError, DigestMismatchError, ReferenceNotFoundError, TooLargeError
 from retinue.oci.codec.artifacts import MAX_BLOB_BYTES
-from retinue.storage.files import storage_errors
+from retinue.storage.files import make_folder, storage_errors, touch
 
 UPLOADS_FOLDER = ".uploads"
 KEPT_S = 3600.0
@@ -89,7 +89,7 @@ class Uploads:
         """Link a blob of another repository; False when it has been removed meanwhile."""
         path = self._blob(repository, digest)
         with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             try:
                 os.link(content, path)
                 os.utime(path)
@@ -113,9 +113,9 @@ class Uploads:
         path = self._home(repository) / f"{upload}{_PART}"
         with storage_errors(path):
             while True:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 try:
-                    path.touch(exist_ok=False)
+                    touch(path, exist_ok=False)
                 except FileNotFoundError:
                     continue  # `drop` has just removed the empty folder
                 return upload

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.call import LOCAL, Call, Outcome, new_id
+from retinue.core.durations import render_elapsed
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
@@ -174,7 +175,11 @@ class RunFollower:
 
     async def _own(self, run: str, start: Awaitable[Mapping[str, Any]]) -> Any:
         try:
-            started = await start
+            try:
+                started = await start
+            except AgentUnreachableError as error:
+                self._echo(_explain_unanswered(run, error))
+                raise
             if choice := started.get("choice"):
                 self._echo(f"  chosen: {choice['workflow']}, since {choice['because']}")
             return await self.follow(run, started.get("after", 0))
@@ -188,7 +193,7 @@ class RunFollower:
         except RetinueError as error:
             self._echo(f"run {run} could not be cancelled: {error.message}")
             return
-        self._echo(f"cancelled; resume it with: retinue resume {run}")
+        self._echo(f"cancelled; {describe_way_on(run, reply.get('effects'))}")
         for line in describe_effects(reply.get("effects")):
             self._echo(line)
 
@@ -205,22 +210,43 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     if kind not in ("call", "undo", "review"):
         return None
     if event["event"] == "step_finished":
-        seconds = float(event.get("duration_ms") or 0) / 1000
+        seconds = render_elapsed(float(event.get("duration_ms") or 0) / 1000)
         error = event.get("error")
         failed = f"failed: {error['message']}" if error and whole else "failed"
-        end = failed if error else f"{seconds:6.1f} s"
+        end = failed if error else f"{seconds:>8}"
     else:
         end = "     …"
     return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
 
 
+_EFFECTS = {
+    "done": "done before",
+    "undone": "done and undone",
+    "to_undo": "done, still to be undone",
+    "unknown": "may have run",
+}
+
+
 def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
     """One line for each call that had an effect before the run was cancelled."""
     lines = []
-    for word, said in (("done", "done before"), ("unknown", "may have run")):
+    for word, said in _EFFECTS.items():
         calls = (effects or {}).get(word, ())
         lines += [f"  {said}: {one['step']} ({one['skill']} at {one['agent']})" for one in calls]
     return lines
+
+
+def _explain_unanswered(run: str, error: AgentUnreachableError) -> str:
+    """What became of a request to start or resume a run that the hub did not answer."""
+    if not error.sent:
+        return f"run {run} was not accepted: the hub did not get the request; nothing was stored"
+    return f"the hub did not say whether it accepted run {run}; ask for it: retinue runs {run}"
+
+
+def describe_way_on(run: str, effects: Mapping[str, Any] | None) -> str:
+    """What to do with a cancelled run."""
+    what = "finish the undoing with" if (effects or {}).get("to_undo") else "resume it with"
+    return f"{what}: retinue resume {run}"
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -34,6 +35,7 @@ from retinue.oci.registry import list_published
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
+from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
@@ -88,11 +90,11 @@ async def examine(
     async with HttpClient() as http:
         given = environ.get(HUB_VARIABLE)
         if folder.status == "fail":
-            skipped = ["local token", "database", "registry", *([] if given else ["hub"])]
+            skipped = ["local token", "database", "runs", "registry", *([] if given else ["hub"])]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
-            checks += [_check_token(state), _check_database(state)]
+            checks += [_check_token(state), _check_database(state), _check_runs(settings, state)]
             checks.append(await _guarded("registry", lambda: _check_layouts(home)))
         hub_url = None
         if given or folder.status != "fail":
@@ -152,7 +154,8 @@ def _check_folder(state: State) -> Check:
         return Check("state", "fail", f"{state.root} is not a folder", "move it away, or set RETINUE_HOME")
     try:
         with tempfile.TemporaryFile(dir=state.root):
-            return Check("state", "ok", f"{state.root} is writable")
+            pass
+        return _check_privacy(state)
     except OSError as error:
         return Check(
             "state",
@@ -160,6 +163,17 @@ def _check_folder(state: State) -> Check:
             f"{state.root}: {error.strerror}",
             "change its owner or mode (chown, chmod u+rwx), or set RETINUE_HOME",
         )
+
+
+def _check_privacy(state: State) -> Check:
+    """Whether other users of this machine can read the state; earlier versions allowed it."""
+    readable = list(state.list_open_to_others())
+    if not readable:
+        return Check("state", "ok", f"{state.root} is writable, and accessible to its owner only")
+    found = f"{readable[0]} is accessible to other users ({readable[0].stat().st_mode & 0o777:o})"
+    if len(readable) > 1:
+        found += f" (and {len(readable) - 1:,} more)"
+    return Check("state", "warn", found, f"restart the hub, or: chmod -R go= {state.root}")
 
 
 def _check_space(state: State) -> Check:
@@ -206,6 +220,17 @@ def _check_database(state: State) -> Check:
     if answer != "ok":
         return Check("database", "fail", f"{path}: {answer}", remedy)
     return Check("database", "ok", f"{path} is intact")
+
+
+def _check_runs(settings: Settings, state: State) -> Check:
+    if settings.database is not None:
+        return Check("runs", "ok", "in the configured database")
+    file = RunsFile(state.runs)
+    try:
+        exists = file.check(thorough=True)
+    except StateError as error:
+        return _failed("runs", error)
+    return Check("runs", "ok", f"{file.path} is intact" if exists else "created by the first run")
 
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
@@ -348,7 +373,7 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
             while response.reply is None and await response.next():
                 pass
     except (TransportError, TimeoutError) as error:
-        cause = str(error) or f"no answer within {timeout_s:g} s"
+        cause = str(error) or f"no answer within {render_duration(timeout_s)}"
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error

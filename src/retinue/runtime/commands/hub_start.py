@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import StateError
 from retinue.execute.probe import answers
 from retinue.storage.files import storage_errors
@@ -35,7 +36,7 @@ async def ensure_hub(state: State, http: HttpClient, *, probe_timeout_s: float =
     if url is not None:
         return url
     state.prepare()
-    lock = FileLock(state.root / "hub-start.lock")
+    lock = FileLock(state.root / "hub-start.lock", mode=0o600)
     deadline = time.monotonic() + START_WITHIN_S
     while True:
         try:
@@ -73,7 +74,7 @@ async def _start(state: State, http: HttpClient, probe_timeout_s: float, deadlin
             lines = log.read_text("utf-8", "replace").strip().splitlines()[-_SHOWN_LOG_LINES:]
             raise StateError(f"the hub does not start: {' · '.join(lines)}", remedy=_remedy(state))
         await asyncio.sleep(_POLL_S)
-    raise StateError(f"the hub was not ready within {START_WITHIN_S:g} s", remedy=_remedy(state))
+    raise StateError(f"the hub was not ready within {render_duration(START_WITHIN_S)}", remedy=_remedy(state))
 
 
 async def _wait_for_agents(state: State) -> None:
@@ -86,8 +87,12 @@ async def _wait_for_agents(state: State) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _spawn(state: State, log: Path) -> subprocess.Popen[bytes]:
-    with storage_errors(log), log.open("wb") as output:
+    with storage_errors(log), open(log, "wb", opener=_open_private) as output:
         return subprocess.Popen(
             [sys.executable, "-m", "retinue", "hub", "--port-may-move"],
             env={**os.environ, "RETINUE_HOME": str(state.root)},

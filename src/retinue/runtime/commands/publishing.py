@@ -97,12 +97,15 @@ class Catalog:
     async def forget(self, name: str, *, repository: str | None = None) -> tuple[str, tuple[str, ...]]:
         """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags."""
         registry = self._chosen()
-        if repository is None and name.startswith(WORKFLOWS):
-            place, tags = name, await self._forget_workflow(registry, name)
-        else:
-            place = repository or card_repository(name)
-            tags = await forget(registry, name, repository=repository)
-        await notify_hub(self._http, self._state, None)
+        try:
+            if repository is None and name.startswith(WORKFLOWS):
+                place, tags = name, await self._forget_workflow(registry, name)
+            else:
+                place = repository or card_repository(name)
+                tags = await forget(registry, name, repository=repository)
+        finally:
+            # Also one that has withdrawn its card itself: it is not away any more.
+            await notify_hub(self._http, self._state, None, forgotten=name)
         return place, tags
 
     def _chosen(self) -> Registry:
@@ -176,7 +179,7 @@ def write_content(artifact: Artifact, output: str | None, *, force: bool = False
             "output", f"{path} exists", remedy="overwrite it with --force, or choose another name with -o"
         )
     with storage_errors(path):
-        replace_file(path, artifact.content)
+        replace_file(path, artifact.content, mode=0o644)
     return path
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,10 @@ import sqlalchemy as sa
 import structlog
 from filelock import FileLock
 
-from retinue.core.errors import InvalidSettingError, StateError
-from retinue.storage.files import refuse_gone
+from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
+from retinue.storage.files import create_database, file_mode, refuse_gone
+from retinue.storage.runs_file import TABLE as MARK_TABLE
+from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
 
 RETRY_S = 30.0
@@ -29,6 +32,9 @@ RETRY_S = 30.0
 
 FIRST_RETRY_S = 4.0
 """The same for the first question: nothing is running yet, and a wrong url is best reported at once."""
+
+FULL_RETRY_S = 1.0
+"""The same while the disk is full, which lasts until somebody frees space; whoever asked is told so."""
 
 IDLE_S = 10.0
 """How long a session on Postgres may be idle in a transaction, holding locks that others wait for."""
@@ -80,6 +86,7 @@ class RunDatabase:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()
         self._ready = False
+        self._file = RunsFile(Path(str(self.url.database))) if self.is_sqlite else None
 
     def open_engine(self, connections: int, *, tested: bool = True) -> sa.Engine:
         """A pool of connections; with ``tested``, each connection is tested when it is taken."""
@@ -103,7 +110,10 @@ class RunDatabase:
         return self.open_engine(ENGINE_CONNECTIONS[self.is_sqlite], tested=False)
 
     async def prepare(self) -> None:
-        """Create or migrate the tables, once; raises StateError if the database does not answer."""
+        """Create or migrate the tables, once.
+
+        Raises StateError if the database does not answer, StateDamagedError for damaged or lost runs.
+        """
         async with self._prepared:
             if not self._ready:
                 await self.ask(self._migrate, retry_s=FIRST_RETRY_S)
@@ -142,21 +152,57 @@ class RunDatabase:
         It is called again for at most ``retry_s`` while the database cannot be reached. Raises StateError
         after that.
         """
-        delay, given_up_at = 0.05, time.monotonic() + retry_s
+        began_at = time.monotonic()
+        delay, given_up_at = 0.05, began_at + retry_s
         loop = asyncio.get_running_loop()
         while True:
             try:
                 return await loop.run_in_executor(self._threads, Context().run, partial(call, *args))
             except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-                if not _may_pass(error):
+                explained = self.explain(error)
+                if explained is None:
                     raise
-                if time.monotonic() + delay > given_up_at:
-                    raise StateError(
-                        f"the database of the runs does not answer: {_first_line(error)}",
-                        remedy=f"check {self._shown_url}",
-                    ) from error
+                is_full = isinstance(explained, StorageFullError)
+                if is_full:
+                    given_up_at = min(given_up_at, began_at + FULL_RETRY_S)
+                if not _may_pass(error) or time.monotonic() + delay > given_up_at:
+                    raise explained from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, 1.0)
+
+    def explain(self, error: Exception) -> StateError | None:
+        """What an error says about the database, with the remedy; None for one that says nothing about it."""
+        if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
+            return None
+        code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
+        if self._file is not None and code == sqlite3.SQLITE_FULL:
+            return StorageFullError(str(self._file.path))
+        if self._file is not None and code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return self._file.damaged(_first_line(error))
+        if not _may_pass(error):
+            return None
+        return StateError(
+            f"the database of the runs does not answer: {_first_line(error)}",
+            remedy=f"check {self._shown_url}",
+        )
+
+    def count_up(self, connection: sa.Connection) -> Mark | None:
+        """Count in the database, in a transaction of the caller; gives what `remember` keeps."""
+        if self._file is None:
+            return None
+        row = connection.exec_driver_sql(
+            f"UPDATE {MARK_TABLE} SET count = count + 1 RETURNING id, count"  # noqa: S608
+        ).one()
+        return Mark(row[0], row[1])
+
+    async def remember(self, mark: Mark | None) -> None:
+        """Keep the count beside the database; a disk that takes no more keeps the older one."""
+        if self._file is None or mark is None:
+            return
+        try:
+            await self.ask(self._file.write_mark, mark)
+        except StateError as error:
+            _log.warning("mark of the runs not kept", error=error.message)
 
     @property
     def secret_url(self) -> str:
@@ -182,10 +228,38 @@ class RunDatabase:
             path = Path(str(self.url.database))
             # Neither the lock nor the database may create a state folder that was removed.
             refuse_gone(path.parent)
-            with FileLock(f"{path}.lock"):
+            assert self._file is not None
+            with FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+                self._file.check()
+                create_database(path)
                 self._make_tables()
+                self._keep_mark(self._make_mark())
         else:
             self._make_tables()
+
+    def _keep_mark(self, mark: Mark) -> None:
+        assert self._file is not None
+        if self._file.read_mark() != mark:
+            try:
+                self._file.write_mark(mark)
+            except StorageFullError as error:
+                # What is there can be read all the same; what is started is refused where it is stored.
+                _log.warning("mark of the runs not kept", error=error.message)
+
+    def _make_mark(self) -> Mark:
+        """The mark of this database, created once."""
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"CREATE TABLE IF NOT EXISTS {MARK_TABLE} (id TEXT NOT NULL, count BIGINT NOT NULL)"
+            )
+            find = f"SELECT id, count FROM {MARK_TABLE}"  # noqa: S608
+            row = connection.exec_driver_sql(find).first()
+            if row is not None:
+                return Mark(row[0], row[1])
+            mark = new_mark()
+            insert = f"INSERT INTO {MARK_TABLE} (id, count) VALUES (?, ?)"  # noqa: S608
+            connection.exec_driver_sql(insert, (mark.id, mark.count))
+            return mark
 
     def _make_tables(self) -> None:
         with self.engine.connect():

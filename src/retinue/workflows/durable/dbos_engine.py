@@ -163,6 +163,19 @@ class EngineClient:
         """Queue cancelled runs at a node."""
         self._client.resume_workflows(list(ids), queue_name=queue_of(executor))
 
+    def reopen(self, connection: sa.Connection, run_id: str, executor: str) -> bool:
+        """Queue a failed run at a node, to continue behind its last recorded call; False for others.
+
+        The engine itself resumes no failed runs.
+        """
+        statement = sa.text(
+            f"UPDATE {self._table} SET status = 'ENQUEUED', owner_xid = NULL, error = NULL, "  # noqa: S608
+            "started_at_epoch_ms = NULL, completed_at = NULL, recovery_attempts = 0, queue_name = :queue "
+            "WHERE workflow_uuid = :run_id AND status = 'ERROR'"
+        )
+        parameters = {"queue": queue_of(executor), "run_id": run_id}
+        return connection.execute(statement, parameters).rowcount == 1
+
     def cancel(self, ids: Sequence[str]) -> None:
         """Mark runs and all below them as cancelled."""
         self._client.cancel_workflows(list(ids), cancel_children=True)

@@ -6,7 +6,6 @@ import asyncio
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,11 +39,18 @@ _log = structlog.get_logger("retinue.runs")
 AGAIN_S = 5.0
 """How long one attempt takes to queue a run that was let go."""
 
+AGAIN_PAUSE_S = 1.0
+"""The pause between two attempts: while the disk is full, they fail at once."""
+
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
 
 AGENT_WAIT_S = 20.0
-"""How long a run that was taken up waits for agents: a machine that restarts starts them as well."""
+"""How long a run that was taken up waits for agents that nobody knows: a machine that restarts starts them
+as well. Its step waits longer for those that are known (``workflows.interpreter.calls``)."""
+
+UNDO_REQUEST = "/undo"
+"""The topic of the signal that asks a failed run to undo what is left. Not one that a step can wait for."""
 
 WATCH_S = 0.5
 """How often the runs here are looked at for cancellation by other processes, all at once."""
@@ -280,6 +286,10 @@ class Executions:
             size = self._sizes.setdefault(root, RunSize(self._run_bytes, stored))
         return size
 
+    async def count_undo_requests(self, run_id: str) -> int:
+        """How often a run was resumed to undo what is left of it."""
+        return await self.signals.count_all(run_id, UNDO_REQUEST)
+
     async def still_owns(self, run_id: str, owner: str | None) -> bool:
         """Whether a run still belongs to an execution."""
         return owner == await self._database.read(self._database.client.find_owner, run_id)
@@ -331,7 +341,7 @@ class Executions:
             # The event that it began may be lost with its node, so a run without any events counts too.
             resumed = events.repairs or events.emitted.resumed > 0
             # A step whose agent waits for a run of its own must not hold the place which that run needs.
-            places = nullcontext() if request.origin.is_agents else self._places
+            places = None if request.origin.is_agents else self._places
             context = DurableContext(
                 run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
             )
@@ -402,6 +412,7 @@ class Executions:
                 requeue, executor = self._database.client.requeue, self.lease.executor
                 await self._database.write(requeue, run_id, owner, executor, retry_s=AGAIN_S)
             except StateError:
+                await asyncio.sleep(AGAIN_PAUSE_S)
                 continue
             return
 

@@ -28,7 +28,8 @@ import structlog
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import StateError
-from retinue.storage.files import refuse_gone, replace_file, storage_errors
+from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
+from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
 
@@ -118,11 +119,13 @@ class Lease:
         parameters = {"executor": self.executor, "version": VERSION, "lease": self._lease_s}
         parameters["running"] = self._count_running()
         asked_at = time.monotonic()
+
         # A renewal that takes longer than the lease would promise a time that is over.
-        await self._database.write(
-            lambda c: c.execute(statement, parameters | self._database.clock()),
-            retry_s=self._lease_s / 3,
-        )
+        def renew(connection: sa.Connection) -> Mark | None:
+            connection.execute(statement, parameters | self._database.clock())
+            return self._database.count_up(connection)
+
+        mark = await self._database.write(renew, retry_s=self._lease_s / 3)
         if asked_at >= self._until:
             if self._until:
                 self.epoch += 1
@@ -130,6 +133,7 @@ class Lease:
             self._since = asked_at
         self._until = asked_at + self._lease_s
         self._held.set()
+        await self._database.remember(mark)
         rows = await self._database.read(self._read_rows)
         self.nodes = tuple(Node(row.executor, row.running) for row in rows)
         self._notice_step(rows)
@@ -229,7 +233,7 @@ def take_slot(folder: Path) -> Iterator[Slot]:
     """
     refuse_gone(folder.parent)
     with storage_errors(folder):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         host = _read_host(folder)
         number, lock = _lock_lowest(folder)
         free = [other for other in _list_numbers(folder) if other != number and _is_free(folder, other)]
@@ -245,7 +249,7 @@ def _list_numbers(folder: Path) -> list[int]:
 
 
 def _is_free(folder: Path, number: int) -> bool:
-    lock = FileLock(folder / f"slot-{number}.lock")
+    lock = FileLock(folder / f"slot-{number}.lock", mode=0o600)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -256,7 +260,7 @@ def _is_free(folder: Path, number: int) -> bool:
 
 def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
     for number in range(1, _MAX_SLOTS + 1):
-        lock = FileLock(folder / f"slot-{number}.lock")
+        lock = FileLock(folder / f"slot-{number}.lock", mode=0o600)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -268,7 +272,7 @@ def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
 def _read_host(folder: Path) -> str:
     """The random name of this state folder among all that share a database, created once."""
     path = folder / "host"
-    with FileLock(folder / ".lock"):
+    with FileLock(folder / ".lock", mode=0o600):
         if path.exists():
             return path.read_text("ascii").strip()
         host = secrets.token_hex(6)

@@ -29,7 +29,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, run_effect, step_timed_out
+from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_effect
 
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
@@ -55,13 +55,43 @@ class RunServices(Protocol):
 
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
+    async def count_undo_requests(self, run_id: str) -> int: ...
+
+
+class Place:
+    """The place that the step of a run occupies among ``places``, None for unlimited ones.
+
+    A context manager around the step, within which the place may be given back and taken again.
+    """
+
+    def __init__(self, places: asyncio.Semaphore | None) -> None:
+        self._places = places
+        self._is_taken = False
+
+    async def take(self) -> None:
+        if self._places is not None:
+            await self._places.acquire()
+            self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let another step use the place; nothing if it was given back, by a step that was cut off."""
+        if self._places is not None and self._is_taken:
+            self._is_taken = False
+            self._places.release()
+
+    async def __aenter__(self) -> None:
+        await self.take()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.give_back()
+
 
 class DurableContext:
     """A RunContext; created in the body's own task. Each step occupies one of the node's ``places``.
 
-    ``owner`` is the token of the execution, ``epoch`` the one of the lease that it began in. ``resumed`` =
-    the run stopped before, possibly in the middle of a call. ``calls`` is what the body reported. ``size``
-    is that of the outermost run.
+    ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
+    the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
+    ``calls`` is what the body reported. ``size`` is that of the outermost run.
     """
 
     def __init__(
@@ -72,7 +102,7 @@ class DurableContext:
         epoch: int,
         events: EventSink,
         services: RunServices,
-        places: AbstractAsyncContextManager[None],
+        places: asyncio.Semaphore | None,
         size: RunSize,
         *,
         resumed: bool = False,
@@ -86,7 +116,7 @@ class DurableContext:
         self._epoch = epoch
         self._events = events
         self._services = services
-        self._places = places
+        self._place = Place(places)
         self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
@@ -98,6 +128,17 @@ class DurableContext:
     @property
     def agent_wait_s(self) -> float:
         return self._services.agent_wait_of(self._root)
+
+    async def pause(self, seconds: float) -> None:
+        self._place.give_back()
+        await asyncio.sleep(seconds)
+        await self._place.take()
+
+    async def count_undo_requests(self) -> int:
+        try:
+            return await self._services.count_undo_requests(self._run_id)
+        except StateError as error:
+            raise RunLetGoError(error.message) from error
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls
@@ -113,7 +154,7 @@ class DurableContext:
     ) -> StepOutcome:
         with self.rules.take(path):
             act = partial(run_effect, path, effect, timeout_s, count)
-            return await self._do_seen(path, path, act, facts, self._places)
+            return await self._do_seen(path, path, act, facts, self._place)
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self.rules.take(path):
@@ -190,7 +231,7 @@ class DurableContext:
                 left_s = min(timeout_s, until - time.time())
                 value = await self._services.signals.take(self._run_id, topic, receiver, left_s)
             except TimeoutError:
-                return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
+                return StepOutcome(fault=Fault.from_error(nobody_answered(path, topic, timeout_s)))
             return StepOutcome(value)
 
         with self.rules.take(path):

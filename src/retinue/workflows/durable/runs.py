@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
-from retinue.workflows.durable.executions import Executions, end_of
+from retinue.workflows.durable.executions import UNDO_REQUEST, Executions, end_of
 from retinue.workflows.durable.nodes import Lease, take_slot
 from retinue.workflows.durable.run_rows import (
     RunRow,
@@ -143,7 +145,10 @@ class DurableRuns:
         if known is None:
             other = self._placement.find_other(executions.lease, executions.here.outermost)
             if other is None:
-                await executions.start(run_id, request)
+                try:
+                    await executions.start(run_id, request)
+                except SQLAlchemyError as error:
+                    raise (self._database.explain(error) or error) from error
             else:
                 args = stored_args(request, None)
                 await self._database.ask(self._database.client.enqueue, run_id, args, other)
@@ -195,6 +200,9 @@ class DurableRuns:
         if found.record.status == "cancelled":
             executor = (await self.launch()).lease.executor
             await self._database.ask(self._database.client.resume, [run_id], executor)
+        elif found.record.is_half_undone:
+            executor = (await self.launch()).lease.executor
+            await self._database.write(self._request_undo, run_id, executor)
         return await self.get(run_id)
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
@@ -267,6 +275,11 @@ class DurableRuns:
         except StateError as error:
             _log.warning("events lost", error=error.message)
         self._database.close()
+
+    def _request_undo(self, connection: sa.Connection, run_id: str, executor: str) -> None:
+        """Queue a failed run, and count the request; nothing if another process has just done so."""
+        if self._database.client.reopen(connection, run_id, executor):
+            self._signals.insert(connection, run_id, UNDO_REQUEST, None)
 
     async def _get(self, run_id: str) -> RunRow:
         await self._database.prepare()

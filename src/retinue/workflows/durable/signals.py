@@ -33,13 +33,26 @@ class SignalTable:
         self._poller: asyncio.Task[None] | None = None
 
     async def put(self, run_id: str, topic: str, value: Any) -> None:
+        await self._database.write(lambda c: self.insert(c, run_id, topic, value))
+        self._wake()
+
+    def insert(self, connection: sa.Connection, run_id: str, topic: str, value: Any) -> None:
+        """As `put`, as part of a transaction; no receive is woken."""
         statement = sa.text(
             f"INSERT INTO {self._database.signals} (run_id, topic, value) "  # noqa: S608
             "VALUES (:run_id, :topic, :value)"
         )
         parameters = {"run_id": run_id, "topic": topic, "value": orjson.dumps(value).decode()}
-        await self._database.write(lambda c: c.execute(statement, parameters))
-        self._wake()
+        connection.execute(statement, parameters)
+
+    async def count_all(self, run_id: str, topic: str) -> int:
+        """The number of values of a topic, taken or not."""
+        query = sa.text(
+            f"SELECT count(*) FROM {self._database.signals} "  # noqa: S608
+            "WHERE run_id = :run_id AND topic = :topic"
+        )
+        names = {"run_id": run_id, "topic": topic}
+        return int(await self._database.read(lambda c: c.execute(query, names).scalar()) or 0)
 
     async def count_open(self, run_id: str, topic: str) -> int:
         """The number of values of a topic that no receive has taken."""

@@ -177,6 +177,33 @@ def fault_of(outcome: ChildOutcome) -> Fault:
     return outcome.fault or Fault(type="cancelled", message="the branch was cancelled", on_error="cancelled")
 
 
+AGAIN = "again"
+"""The key under which the outcome of a failed compensation holds that compensation, until the run ends."""
+
+
+def hide_undo(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """The outcome of a compensation as it is shown."""
+    return {key: value for key, value in outcome.items() if key != AGAIN}
+
+
+def _relocate(outcome: Mapping[str, Any], below: str) -> dict[str, Any]:
+    """The outcome of a compensation in a child run, with paths relative to its parent."""
+    found = {**outcome, "step": f"{below}/{outcome['step']}"}
+    if AGAIN in outcome:
+        found[AGAIN] = {**outcome[AGAIN], "path": f"{below}/{outcome[AGAIN]['path']}"}
+    return found
+
+
+def find_failure(ended: Ended) -> StepFailedError | None:
+    """The failure of the first branch of the definition that failed, with what all of them have undone."""
+    failures = [branch_failure(ended[place]) for place in sorted(ended) if ended[place].status != "done"]
+    if not failures:
+        return None
+    first = failures[0]
+    undone = [one for failure in failures for one in failure.compensated]
+    return StepFailedError(first.step, first.agent, first.cause, undone)
+
+
 def branch_failure(outcome: ChildOutcome) -> StepFailedError:
     """The failure of a branch, with the path of its step relative to this body."""
     fault = fault_of(outcome)
@@ -184,7 +211,7 @@ def branch_failure(outcome: ChildOutcome) -> StepFailedError:
         return StepFailedError(outcome.child.path, None, as_json(fault))
     inner = StepFailedError.from_data(fault.data)
     below = outcome.child.path
-    undone = [{**one, "step": f"{below}/{one['step']}"} for one in inner.compensated]
+    undone = [_relocate(one, below) for one in inner.compensated]
     return StepFailedError(f"{below}/{inner.step}", inner.agent, inner.cause, undone)
 
 
@@ -207,11 +234,6 @@ def adopt_done(frame: Frame, ended: Ended) -> dict[int, BranchResult]:
     return {place: adopt_undo(frame, ended[place]) for place in done}
 
 
-def first_failure(ended: Ended) -> ChildOutcome | None:
-    """The first branch of the definition that failed."""
-    return next((ended[place] for place in sorted(ended) if ended[place].status != "done"), None)
-
-
 def read_error(fault: Fault) -> dict[str, Any]:
     """A failure as expressions see it: the cause, with step and agent."""
     if fault.type == StepFailedError.type:
@@ -223,5 +245,5 @@ def describe_error(error: StepFailedError) -> dict[str, Any]:
     """An error as `read_error` gives it."""
     found = {**error.cause, "step": error.step, "agent": error.agent}
     if error.compensated:
-        found["compensated"] = [dict(one) for one in error.compensated]
+        found["compensated"] = [hide_undo(one) for one in error.compensated]
     return found

@@ -37,6 +37,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> Result:
         cache_ttl_s=read_cache_ttl(cache),
         allow_empty=step.allow_empty,
         accept=_acceptance(frame, step),
+        undo=None if step.compensate is None else step.compensate.skill,
     )
     result = await CallSteps(frame).run(ask, path)
     if role is None:

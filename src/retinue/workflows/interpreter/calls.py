@@ -1,19 +1,23 @@
-"""One call of a step: choose an agent, call it, retry.
+"""One call of a step: choose an agent, call it, wait for it, retry.
 
 The choice is recorded on its own, so that a repeated call goes to the same agent. Only if that agent is
 unreachable, another one is chosen, once per attempt, with the same idempotency key ``<run>/<path>``. Each
 attempt of a ``retry`` has a key of its own, because the work is to be done again.
+
+An agent that certainly did not get the call (it is away or unreachable, or its circuit is open) is waited
+for, which uses no attempt: for a step with ``retry``, a compensation, and a step of a run that was taken up.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import orjson
+
+from retinue.core.durations import render_duration
 from retinue.core.errors import (
     AgentUnreachableError,
     CircuitOpenError,
@@ -42,6 +46,15 @@ CHOOSE_TIMEOUT_S = 60.0
 AGAIN_S = 0.5
 """The interval at which a missing agent is looked for."""
 
+MIN_PAUSE_S = 0.1
+"""The shortest wait for an open circuit: while its trial call is running, it names no time."""
+
+SHOWN_INPUT_BYTES = 64 * 1024
+"""Larger arguments are not repeated in the events of each attempt."""
+
+SHOWN_BEGINNING = 200
+"""How many bytes of them are."""
+
 Accept = Callable[[Any], Awaitable[str | None]]
 """The problem of a value, None if it is accepted."""
 
@@ -52,8 +65,10 @@ class Ask:
 
     ``arguments_for`` gives the arguments for the chosen agent, or raises InvalidParametersError or
     ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,
-    ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing
-    (`RunContext.agent_wait_s`). ``as_mesh`` = called with the scopes of the mesh.
+    ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long
+    it is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
+    number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
+    compensates the step. ``as_mesh`` = called with the scopes of the mesh.
     """
 
     step_id: str
@@ -71,10 +86,18 @@ class Ask:
     kind: str = "call"
     is_expected: bool = True
     as_mesh: bool = False
+    wait_s: float | None = None
+    first: int = 1
+    undo: str | None = None
 
     @property
     def target(self) -> str:
         return self.skill or self.role or ""
+
+    @property
+    def attempts(self) -> range:
+        """The numbers of the attempts."""
+        return range(self.first, self.first + (self.retry.attempts if self.retry else 1))
 
 
 class CallSteps:
@@ -85,12 +108,11 @@ class CallSteps:
 
     async def run(self, ask: Ask, path: str) -> Result:
         """Make a call with its retries; raises StepFailedError."""
-        attempts = ask.retry.attempts if ask.retry else 1
         choice: Choice | None = None
-        for attempt in range(1, attempts + 1):
+        for number, attempt in enumerate(ask.attempts, 1):
             here = path if attempt == 1 else f"{path}@{attempt}"
-            if attempt > 1 and ask.retry:
-                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(attempt), step=path)
+            if number > 1 and ask.retry:
+                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(number), step=path)
             trial = _Attempt(self._frame, ask, path, here, attempt)
             choice, outcome = await trial.run(choice)
             fault = outcome.fault
@@ -100,7 +122,8 @@ class CallSteps:
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
                 return Result(given["value"], facts, trial.sent)
-            if not fault.retryable or attempt == attempts or "limit_of" in fault.data:
+            is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
+            if not fault.retryable or is_last:
                 raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))
             if fault.on_error == "unreachable":
                 choice = None
@@ -136,69 +159,93 @@ class _Attempt:
 
     async def run(self, choice: Choice | None) -> tuple[Choice | None, StepOutcome]:
         timeout_s, limit = await self._frame.bound(self._here, self._ask.timeout_s, step=self._path)
+        wait_s = self._wait_s(timeout_s)
         if choice is None:
-            outcome = await self._choose(f"{self._here}/choose")
+            outcome = await self._choose(f"{self._here}/choose", wait_s)
             if outcome.fault is not None:
                 return None, outcome
             choice = read_json(Choice, outcome.value)
         outcome = await self._call(self._here, choice, timeout_s)
-        if outcome.fault is not None and outcome.fault.on_error == "unreachable":
+        if outcome.fault is not None and _did_not_arrive(outcome.fault):
             other = None if self._ask.agent else await self._find_other(choice)
             # A call that was not sent may be made once more, even to the same agent.
             if other is not None or not outcome.fault.data.get("sent"):
                 choice = other or choice
-                outcome = await self._call(f"{self._here}/again", choice, timeout_s, patient=True)
+                outcome = await self._call(f"{self._here}/again", choice, timeout_s, wait_s)
         if limit is not None and outcome.fault is not None and outcome.fault.on_error == "timeout":
             outcome = StepOutcome(fault=read_json(Fault, overdue(self._path, limit)))
         return choice, outcome
 
+    def _wait_s(self, timeout_s: float) -> float:
+        """How long to wait for an agent that is known and not there now."""
+        ask = self._ask
+        if not ask.is_expected:
+            return 0.0
+        if ask.wait_s is not None:
+            return ask.wait_s
+        return timeout_s if len(ask.attempts) > 1 or self._frame.context.agent_wait_s else 0.0
+
     async def _find_other(self, choice: Choice) -> Choice | None:
         """Choose another agent than the one that did not answer; None if there is no other."""
-        chosen = await self._choose(f"{self._here}/again/choose")
+        chosen = await self._choose(f"{self._here}/again/choose", 0.0)
         other = None if chosen.fault is not None else read_json(Choice, chosen.value)
         is_other = other is not None and (other.agent, other.url) != (choice.agent, choice.url)
         return other if is_other else None
 
-    async def _choose(self, path: str) -> StepOutcome:
-        ask, caller, origin = self._ask, self._frame.tools.caller, self._as_asked(self._frame.request.origin)
-
-        async def find(agent: str | None) -> Choice:
-            if ask.skill is None:
-                named = [agent] if agent else ()
-                return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]
-            return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller)
-
-        async def find_best() -> Choice:
-            if ask.prefer is not None and ask.agent is None:
-                with suppress(LookupFailedError):
-                    return await find(ask.prefer)
-            return await find(ask.agent)
+    async def _choose(self, path: str, wait_s: float) -> StepOutcome:
+        """Choose an agent; one that is away is waited for, and a missing one in a run that was taken up."""
+        ask = self._ask
 
         async def effect() -> Any:
+            waited_s = 0.0
             while True:
                 try:
-                    return as_json(await find_best())
+                    return as_json(await self._find_best())
+                except AgentUnreachableError as away:
+                    if waited_s >= wait_s:
+                        raise _after_waiting(away, waited_s) from None
                 except LookupFailedError:
-                    if not await self._wait_for_agents():
+                    if not ask.is_expected or not self._frame.context.agent_wait_s:
                         raise
+                await self._frame.context.pause(AGAIN_S)
+                waited_s += AGAIN_S
 
-        facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt}
+        facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt, "serves": ask.kind}
         facts |= {"below": below(path, self._path)}
-        return await self._frame.context.step(path, effect, timeout_s=CHOOSE_TIMEOUT_S, facts=facts)
+        timeout_s = CHOOSE_TIMEOUT_S + wait_s
+        return await self._frame.context.step(path, effect, timeout_s=timeout_s, facts=facts)
 
     def _as_asked(self, origin: Origin) -> Origin:
         return origin.as_mesh() if self._ask.as_mesh else origin
 
-    async def _wait_for_agents(self) -> bool:
-        """Wait a moment for missing agents; False if the time for that is over."""
-        if not self._ask.is_expected or not self._frame.context.agent_wait_s:
-            return False
-        await asyncio.sleep(AGAIN_S)
-        return True
+    async def _find_best(self) -> Choice:
+        """The agent to call; raises LookupFailedError, and AgentUnreachableError for one that is away."""
+        ask = self._ask
+        if ask.prefer is None or ask.agent is not None:
+            return await self._find(ask.agent)
+        is_gone = False
+        try:
+            return await self._find(ask.prefer)
+        except UnknownAgentError:
+            is_gone = True
+        except (LookupFailedError, AgentUnreachableError):
+            pass
+        try:
+            return await self._find(None)
+        except LookupFailedError as error:
+            if not is_gone:
+                raise
+            # It executed the step before, so it is known.
+            raise AgentUnreachableError.away(ask.prefer) from error
 
-    async def _call(
-        self, path: str, choice: Choice, timeout_s: float, *, patient: bool = False
-    ) -> StepOutcome:
+    async def _find(self, agent: str | None) -> Choice:
+        ask, caller, origin = self._ask, self._frame.tools.caller, self._as_asked(self._frame.request.origin)
+        if ask.skill is None:
+            named = [agent] if agent else ()
+            return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]
+        return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller)
+
+    async def _call(self, path: str, choice: Choice, timeout_s: float, wait_s: float = 0.0) -> StepOutcome:
         ask, context = self._ask, self._frame.context
         skill = ask.skill or choice.skill
         try:
@@ -211,15 +258,18 @@ class _Attempt:
         budget = self._frame.budget.open_step()
 
         async def effect() -> Any:
-            return await self._obtain(path, choice, skill, arguments, timeout_s, budget, patient=patient)
+            return await self._obtain(path, choice, skill, arguments, timeout_s, budget, wait_s)
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
-        facts |= {"version": choice.version, "attempt": self._attempt, "input": arguments}
+        facts |= {"version": choice.version, "attempt": self._attempt}
+        facts["input"] = shown_input(arguments)
         facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
+        if ask.undo is not None:
+            facts["undo"] = ask.undo
         outcome = await context.step(
-            path, effect, timeout_s=timeout_s, facts=facts, count=lambda: budget.calls
+            path, effect, timeout_s=timeout_s + wait_s, facts=facts, count=lambda: budget.calls
         )
         budget.close(outcome)
         return outcome
@@ -232,10 +282,9 @@ class _Attempt:
         arguments: Any,
         timeout_s: float,
         budget: StepBudget,
-        *,
-        patient: bool,
+        wait_s: float,
     ) -> Mapping[str, Any]:
-        """Make the call, or take the cached value of an equal one."""
+        """Make the call, or take the cached value of an equal one; waits ``wait_s`` for its agent."""
         ask, cache = self._ask, self._frame.tools.cache
         key = ""
         if ask.cache_ttl_s is not None:
@@ -245,7 +294,7 @@ class _Attempt:
             kept = await cache.find(key)
             if kept is not None:
                 return {"value": kept.value, "agent": choice.agent, "cached": True}
-        call = partial(
+        make_call = partial(
             self._frame.tools.caller.call,
             choice,
             skill,
@@ -253,18 +302,26 @@ class _Attempt:
             run_id=self._frame.context.run_id,
             path=path,
             idempotency_key=self._frame.key(self._here),
-            timeout_s=timeout_s,
             origin=self._as_asked(budget.begin()),
         )
-        outcome = await call()
-        while _found_nobody(outcome.error, patient=patient) and await self._wait_for_agents():
-            outcome = await call()
+        outcome = await make_call(timeout_s=timeout_s)
+        waited_s = 0.0
+        while (pause_s := self._find_pause(outcome.error, wait_s - waited_s)) is not None:
+            await self._frame.context.pause(pause_s)
+            waited_s += pause_s
+            # Waiting counts against the time of a step, but not against that of a compensation.
+            left_s = timeout_s if wait_s > timeout_s else max(timeout_s - waited_s, AGAIN_S)
+            outcome = await make_call(timeout_s=left_s)
         budget.record_usage(outcome.calls_used)
         if is_callers_time(outcome.error):
             # The agent knows only that its caller's time was over; the limit is that of this step.
             raise step_timed_out(self._path, timeout_s)
         if outcome.error is not None:
-            raise outcome.error
+            error = outcome.error
+            if isinstance(error, UnknownAgentError):
+                # The run has chosen it, so it was there.
+                error = AgentUnreachableError.away(choice.agent, choice.url)
+            raise _after_waiting(error, waited_s)
         if outcome.status != "done":
             raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
         if not ask.allow_empty and self._is_empty(outcome.value, choice):
@@ -273,17 +330,50 @@ class _Attempt:
             await cache.put(key, outcome.value, ask.cache_ttl_s)
         return {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
 
+    def _find_pause(self, error: RetinueError | None, left_s: float) -> float | None:
+        """The seconds to wait before the same call is made again; None to end with its outcome."""
+        pause_s = AGAIN_S
+        if isinstance(error, UnknownSkillError):
+            left_s = self._frame.context.agent_wait_s if self._ask.is_expected else 0.0
+        elif not (isinstance(error, UnknownAgentError) or _is_away(error)):
+            return None
+        elif isinstance(error, CircuitOpenError):
+            pause_s = max(error.retry_after_s, MIN_PAUSE_S)
+        return min(pause_s, left_s) if left_s > 0 else None
+
     def _is_empty(self, value: Any, choice: Choice) -> bool:
         return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)
 
 
-def _found_nobody(error: RetinueError | None, *, patient: bool) -> bool:
-    """Whether an agent was missing before the call began; if ``patient``, also unreachable."""
-    if isinstance(error, AgentUnreachableError):
-        return patient and not error.sent
+def _is_away(error: RetinueError | None) -> bool:
+    """Whether an agent certainly did not get a call because it could not be reached."""
     if isinstance(error, CircuitOpenError):
-        return patient and not error.relayed
-    return isinstance(error, UnknownAgentError | UnknownSkillError)
+        return error.kind.retryable and not error.relayed
+    return isinstance(error, AgentUnreachableError) and not error.sent
+
+
+def _after_waiting(error: RetinueError, waited_s: float) -> RetinueError:
+    """The error after a wait; if its agent is still away, further attempts would only wait again."""
+    if waited_s and isinstance(error, AgentUnreachableError | CircuitOpenError) and _is_away(error):
+        error.waited_s = waited_s
+        error.message += f" (waited {render_duration(waited_s)})"
+    return error
+
+
+def _did_not_arrive(fault: Fault) -> bool:
+    """Whether an agent was unreachable, or its circuit open."""
+    # Not retryable, it was recorded by an earlier release, which did not wait.
+    is_open = fault.type == CircuitOpenError.type and fault.retryable and not fault.data.get("sent")
+    return fault.on_error == "unreachable" or is_open
+
+
+def shown_input(arguments: Any) -> Any:
+    """The arguments as the events of a call tell them: large ones, which are stored elsewhere, not again."""
+    text = orjson.dumps(arguments)
+    if len(text) <= SHOWN_INPUT_BYTES:
+        return arguments
+    begins = text[:SHOWN_BEGINNING].decode(errors="ignore")
+    return {"omitted": f"{len(text):,} bytes", "begins": begins}
 
 
 def is_nothing(value: Any) -> bool:

@@ -20,7 +20,7 @@ from retinue.workflows.interpreter.branches import (
     adopt_undo,
     branch_failure,
     child_origin,
-    first_failure,
+    find_failure,
     run_branches,
 )
 from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
@@ -68,8 +68,8 @@ async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
         frame, path, branches, concurrency=step.foreach.concurrency, stop_at_failure=True
     )
     done = adopt_done(frame, ended)
-    if (failed := first_failure(ended)) is not None:
-        raise branch_failure(failed)
+    if (failed := find_failure(ended)) is not None:
+        raise failed
     return Result([done[place].output for place in range(len(branches))])
 
 

@@ -19,9 +19,8 @@ from retinue.workflows.interpreter.branches import (
     BranchResult,
     Ended,
     adopt_done,
-    branch_failure,
     fault_of,
-    first_failure,
+    find_failure,
     output_of,
     read_error,
     run_branches,
@@ -185,8 +184,8 @@ async def _gather(
     assert step.parallel is not None
     ended = await run_branches(frame, path, branches, concurrency=step.parallel.concurrency)
     done = adopt_done(frame, ended)
-    if (failed := first_failure(ended)) is not None:
-        raise branch_failure(failed)
+    if (failed := find_failure(ended)) is not None:
+        raise failed
     for place in range(len(names)):
         _keep_entries(frame, done[place])
     return Result({name: done[place].output for place, name in enumerate(names)})

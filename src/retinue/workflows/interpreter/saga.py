@@ -2,7 +2,7 @@
 
 When a step fails, everything done inside it is compensated first, including branches and nested workflows;
 then its ``on_error`` applies. A failed run compensates all remaining steps. A cancelled run compensates
-nothing, because it may be resumed.
+nothing, because it may be resumed. A failed run whose compensations failed is resumed to make these again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from retinue.workflows.definitions.definition import (
 )
 from retinue.workflows.expressions.scope import Scope
 from retinue.workflows.interpreter.arguments import chain_arguments
-from retinue.workflows.interpreter.branches import describe_error
+from retinue.workflows.interpreter.branches import AGAIN, describe_error, hide_undo
 from retinue.workflows.interpreter.call_steps import render_with
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, Result, Undo
-from retinue.workflows.runs.records import Fault, as_json
+from retinue.workflows.runs.records import Fault, as_json, read_json
 
 RETRY = Retry(attempts=3)
 """The default retry of compensations: a step that is not compensated needs a person."""
+
+WAIT_S = 600.0
+"""How long a compensation waits for an agent that is away (SPEC 7)."""
 
 
 async def record_undo(
@@ -60,11 +63,32 @@ async def compensate(frame: Frame, mark: int) -> list[dict[str, Any]]:
     return outcomes
 
 
-async def _undo(frame: Frame, undo: Undo) -> dict[str, Any]:
+async def finish_undoing(frame: Frame, error: StepFailedError) -> StepFailedError:
+    """Make the compensations that failed once more, each time that the run was resumed for it.
+
+    Returns the error that ends the run.
+    """
+    outcomes, made = [dict(one) for one in error.compensated], 0
+    limits, frame.limits = frame.limits, ()
+    try:
+        while any(AGAIN in one for one in outcomes) and made < await frame.context.count_undo_requests():
+            made += 1
+            for place, one in enumerate(outcomes):
+                if AGAIN in one:
+                    outcomes[place] = await _undo(frame, read_json(Undo, one[AGAIN]), made)
+    finally:
+        frame.limits = limits
+    compensated = [hide_undo(one) for one in outcomes]
+    return StepFailedError(error.step, error.agent, error.cause, compensated, frame.context.run_id)
+
+
+async def _undo(frame: Frame, undo: Undo, made: int = 0) -> dict[str, Any]:
+    """Make a compensation whose attempts have failed ``made`` times."""
     call = Compensation.model_validate(undo.call)
     outcome: dict[str, Any] = {"step": undo.path, "skill": call.skill, "agent": undo.agent}
     if undo.fault is not None:
         return {**outcome, "ok": False, "error": as_json(undo.fault)}
+    retry = call.retry or RETRY
     ask = Ask(
         step_id=undo.step_id,
         arguments_for=lambda choice: _arguments(undo, call.skill, choice),
@@ -73,15 +97,18 @@ async def _undo(frame: Frame, undo: Undo) -> dict[str, Any]:
         prefer=undo.agent,
         version=call.version,
         timeout_s=DEFAULT_STEP_TIMEOUT_S if call.timeout is None else parse_duration(call.timeout),
-        retry=call.retry or RETRY,
+        retry=retry,
         allow_empty=True,
         kind="undo",
         as_mesh=undo.as_mesh,
+        wait_s=WAIT_S,
+        first=1 + made * retry.attempts,
     )
     try:
         result = await CallSteps(frame).run(ask, f"{undo.path}/undo")
     except StepFailedError as error:
-        return {**outcome, "agent": error.agent, "ok": False, "error": describe_error(error)}
+        failed = {"agent": error.agent, "ok": False, "error": describe_error(error)}
+        return {**outcome, **failed, AGAIN: undo.to_json()}
     return {**outcome, "agent": result.facts["agent"], "ok": True}
 
 

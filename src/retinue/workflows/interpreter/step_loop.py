@@ -41,7 +41,7 @@ from retinue.workflows.interpreter.control_steps import (
 )
 from retinue.workflows.interpreter.frame import Frame, Result, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
-from retinue.workflows.interpreter.saga import compensate, record_undo
+from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_undo
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
@@ -86,17 +86,24 @@ class StepLoop:
         if definition.settings.max_duration is not None:
             seconds = parse_duration(definition.settings.max_duration)
             await self.frame.add_limit("", seconds, "settings.max_duration")
-        return await self.run_all(definition.steps, lambda: self._finish(definition))
+        is_whole = not isinstance(definition, NestedRun)
+        return await self.run_all(definition.steps, lambda: self._finish(definition), is_whole=is_whole)
 
     async def run_all(
-        self, steps: tuple[Step, ...], finish: Callable[[], Awaitable[Any]] | None = None
+        self,
+        steps: tuple[Step, ...],
+        finish: Callable[[], Awaitable[Any]] | None = None,
+        *,
+        is_whole: bool = False,
     ) -> Any:
-        """Execute steps, and compensate the done ones if a step fails."""
+        """Execute steps, and compensate the done ones if a step fails; ``is_whole`` = no other run undoes."""
         try:
             await self._run_steps(steps, "")
             given = None if finish is None else await finish()
         except StepFailedError as error:
             failed = await self._undo(error, 0)
+            if is_whole:
+                failed = await finish_undoing(self.frame, failed)
             self.frame.record_usage()
             raise failed from None
         # Not for other exceptions: what branches used is unknown then.

@@ -49,9 +49,18 @@ class RunContext(Protocol):
 
     @property
     def agent_wait_s(self) -> float:
-        """How long effects may still wait for missing agents.
+        """How long effects may still wait for agents that nobody knows.
 
         More than 0 after the run was taken up from a dead node, because agents may have stopped with it.
+        """
+
+    async def pause(self, seconds: float) -> None:
+        """Wait within an effect, for an agent to come back; meanwhile other steps use its place."""
+
+    async def count_undo_requests(self) -> int:
+        """How often this run, which failed with steps left to be undone, was resumed to undo them.
+
+        It is no durable call, but it only grows: what it asked for once is asked for on each replay.
         """
 
     def record_usage(self, calls: int | None) -> None:
@@ -131,7 +140,8 @@ class Runs(Protocol):
     async def resume(self, run_id: str) -> RunRecord:
         """Continue a cancelled run where it stopped; recorded steps are not repeated.
 
-        Runs in other states stay as they are: a failed one would fail again, so fork it.
+        A failed run with steps that could not be undone (`RunRecord.is_half_undone`) undoes these, and fails
+        again. Runs in other states stay as they are: to run steps again, fork the run.
         """
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:

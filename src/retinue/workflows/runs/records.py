@@ -16,7 +16,9 @@ from pydantic import TypeAdapter
 
 from retinue.core.call import Hop, TraceContext
 from retinue.core.errors import (
+    INCOMPLETE,
     CallCancelledError,
+    CircuitOpenError,
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
@@ -286,6 +288,11 @@ class RunRecord:
     forked_from: str | None = None
     calls: int | None = None
 
+    @property
+    def is_half_undone(self) -> bool:
+        """Whether the run failed, and steps of it are still to be undone."""
+        return self.fault is not None and self.fault.data.get("undo") == INCOMPLETE
+
     def get(self) -> Any:
         """The value of a done run.
 
@@ -337,7 +344,8 @@ def _find_refusal(failed: StepFailedError) -> GuardError | None:
     """The refusal of the trace guard that a step met, so that the start of the chain sees that error."""
     cause = failed.cause
     kind = find_guard_error(cause.get("type"))
-    if kind is None:
+    if kind is None or (kind is CircuitOpenError and "trace_id" not in cause["data"]):
+        # The circuit of an agent is the affair of the step, which names it.
         return None
     facts = {"type": cause["type"], **cause["data"]}
     if cause["remedy"]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.durations import render_duration
 from retinue.core.errors import (
     CallCancelledError,
     CallTimedOutError,
@@ -125,3 +126,13 @@ def step_timed_out(path: str, timeout_s: float) -> CallTimedOutError:
     return CallTimedOutError(
         f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
     )
+
+
+def nobody_answered(path: str, topic: str, timeout_s: float) -> CallTimedOutError:
+    """The error of a step that waited for a signal in vain."""
+    error = CallTimedOutError(
+        f"step {path}", timeout_s, layer="workflow step", setting=f"wait_for.timeout of step {path}"
+    )
+    error.message = f"nobody answered step {path} within {render_duration(timeout_s)} (signal {topic})"
+    error.args = (error.message,)
+    return error

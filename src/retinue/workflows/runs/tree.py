@@ -8,7 +8,7 @@ fact ``below`` is the part of a path that is not the step's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,17 +36,29 @@ class Node:
     facts: dict[str, Any] = field(default_factory=dict)
     attempts: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, Node] = field(default_factory=dict)
+    is_run: bool = False
+    """Whether it is a child run, whose end is an event of its own."""
 
-    def settle(self, ended: str | None) -> str:
-        """Derive a missing status from the nodes below and the end of the run; returns the status."""
-        below = [node.settle(ended) for node in self.steps.values()]
+    def settle(self, ended: str | None, *, is_followed: bool = False) -> str:
+        """Derive a missing status from the nodes below and the end of the run around; returns the status.
+
+        ``is_followed`` = a later step of the same level has begun, so this one has come to its end. A won
+        race is done, and its losers are cancelled, like all that was cut off.
+        """
         if self.status in ("running", "waiting") and ended is not None:
-            self.status = "cancelled" if ended == "cancelled" else "failed"
+            self.status = "cancelled"
+        is_handled = "handled" in self.facts
+        inner = ended
+        if self.is_run and self.status != "running":
+            inner = self.status
+        elif not self.status and (is_handled or is_followed):
+            inner = "failed" if is_handled else "done"
+        nodes = list(self.steps.values())
+        below = [node.settle(inner, is_followed=node is not nodes[-1]) for node in nodes]
         if not self.status:
-            order = ("running", "waiting", "failed", "cancelled", "done", "kept")
-            self.status = next((one for one in order if one in below), "done")
+            self.status = _join(below, inner)
         # A failure that on_error handled does not count for the steps around it.
-        return "done" if self.status == "failed" and "handled" in self.facts else self.status
+        return "done" if self.status == "failed" and is_handled else self.status
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"step": self.path, "kind": self.kind or "group", "status": self.status}
@@ -70,31 +82,59 @@ def draw_tree(
         tree.take(event)
     for record in records:
         tree.complete(record)
-    for node in tree.root.steps.values():
-        node.settle(ended)
+    tree.root.status, tree.root.is_run = ended or "running", True
+    tree.root.settle(ended)
     return [node.to_json() for node in tree.root.steps.values()]
 
 
-def list_effects(events: Iterable[RunEvent]) -> dict[str, list[dict[str, Any]]]:
-    """The calls of a run: ``done`` = the skill succeeded, ``unknown`` = it may have been executed.
+def _join(below: Sequence[str], ended: str | None) -> str:
+    """The status of a group of steps; ``ended`` is how the group, or the run around it, came to its end."""
+    going_on = next((one for one in ("running", "waiting") if one in below), None)
+    if going_on is not None:
+        return going_on
+    if ended in ("done", "failed") and "failed" not in below and "done" in below:
+        # What was cut off has lost a race.
+        return "done"
+    if ended == "done":
+        return "done"
+    return next((one for one in ("failed", "cancelled", "done", "kept") if one in below), "done")
 
-    Each has step, skill and agent; in the order of their start.
+
+EFFECTS = ("done", "undone", "to_undo", "unknown")
+
+
+def list_effects(events: Iterable[RunEvent]) -> dict[str, list[dict[str, Any]]]:
+    """The calls of a run that had an effect, in the order of their start, each with step, skill and agent.
+
+    ``done`` = the skill succeeded, ``undone`` = it was compensated since, ``to_undo`` = it is still to be
+    compensated by a run that has begun to do so, ``unknown`` = it may have been executed.
     """
     calls: dict[str, dict[str, Any]] = {}
     state: dict[str, str] = {}
+    undoable: dict[str, str] = {}
+    undone: set[str] = set()
+    is_undoing = False
     for event in events:
-        if event.facts.get("kind") not in _CALLS:
+        facts, kind = event.facts, event.facts.get("kind")
+        step = event.step.removesuffix(str(facts.get("below", "")))
+        is_undoing = is_undoing or "undo" in (kind, facts.get("serves"))
+        if kind not in _CALLS:
             continue
-        facts = event.facts
         calls[event.step] = {"step": event.step, "skill": facts.get("skill"), "agent": facts.get("agent")}
         if event.kind == "step_started":
             state[event.step] = "unknown"
         elif event.kind == "step_finished":
             error = facts.get("error")
             state[event.step] = "done" if error is None else "unknown" if _may_have_run(error) else "failed"
-    return {
-        word: [call for step, call in calls.items() if state[step] == word] for word in ("done", "unknown")
-    }
+        if kind == "undo" and state[event.step] == "done":
+            undone.add(step.removesuffix("/undo"))
+            state[event.step] = "undoing"
+        elif facts.get("undo") is not None:
+            undoable[event.step] = step
+    for name, step in undoable.items():
+        if state[name] == "done":
+            state[name] = "undone" if step in undone else "to_undo" if is_undoing else "done"
+    return {word: [call for step, call in calls.items() if state[step] == word] for word in EFFECTS}
 
 
 def _may_have_run(error: Mapping[str, Any]) -> bool:
@@ -116,10 +156,8 @@ class _Tree:
         step = event.step.removesuffix(str(facts.get("below", "")))
         node = self._node(step)
         if event.kind in ("run_started", "run_finished", "run_resumed"):
-            if event.kind == "run_finished":
-                node.status = str(facts["status"])
-                for below in node.steps.values():
-                    below.settle(node.status)
+            node.is_run = True
+            node.status = str(facts["status"]) if event.kind == "run_finished" else "running"
         elif kind == "handled":
             node.facts["handled"] = facts.get("on_error")
         elif kind in _CALLS:

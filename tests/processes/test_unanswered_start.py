@@ -1,0 +1,59 @@
+"""A client whose run was perhaps not accepted is told so, and what to ask."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FLOW = "name: w\nsteps: [{id: a, wait_for: {topic: go}}]\n"
+
+
+@pytest.fixture
+def silent_hub() -> Iterator[str]:
+    """The url of a program that takes a request and ends the connection, as a hub that is killed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def start_run(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "flow.yaml").write_text(FLOW)
+    return subprocess.run(
+        [sys.executable, "-m", "retinue", "run", "flow.yaml", "--id", "mine"],
+        cwd=folder,
+        env={**os.environ, "RETINUE_HUB": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_hub_that_died_over_the_request_may_have_the_run(silent_hub: str, tmp_path: Path) -> None:
+    said = start_run(silent_hub, tmp_path)
+    assert said.returncode == 7
+    assert "the hub did not say whether it accepted run mine; ask for it: retinue runs mine" in said.stderr
+
+
+def test_a_hub_that_is_not_there_has_accepted_nothing(tmp_path: Path) -> None:
+    said = start_run("http://127.0.0.1:1", tmp_path)
+    assert said.returncode == 7
+    assert "run mine was not accepted" in said.stderr
+    assert "nothing was stored" in said.stderr
