@@ -20,7 +20,15 @@ _LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
 
 def get_program(name: str) -> str:
     """The path of a program that a test needs; where it is missing CI fails and a laptop skips, loudly."""
-    found = shutil.which(name)
+    return _require(shutil.which(name), name)
+
+
+def get_library(name: str) -> str:
+    """The path of a library of the system that is loaded into programs, as `get_program`."""
+    return _require(next((str(path) for path in Path("/usr/lib").glob(f"*/{name}")), None), name)
+
+
+def _require(found: str | None, name: str) -> str:
     if found is not None:
         return found
     message = f"{name} is not installed; run scripts/services"

@@ -22,9 +22,16 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
+from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.ports import Count, Effect, RunContext, WaitMode
-from retinue.workflows.runs.records import Child, ChildOutcome, Origin, RunRequest, StepOutcome
+from retinue.workflows.runs.records import (
+    MESH_SCOPES,
+    Child,
+    ChildOutcome,
+    Origin,
+    RunRequest,
+    StepOutcome,
+)
 from tests.workflows.shapes import Shape
 
 END_S = 600.0

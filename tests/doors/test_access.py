@@ -70,7 +70,7 @@ def make_agents(with_secret: bool) -> list[Agent]:
         return [open_agent]
     secret = Agent(SECRET, version="1.0.0")
 
-    @secret.skill(SKILL, expose=True)
+    @secret.skill(SKILL, expose=True, roles=["review"])
     async def keep_secret(ctx: Context) -> str:
         """Keeps a secret that nobody knows."""
         return f"told {ctx.principal.id}"
@@ -129,6 +129,12 @@ def request(method: str, params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
+def workflow(**step: Any) -> Endpoint:
+    """A workflow with one step, which the caller defines."""
+    definition = {"name": "w", "steps": [{"id": "a", **step}]}
+    return hub_skill("orchestrate_workflow", workflow=definition, input={"prompt": "x"}, run="r")
+
+
 ENDPOINTS: dict[str, Endpoint] = {
     "/execute by skill": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, **t),
     "/execute with a version": lambda w, t: w.wire.call(w.hub.url, SKILL, {}, x_retinue_version=">=9", **t),
@@ -153,6 +159,22 @@ ENDPOINTS: dict[str, Endpoint] = {
     "list_agents by words": hub_skill("list_agents", query="secret"),
     "list_agents, the first": hub_skill("list_agents", limit=1),
     "refresh_agents": hub_skill("refresh_agents"),
+    "workflow by skill": workflow(skill=SKILL),
+    "workflow, nearly its skill": workflow(skill="keep_secrets"),
+    "workflow by agent": workflow(skill=SKILL, agent=SECRET),
+    "workflow by agent, another skill": workflow(skill="open_door", agent=SECRET),
+    "workflow by version": workflow(skill=SKILL, version=">=9"),
+    "workflow by role": workflow(prompt="x", role="review"),
+    "workflow by role and agent": workflow(prompt="x", role="review", agent=SECRET),
+    "workflow by role, nearly its name": workflow(prompt="x", role="review", agent="secret-agenT"),
+    "workflow of all with the role": workflow(parallel={"role": "review", "prompt": "x"}),
+    "workflow with a reviewer": workflow(
+        parallel={"mode": "merge", "role": "execute", "prompt": "x", "reviewer": SECRET}
+    ),
+    "workflow that undoes": workflow(skill="open_door", compensate={"skill": SKILL}, validate="false"),
+    "built-in workflow": hub_skill(
+        "orchestrate_workflow", workflow="direct", input={"prompt": "x", "role": "review"}, run="r"
+    ),
     "MCP, tools": mcp("/mcp", "tools/list"),
     "MCP, tools in a session": mcp_session("/mcp", "tools/list"),
     "MCP, resources": mcp("/mcp", "resources/list"),

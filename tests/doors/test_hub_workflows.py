@@ -188,3 +188,14 @@ async def test_an_unknown_run_is_said_to_be_unknown(office: Office, skill: str) 
     reply = await office.ask(skill, {"run": "never"})
     assert "Unknown run: never" in reply.error["message"]
     assert reply.error["data"]["type"] == "unknown_run"
+
+
+async def test_a_small_workflow_gives_no_output_of_hundreds_of_megabytes(office: Office) -> None:
+    """Each of 300 keys would repeat the input: the run fails at the third, with a short answer."""
+    output = {f"k{number}": "${{ input.s }}" for number in range(300)}
+    workflow = {"name": "many", "steps": [{"id": "a", "skill": "create_plan"}], "output": output}
+    given = {"s": "a" * 3_000_000, "requirements": "x"}
+    reply = await office.ask("orchestrate_workflow", {"workflow": workflow, "input": given})
+    assert "with it at output.k2 the value has 9,000,0" in reply.error["message"]
+    assert "at most 8,388,608" in reply.error["message"]
+    assert len(reply.body) < 5_000

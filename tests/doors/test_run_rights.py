@@ -98,15 +98,63 @@ async def test_who_starts_a_run_reaches_it_and_so_does_whoever_has_more_rights(o
 
 
 @pytest.mark.parametrize("way", ["orchestrate_workflow", "start_run"])
-async def test_the_id_of_a_run_with_more_rights_gives_nobody_its_output(office: Office, way: str) -> None:
-    """It is an idempotency key; here the same request of somebody else is another one."""
-    arguments = {"workflow": PLAIN, "input": {}, "run": "key"}
-    first = await office.get("orchestrate_workflow", arguments, **local(office))
-    for caller in ({}, token(office, "exposed") if way == "orchestrate_workflow" else token(office, "mesh")):
-        reply = await office.ask(way, arguments, **caller)
-        assert reply.error["data"]["type"] == "run_conflict"
-    assert await office.get("orchestrate_workflow", arguments, **local(office)) == first
-    assert office.bench.ran == ["create_plan"]
+@pytest.mark.parametrize("other", [{}, {"prompt": "other"}], ids=["the same request", "another request"])
+async def test_the_id_of_a_run_with_more_rights_is_free_to_all_others(
+    office: Office, way: str, other: dict[str, str]
+) -> None:
+    """Nobody learns that it is taken, gets its output, or takes it in advance."""
+    plain = {**PLAIN, "input": {}}
+    arguments = {"workflow": plain, "input": {}, "run": "key"}
+    ours = await office.get("orchestrate_workflow", arguments, **local(office))
+    callers: list[dict[str, str]] = [{}, token(office, "exposed")] if "orch" in way else [{}]
+    for count, caller in enumerate(callers, 2):
+        reply = await office.ask(way, {**arguments, "input": other}, **caller)
+        again = await office.ask(way, {**arguments, "input": other}, **caller)
+        if caller:
+            assert "create_plan" in reply.error["message"], "its own run, in which it sees no such skill"
+            assert "key" not in reply.error["message"]
+            continue
+        assert reply.result == again.result
+        assert reply.result["run"] == "key"
+        assert (await office.follow("key"))["status"] == "done"
+        assert (await office.get("show_run", {"run": "key"}))["input"] == other
+        assert len(office.bench.ran) == count
+        taken = await office.ask(way, {**arguments, "input": {"n": 1}}, **caller)
+        assert taken.error["data"]["type"] == "run_conflict"
+        assert "~" not in taken.error["message"]
+    assert await office.get("orchestrate_workflow", arguments, **local(office)) == ours
+    assert (await office.get("show_run", {"run": "key"}, **local(office)))["input"] == {}
+
+
+async def test_ids_in_answers_are_those_that_their_reader_chose(office: Office) -> None:
+    """Whoever has more rights sees whose the run is, and may name it with or without that."""
+    await start_asking(office, "mine")
+    assert await list_runs(office) == ["mine"]
+    assert await list_runs(office, **token(office, "mesh")) == ["mine"]
+    assert await list_runs(office, **local(office)) == ["mine~mesh"]
+    for run in ("mine", "mine~mesh"):
+        shown = await office.get("show_run", {"run": run}, **local(office))
+        assert shown["run"] == run
+    assert (await office.get("signal_run", {"run": "mine", "topic": "go", "value": 1}))["run"] == "mine"
+    assert (await office.follow("mine"))["output"] == 1
+    again = {"run": "mine", "from_step": "ok", "new_run": "again"}
+    assert (await office.get("rerun_run", again))["run"] == "again"
+    taken = await office.ask("rerun_run", again)
+    assert taken.error["data"]["type"] == "run_conflict"
+    assert (await office.get("show_run", {"run": "again"}))["forked_from"] == "mine"
+    assert (await office.get("cancel_run", {"run": "again"}))["run"] == "again"
+    assert (await office.get("resume_run", {"run": "again"}))["run"] == "again"
+    await office.get("cancel_run", {"run": "again"})
+
+
+@pytest.mark.parametrize("new", ["free", "ours"])
+async def test_a_rerun_does_not_tell_which_ids_are_taken(office: Office, new: str) -> None:
+    plain = {"workflow": PLAIN, "input": {}}
+    await office.get("orchestrate_workflow", {**plain, "run": "ours"}, **local(office))
+    await office.get("orchestrate_workflow", {**plain, "run": "mine"})
+    reply = await office.get("rerun_run", {"run": "mine", "from_step": "plan", "new_run": new})
+    assert reply == {"run": new, "workflow": "plain", "from": "mine"}
+    assert (await office.follow(new))["status"] == "done"
 
 
 async def test_with_the_scope_of_clients_nobody_sees_the_skills_about_runs(office: Office) -> None:

@@ -149,9 +149,9 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_S) -> None:
     """Wait for something that sends no news, such as the end of a process that is no child of ours."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + limit_s
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"timed out: {what}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from retinue.oci.registry import publish_workflow
 from retinue.runtime.shelves import FolderShelf, RegistryShelf, open_shelves
 from retinue.settings import Settings, load_settings
 from retinue.storage.state import State
-from retinue.workflows.library import Library
+from retinue.workflows.library import Library, StoredText
 from tests.cli.conftest import PLAN_CARD
 from tests.requirements import requirement
 from tests.system import NOON, publish
@@ -75,10 +76,10 @@ async def test_the_folder_is_that_of_the_state_unless_the_settings_name_one(
     for place in (tmp_path / "state" / "workflows", tmp_path / "mine"):
         place.mkdir(parents=True)
         (place / f"{place.parent.name}-{place.name}.yaml").write_text(GOOD)
-    (shelf,) = open_shelves(Settings(), state, {})
+    (shelf,) = open_shelves(Settings(), state, {}, own="home")
     assert await shelf.list_names() == ["state-workflows"]
     monkeypatch.setenv("RETINUE_WORKFLOWS__DIRECTORY", str(tmp_path / "mine"))
-    (shelf,) = open_shelves(load_settings(start=tmp_path), state, {})
+    (shelf,) = open_shelves(load_settings(start=tmp_path), state, {}, own="home")
     assert [name.endswith("-mine") for name in await shelf.list_names()] == [True]
 
 
@@ -110,3 +111,56 @@ async def test_what_is_no_workflow_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "agents").rename(tmp_path / "workflows")
     with pytest.raises(MalformedArtifactError, match="not a workflow"):
         await RegistryShelf(registry).find_text("plan")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 130, "ü" * 130, "n" * 300, "n" * 3_000_000, "name: x\nsteps:\n" * 50_000, "n" * 130 + "@v1"],
+    ids=["long", "long in bytes", "longer", "3 MB", "a text", "with a tag"],
+)
+async def test_a_name_too_long_for_a_file_is_unknown_and_tells_no_path(folder: Path, name: str) -> None:
+    """As a definition that was sent as text."""
+    with pytest.raises(UnknownWorkflowError) as caught:
+        await Library([FolderShelf(folder)]).get(name)
+    assert str(folder) not in caught.value.message
+    assert len(caught.value.message) < 400
+    if len(name) > 300:
+        assert caught.value.remedy == "send a definition as a JSON object, not as text"
+
+
+async def test_an_unreadable_file_is_named_without_the_place_of_the_state(folder: Path) -> None:
+    """Whoever may list workflows learns nothing of the machine."""
+    custom = [one for one in await Library([FolderShelf(folder)]).list_all() if one.problem is not None]
+    assert len(custom) == 2
+    for one in custom:
+        assert one.problem is not None
+        assert str(folder.parent) not in str(one.problem.message)
+        assert f"{folder.name}/{one.name}." in one.problem.message
+
+
+class LongText:
+    """A shelf whose one workflow takes a moment to parse."""
+
+    async def list_names(self) -> list[str]:
+        return ["long"]
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText:
+        steps = "".join(f"  - {{id: s{number}, skill: s}}\n" for number in range(300))
+        return StoredText(f"name: long\nsteps:\n{steps}", "long")
+
+
+@pytest.mark.parametrize("ask", ["get", "list_all"])
+async def test_other_tasks_run_while_a_long_text_is_parsed(ask: str) -> None:
+    library = Library([LongText()])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    await (library.get("long") if ask == "get" else library.list_all())
+    counting.cancel()
+    assert turns > 10

@@ -76,7 +76,7 @@ async def test_a_member_of_the_mesh_is_known_where_it_calls_and_nowhere_else() -
 
 async def test_a_token_of_the_mesh_is_good_for_a_minute_and_made_anew_in_time() -> None:
     clock = Clock()
-    bearer = MeshBearer(KEY, clock=clock)
+    bearer = MeshBearer(KEY, clock=clock, monotonic=clock)
     first = bearer.make(URL)
     clock.now += 29
     assert bearer.make(URL) == first
@@ -88,6 +88,21 @@ async def test_a_token_of_the_mesh_is_good_for_a_minute_and_made_anew_in_time() 
     clock.now -= 3600
     with pytest.raises(NotAuthenticatedError, match="has expired"):
         await bearer.read(first.encode(), HOST)
+
+
+@pytest.mark.parametrize("step_s", [-3600, -120, -45, 20, 120, 3600])
+async def test_a_token_is_made_anew_at_once_when_the_clock_was_set(step_s: float) -> None:
+    """One that was made at what is now another time would be refused: as expired, or from the future."""
+    clock, monotonic = Clock(), Clock()
+    bearer, reader = (MeshBearer(KEY, clock=clock, monotonic=monotonic) for _ in range(2))
+    first = bearer.make(URL)
+    clock.now += step_s
+    second = bearer.make(URL)
+    assert second != first
+    assert await reader.read(second.encode(), HOST) == MESH_MEMBER
+    clock.now += 29
+    monotonic.now += 29
+    assert bearer.make(URL) == second
 
 
 @given(st.binary(max_size=60))

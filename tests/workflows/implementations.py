@@ -10,22 +10,28 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.workflows.runs.ports import Body, Runs
 
-Open = Callable[[Body], AbstractAsyncContextManager[Runs]]
+
+class Open(Protocol):
+    """Opens runs of a body; ``options`` are those that both implementations have."""
+
+    def __call__(self, body: Body, **options: Any) -> AbstractAsyncContextManager[Runs]: ...
+
 
 VARIABLE = "RUNS_UNDER_TEST"
 """``memory`` or ``durable``."""
 
 
 @asynccontextmanager
-async def open_memory(body: Body) -> AsyncIterator[Runs]:
-    runs = MemoryRuns(body)
+async def open_memory(body: Body, **options: Any) -> AsyncIterator[Runs]:
+    runs = MemoryRuns(body, **options)
     try:
         yield runs
     finally:
@@ -33,12 +39,12 @@ async def open_memory(body: Body) -> AsyncIterator[Runs]:
 
 
 @asynccontextmanager
-async def open_durable(body: Body) -> AsyncIterator[Runs]:
+async def open_durable(body: Body, **more: Any) -> AsyncIterator[Runs]:
     from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
         shutil.copy(await _make_database(), f"{folder}/runs.db")
-        options = DurableOptions(poll_s=0.05)
+        options = DurableOptions(poll_s=0.05, **more)
         runs = DurableRuns(
             body, url=f"sqlite:///{folder}/runs.db", nodes=Path(folder) / "nodes", options=options
         )

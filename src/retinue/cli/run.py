@@ -62,10 +62,12 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
     if path.suffix not in FILE_ENDINGS and not path.is_file():
         return text
     from retinue.core.errors import InvalidSettingError
+    from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
     from retinue.workflows.definitions.loading import load_definition
 
     try:
-        source = path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            source = file.read(MAX_TEXT_BYTES + 1)  # one more than fits, which is refused as too large
     except FileNotFoundError:
         raise InvalidSettingError("FILE", f"no file {text}", remedy="check the path") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -161,9 +161,9 @@ class TooLargeError(RequestError):
 
     type = "too_large"
 
-    def __init__(self, what: str, limit: int, unit: str = "bytes") -> None:
+    def __init__(self, what: str, limit: int, unit: str = "bytes", *, remedy: str = "") -> None:
         super().__init__(
-            f"{what} is over the limit of {limit:,} {unit}", remedy=f"send at most {limit:,} {unit}"
+            f"{what} is over the limit of {limit:,} {unit}", remedy=remedy or f"send at most {limit:,} {unit}"
         )
         self.limit = limit
         self.unit = unit
@@ -340,9 +340,9 @@ class UnknownWorkflowError(LookupFailedError):
 
     type = "unknown_workflow"
 
-    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
-        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue workflows"
-        super().__init__(f"Unknown workflow: {name}", remedy=remedy)
+    def __init__(self, name: str, *, near: Sequence[str] = (), remedy: str = "") -> None:
+        default = f"did you mean {', '.join(near)}?" if near else "list them: retinue workflows"
+        super().__init__(f"Unknown workflow: {name}", remedy=remedy or default)
         self.name = name
         self.near = tuple(near)
 

@@ -20,6 +20,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
 from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import add_agent_resources, render_agent
+from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills, list_missing
 from retinue.hub.workflows import add_workflow_skills
@@ -106,8 +107,9 @@ def hub_agent(
 
     add_listing_skills(agent, directory, search, access)
     add_search_skills(agent, directory, search, access)
-    add_workflow_skills(agent, orchestrator, library)
-    add_run_skills(agent, orchestrator.runs)
+    run_access = RunAccess(orchestrator.runs, access)
+    add_workflow_skills(agent, orchestrator, library, run_access)
+    add_run_skills(agent, orchestrator.runs, run_access)
     add_agent_resources(agent, directory, stats_of, access)
     return agent
 

@@ -1,8 +1,6 @@
 """The hub's skills about runs: list, show, follow, cancel, resume, rerun and signal.
 
-One rule guards them all. A run calls skills with the scopes of the caller that started it, and its record
-shows the results. A caller that lacks any of these scopes therefore cannot access the run. A run also sees
-the whole mesh, so a caller that is limited to some agents has no access to any run.
+Each gets its run through `RunAccess`, which also tells the id that the caller knows.
 """
 
 from __future__ import annotations
@@ -16,16 +14,14 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import Principal
 from retinue.core.errors import (
     INCOMPLETE,
     AmbiguousNameError,
     InvalidParametersError,
     InvalidRequestError,
-    NotAllowedError,
-    UnknownRunError,
+    RunConflictError,
 )
-from retinue.mesh.permissions import covers
+from retinue.hub.run_access import RunAccess
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import parse_form
@@ -35,48 +31,17 @@ from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
 
-_PROCESS_SCOPES = frozenset({"private"})
-"""Scopes that a run does not keep, because another process may resume it."""
-
 _LONGEST_WAIT_S = 25.0
 _LISTED = 50
 _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
 
 
-def reject_limited(principal: Principal) -> None:
-    """Reject a caller that is limited to some agents; raises NotAllowedError."""
-    if principal.agents:
-        raise NotAllowedError(
-            "a caller that is limited to some agents runs no workflows", remedy="call the skills directly"
-        )
-
-
-def may_access(scopes: frozenset[str], record: RunRecord) -> bool:
-    """Whether these scopes include every scope that the run was started with."""
-    return covers(scopes, record.request.origin.scopes - _PROCESS_SCOPES)
-
-
-def accessible_runs(principal: Principal) -> Callable[[RunRecord], bool]:
-    """A predicate for the runs that this caller may access; raises NotAllowedError if there are none."""
-    reject_limited(principal)
-    return lambda record: may_access(principal.scopes, record)
-
-
-async def get_accessible_run(runs: Runs, run_id: str, principal: Principal) -> RunRecord:
-    """Get a run that the caller may access.
-
-    Raises NotAllowedError, and UnknownRunError also for an existing run without access.
-    """
-    is_accessible = accessible_runs(principal)
-    record = await runs.get(run_id)
-    if not is_accessible(record):
-        raise UnknownRunError(run_id)
-    return record
-
-
-def add_run_skills(agent: Agent, runs: Runs) -> None:
+def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
     """Add the skills about runs to the hub's agent."""
+
+    def render(record: RunRecord, ctx: Context) -> Json:
+        return _render_run(record, lambda stored: access.shown_id(stored, ctx.principal))
 
     @agent.skill(read_only=True)
     async def list_runs(
@@ -91,33 +56,33 @@ def add_run_skills(agent: Agent, runs: Runs) -> None:
         ] = _LISTED,
     ) -> Json:
         """Lists the runs, newest first."""
-        accept = accessible_runs(ctx.principal)
+        accept = access.filter(ctx.principal)
         found = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
-        return {"runs": [_render_run(record) for record in found]}
+        return {"runs": [render(record, ctx) for record in found]}
 
     @agent.skill(read_only=True)
     async def show_run(run: str, ctx: Context) -> Json:
         """Shows one run: its steps as a tree, with agents, attempts, inputs, outputs and errors."""
-        record = await get_accessible_run(runs, run, ctx.principal)
-        events = await runs.list_events(run)
+        record = await access.get(run, ctx.principal)
+        events = await runs.list_events(record.id)
         ended = None if record.status == "running" else record.status
-        shown = _render_run(record) | {"input": record.request.input}
+        shown = render(record, ctx) | {"run": run, "input": record.request.input}
         if record.status == "done":
             shown["output"] = record.value
         if record.fault is not None:
             shown["error"] = as_json(record.fault)
-        steps = draw_tree(events, await runs.list_steps(run), ended=ended)
+        steps = draw_tree(events, await runs.list_steps(record.id), ended=ended)
         return shown | {"steps": steps, "effects": list_effects(events)}
 
     @agent.skill(read_only=True)
     async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:
         """Returns the events of a run after ``after``; waits at most ``wait_s`` seconds for a new one."""
-        await get_accessible_run(runs, run, ctx.principal)
-        events = await _next_events(runs, run, after, min(wait_s, _LONGEST_WAIT_S))
-        record = await runs.get(run)
+        stored = (await access.get(run, ctx.principal)).id
+        events = await _next_events(runs, stored, after, min(wait_s, _LONGEST_WAIT_S))
+        record = await runs.get(stored)
         # done only together with the last event, so that the caller misses none
         last = events[-1] if events else None
-        is_complete = last is None or (last.kind == "run_finished" and last.run_id == run)
+        is_complete = last is None or (last.kind == "run_finished" and last.run_id == stored)
         done = record.status != "running" and is_complete
         reply: Json = {
             "events": [_render_event(event) for event in events],
@@ -130,24 +95,23 @@ def add_run_skills(agent: Agent, runs: Runs) -> None:
         elif done and record.fault is not None:
             reply["error"] = as_json(record.fault)
         if done and record.status == "cancelled":
-            reply["effects"] = list_effects(await runs.list_events(run))
+            reply["effects"] = list_effects(await runs.list_events(stored))
         return reply
 
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
         """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
-        await get_accessible_run(runs, run, ctx.principal)
-        record = await runs.cancel(run)
-        effects = list_effects(await runs.list_events(run))
-        return {"run": record.id, "status": record.status, "effects": effects}
+        record = await runs.cancel((await access.get(run, ctx.principal)).id)
+        effects = list_effects(await runs.list_events(record.id))
+        return {"run": run, "status": record.status, "effects": effects}
 
     @agent.skill
     async def resume_run(run: str, ctx: Context) -> Json:
         """Resumes a cancelled run where it stopped, or the undoing of a run that failed half undone."""
-        await get_accessible_run(runs, run, ctx.principal)
-        seen = await runs.list_events(run)
-        record = await runs.resume(run)
-        return {"run": record.id, "status": record.status, "after": seen[-1].seq if seen else 0}
+        stored = (await access.get(run, ctx.principal)).id
+        seen = await runs.list_events(stored)
+        record = await runs.resume(stored)
+        return {"run": run, "status": record.status, "after": seen[-1].seq if seen else 0}
 
     @agent.skill
     async def rerun_run(
@@ -157,10 +121,17 @@ def add_run_skills(agent: Agent, runs: Runs) -> None:
         new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
     ) -> Json:
         """Runs again from a step, as a new run that keeps the results recorded before the step."""
-        await get_accessible_run(runs, run, ctx.principal)
-        new_run = uuid.uuid4().hex if new_run is None else check_run_id(new_run)
-        record = await runs.fork(run, from_step=from_step, new_run_id=new_run)
-        return {"run": record.id, "workflow": record.request.name, "from": run}
+        old = await access.get(run, ctx.principal)
+        if new_run is None:
+            stored = uuid.uuid4().hex
+        else:
+            stored = access.stored_id_of_rerun(check_run_id(new_run), old, ctx.principal)
+        try:
+            record = await runs.fork(old.id, from_step=from_step, new_run_id=stored)
+        except RunConflictError:
+            raise RunConflictError(new_run or stored) from None
+        shown = access.shown_id(record.id, ctx.principal)
+        return {"run": shown, "workflow": record.request.name, "from": run}
 
     @agent.skill
     async def signal_run(
@@ -171,16 +142,16 @@ def add_run_skills(agent: Agent, runs: Runs) -> None:
         step: Annotated[str | None, Field(description="The waiting step, if several wait")] = None,
     ) -> Json:
         """Answers a step that waits for a signal, such as a person's approval."""
-        record = await get_accessible_run(runs, run, ctx.principal)
+        record = await access.get(run, ctx.principal)
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
-        waits = _list_waits(await runs.list_events(run))
+        waits = _list_waits(await runs.list_events(record.id))
         waiting = [one for one in waits if one.facts["topic"] == topic and step in (None, one.step)]
         if len(waiting) > 1:
             raise AmbiguousNameError(topic, [one.step for one in waiting])
         if not waiting:
-            _check_topic(record, topic, step, waits)
-            await runs.signal(run, topic, value)
+            _check_topic(record, run, topic, step, waits)
+            await runs.signal(record.id, topic, value)
             return {"run": run, "topic": topic, "step": None}
         (wait,) = waiting
         schema = wait.facts.get("schema")
@@ -215,9 +186,9 @@ def _render_event(event: RunEvent) -> Json:
     return {"seq": event.seq, "event": event.kind, "step": event.step, "at": event.at, **facts}
 
 
-def _render_run(record: RunRecord) -> Json:
+def _render_run(record: RunRecord, shown_id: Callable[[str], str]) -> Json:
     row: Json = {
-        "run": record.id,
+        "run": shown_id(record.id),
         "workflow": record.request.name,
         "status": record.status,
         "started_at": record.started_at,
@@ -228,7 +199,7 @@ def _render_run(record: RunRecord) -> Json:
     if record.is_half_undone:
         row["undo"] = INCOMPLETE
     if record.forked_from is not None:
-        row["forked_from"] = record.forked_from
+        row["forked_from"] = shown_id(record.forked_from)
     if record.request.origin.digest:
         row["digest"] = record.request.origin.digest
     return row
@@ -247,7 +218,9 @@ def _list_waits(events: Iterable[RunEvent]) -> list[RunEvent]:
     return list(waiting.values())
 
 
-def _check_topic(record: RunRecord, topic: str, step: str | None, waits: Iterable[RunEvent]) -> None:
+def _check_topic(
+    record: RunRecord, run: str, topic: str, step: str | None, waits: Iterable[RunEvent]
+) -> None:
     """Reject a signal that no step can receive."""
     own = set(_list_topics(parse_form(record.request.definition).steps))
     if step is None and topic in own:
@@ -256,7 +229,7 @@ def _check_topic(record: RunRecord, topic: str, step: str | None, waits: Iterabl
     later = ", ".join(sorted(own)) or "none"
     where = "no step waits" if step is None else f"step {step} does not wait"
     raise InvalidRequestError(
-        f"In run {record.id} {where} for {topic!r}",
+        f"In run {run} {where} for {topic!r}",
         remedy=f"waiting now: {now}; later: {later}; a step of a branch must wait before it can be answered",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -12,14 +12,15 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import TraceContext
-from retinue.core.errors import InvalidParametersError, Problem, RunConflictError
-from retinue.hub.runs import may_access, reject_limited
+from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem, RunConflictError
+from retinue.hub.run_access import RunAccess, reject_limited
+from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition, iterate_steps, list_agents, list_calls
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.definitions.overrides import apply_overrides
-from retinue.workflows.library import Library, Stored, bundle
-from retinue.workflows.orchestrator import AUTO, MESH_SCOPES, Orchestrator, Selection, choose_workflow
-from retinue.workflows.runs.records import Origin, RunRecord, as_json
+from retinue.workflows.library import Library, Stored, bundle, is_run_as_mesh
+from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json, check_run_id
 
 Json = dict[str, Any]
 
@@ -34,14 +35,17 @@ class _Started:
     """A run, and how its workflow was chosen if the caller asked for ``auto``."""
 
     record: RunRecord
+    shown_id: str
     choice: Selection | None
 
     def render(self) -> Json:
-        row: Json = {"run": self.record.id, "workflow": self.record.request.name}
+        row: Json = {"run": self.shown_id, "workflow": self.record.request.name}
         return row if self.choice is None else row | {"choice": as_json(self.choice)}
 
 
-def add_workflow_skills(agent: Agent, orchestrator: Orchestrator, library: Library) -> None:
+def add_workflow_skills(
+    agent: Agent, orchestrator: Orchestrator, library: Library, access: RunAccess
+) -> None:
     """Add the skills about workflows to the hub's agent."""
     runs = orchestrator.runs
 
@@ -54,28 +58,38 @@ def add_workflow_skills(agent: Agent, orchestrator: Orchestrator, library: Libra
         trace: TraceContext,
     ) -> _Started:
         reject_limited(ctx.principal)
-        scopes, choice = ctx.principal.scopes, None
+        choice = None
         if workflow == AUTO:
             choice = choose_workflow(_prompt_of(given))
             workflow = choice.workflow
         if isinstance(workflow, str):
             loaded = await library.get(workflow)
-            # a stored workflow has the scopes of the mesh, except runs_code, which the caller must have
-            scopes = MESH_SCOPES | (scopes & {"runs_code"})
         else:
             loaded = load(workflow)
         bundled = await bundle(library, loaded)
-        record = await orchestrator.start(
-            _override(loaded.definition, overrides) if overrides else loaded.definition,
-            given,
-            run_id=run,
-            origin=Origin(scopes, ctx.principal.id, trace, loaded.digest),
-            nested=bundled.nested,
-        )
-        if not may_access(scopes, record):
-            # the id belongs to a run that the caller may not access
-            raise RunConflictError(record.id)
-        return _Started(record, choice)
+        origin = Origin(ctx.principal.scopes, ctx.principal.id, trace, loaded.digest)
+        if is_run_as_mesh(loaded):
+            if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
+                # its owner chose the agents that a caller without these rights reaches through it
+                raise NotAllowedError(
+                    f"workflow {loaded.definition.name} runs as the mesh: its agents cannot be overridden",
+                    remedy="leave away overrides.agents, or use a token with the scope mesh",
+                )
+            origin = origin.as_mesh()
+        try:
+            record = await orchestrator.start(
+                _override(loaded.definition, overrides) if overrides else loaded.definition,
+                given,
+                run_id=None if run is None else access.stored_id(check_run_id(run), ctx.principal),
+                origin=origin,
+                nested=bundled.nested,
+            )
+        except RunConflictError:
+            raise RunConflictError(run or "") from None
+        if not access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
+            # the id belongs to a run that the caller may not access, such as one of an earlier release
+            raise RunConflictError(run or record.id)
+        return _Started(record, access.shown_id(record.id, ctx.principal), choice)
 
     @agent.skill(expose=True, read_only=True)
     async def list_workflows(
@@ -155,6 +169,8 @@ def _render_workflow(stored: Stored, detailed: bool) -> Json:
     row["description"] = definition.description
     row["steps"] = len(definition.steps)
     row["skills"] = list(list_calls(definition))
+    if definition.runs_as != "caller":
+        row["runs_as"] = definition.runs_as
     if agents := list_agents(definition):
         row["agents"] = list(agents)
     if any(step.parallel is not None for step in iterate_steps(definition.steps)):

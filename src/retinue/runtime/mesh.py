@@ -43,6 +43,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.webhooks import Notifications
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
+    HOME_SOURCE,
     guard_settings,
     limit_settings,
     mesh_sources,
@@ -163,10 +164,16 @@ async def open_mesh(
             access=access,
         )
         caller = DispatchCaller(
-            dispatcher, lookup, guard, agent=HUB_NAME, directory=directory, strategy=strategy
+            dispatcher,
+            lookup,
+            guard,
+            agent=HUB_NAME,
+            directory=directory,
+            strategy=strategy,
+            access=access,
         )
         runs = await stack.enter_async_context(open_runs(Interpreter(caller).run))
-        library = Library(open_shelves(settings, state, registries))
+        library = Library(open_shelves(settings, state, registries, own=HOME_SOURCE))
         agent = hub_agent(
             directory,
             search,

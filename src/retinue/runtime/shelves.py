@@ -47,24 +47,36 @@ class FolderShelf:
         return sorted({path.stem for path in files if not path.name.startswith(".")})
 
     def _read(self, name: str) -> StoredText | None:
-        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if p.is_file()), None)
+        path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if _is_file(p)), None)
         if path is None:
             return None
+        # Whoever lists or runs workflows is told the name of the file, but not where the state is.
+        shown = f"{self._folder.name}/{path.name}"
         try:
             if path.stat().st_size > MAX_TEXT_BYTES:
                 raise ValueError(f"larger than {MAX_TEXT_BYTES // 1024} kB")
-            return StoredText(path.read_text("utf-8"), str(path))
+            return StoredText(path.read_text("utf-8"), shown, is_own=True)
         except (OSError, ValueError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error
             raise DefinitionError(
-                f"it cannot be read: {error}", source=str(path), remedy="fix the file"
+                f"it cannot be read: {problem}", source=shown, remedy="fix the file"
             ) from None
 
 
-class RegistryShelf:
-    """The workflows of one registry, addressable by tag or digest."""
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long for one has none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
-    def __init__(self, registry: Registry) -> None:
+
+class RegistryShelf:
+    """The workflows of one registry, addressable by tag or digest; ``is_own`` = that of this state."""
+
+    def __init__(self, registry: Registry, *, is_own: bool = False) -> None:
         self._registry = registry
+        self._is_own = is_own
 
     async def list_names(self) -> Sequence[str]:
         repositories = await list_published(self._registry)
@@ -88,12 +100,18 @@ class RegistryShelf:
         if artifact.form != "workflow":
             raise MalformedArtifactError(shown, f"it holds {artifact.media_type}, not a workflow")
         try:
-            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest)
+            return StoredText(artifact.content.decode("utf-8"), shown, artifact.digest, self._is_own)
         except UnicodeDecodeError as error:
             raise MalformedArtifactError(shown, "its text is not UTF-8") from error
 
 
-def open_shelves(settings: Settings, state: State, registries: Mapping[str, Registry]) -> list[Shelf]:
-    """The shelves in order of precedence: the folder of custom workflows, then every registry."""
+def open_shelves(
+    settings: Settings, state: State, registries: Mapping[str, Registry], *, own: str
+) -> list[Shelf]:
+    """The shelves in order of precedence: the folder of custom workflows, then every registry.
+
+    ``own`` is the name of the state's registry.
+    """
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
-    return [FolderShelf(folder), *(RegistryShelf(registry) for registry in registries.values())]
+    named = registries.items()
+    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == own) for name, one in named)]

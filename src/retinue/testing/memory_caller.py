@@ -18,7 +18,7 @@ from retinue.core.errors import (
 )
 from retinue.mesh.directory.routing import parse_role
 from retinue.workflows.caller import Choice
-from retinue.workflows.runs.records import Origin
+from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 Function = Callable[[Any], Awaitable[Any]]
 
@@ -102,6 +102,7 @@ class MemoryCaller:
         agent: str | None = None,
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Choice:
         self.looked_up.append(skill)
         offers = self._offers.get(skill)
@@ -113,7 +114,11 @@ class MemoryCaller:
         return offers[names[0]][0]
 
     async def list_role(
-        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+        self,
+        role: str,
+        agents: Sequence[str] = (),
+        scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Sequence[Choice]:
         self.looked_up.append(role)
         known = {agent for offers in self._offers.values() for agent in offers}

@@ -11,12 +11,14 @@ from typing import Any
 
 import orjson
 
+from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
 from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, WaitMode
 from retinue.workflows.runs.records import (
     Child,
     ChildOutcome,
     EventKind,
+    Fault,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -24,7 +26,13 @@ from retinue.workflows.runs.records import (
     as_json,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, nobody_answered, run_effect
+from retinue.workflows.runs.replay_rules import (
+    MAX_RUN_BYTES,
+    ReplayRules,
+    RunSize,
+    nobody_answered,
+    run_effect,
+)
 
 _SLACK_S = 1.0
 """So much later than its own the time limit of an effect ends that waits for a signal."""
@@ -77,10 +85,12 @@ class Run:
         events: EventLog,
         root: Run | None = None,
         journal: list[Entry] | None = None,
+        size_limit: int = MAX_RUN_BYTES,
     ) -> None:
         self.record = record
         self.events = events
         self.root = root or self
+        self.size: RunSize = root.size if root is not None else RunSize(size_limit)
         self.journal = journal or []
         self.children: list[Run] = []
         self.ended = asyncio.Event()
@@ -189,6 +199,7 @@ class MemoryContext:
                 return Child(recorded["run_id"], path)
             child_id = f"{self.run_id}/{path}"
             request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            self._run.size.add(f"the input of {path}", request.to_json())
             self._services.start(request, child_id, self._run)
             self._record("child", path, {"run_id": child_id})
             return Child(child_id, path)
@@ -209,6 +220,7 @@ class MemoryContext:
                     | StepOutcome(run.record.value, run.record.fault, run.record.calls).to_json()
                     for run in ended
                 ]
+                self._run.size.stored += len(orjson.dumps(recorded))
                 self._record("wait", path, recorded)
             by_id = {child.run_id: child for child in children}
             return tuple(_read_child_outcome(by_id, item) for item in recorded)
@@ -255,9 +267,16 @@ class MemoryContext:
     ) -> StepOutcome:
         """Run an effect, record its outcome, and emit an event for its start and its end."""
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
-        self._emit("step_started", path, dict(facts))
         began = time.perf_counter()
-        outcome = await run_effect(path, effect, timeout_s, count)
+        try:
+            self._run.size.add(f"the input of step {path}", facts)
+        except TooLargeError as error:
+            facts.pop("input", None)
+            self._emit("step_started", path, dict(facts))
+            outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
+        else:
+            self._emit("step_started", path, dict(facts))
+            outcome = self._run.size.add_outcome(path, await run_effect(path, effect, timeout_s, count))
         if self._may_repeat:
             outcome = replace(outcome, calls=None)
         self._record(kind, path, outcome.to_json())

@@ -31,6 +31,7 @@ from retinue.workflows.runs.records import (
     as_json,
     read_json,
 )
+from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES
 
 KEPT_RUNS = 1_000
 """How many ended runs stay readable."""
@@ -41,7 +42,8 @@ class MemoryRuns:
 
     ``body`` is usually `Interpreter.run`, which executes workflows. ``sleep`` (seconds) and ``clock``
     (seconds since 1970) replace those of the system, so that tests need not wait. ``kept`` = how many ended
-    runs stay readable; the oldest are deleted first, with their children.
+    runs stay readable; the oldest are deleted first, with their children. ``run_bytes`` = how much one run
+    may store.
 
     >>> import asyncio
     >>> from retinue.workflows.runs.records import RunRequest
@@ -66,9 +68,11 @@ class MemoryRuns:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
         kept: int = KEPT_RUNS,
+        run_bytes: int = MAX_RUN_BYTES,
     ) -> None:
         self._body = body
         self._kept = kept
+        self._run_bytes = run_bytes
         self._runs: dict[str, Run] = {}
         self._services = Services(
             sleep=sleep, clock=clock, find=self._find, start=self._start, resume=self._resume, stop=self._stop
@@ -138,7 +142,9 @@ class MemoryRuns:
             ),
             events=EventLog(),
             journal=list(old.journal[:kept]),
+            size_limit=self._run_bytes,
         )
+        new.size.stored = sum(len(entry.outcome) for entry in new.journal)
         self._runs[new_run_id] = new
         self._launch(new, "run_started")
         return new.record
@@ -201,7 +207,10 @@ class MemoryRuns:
             record=record,
             events=EventLog() if parent is None else parent.events,
             root=None if parent is None else parent.root,
+            size_limit=self._run_bytes,
         )
+        if parent is None:
+            run.size.add("the request of the run", request.to_json())
         if parent is not None:
             parent.children.append(run)
         self._runs[run_id] = run
@@ -233,6 +242,7 @@ class MemoryRuns:
         try:
             value = await self._body(context, run.record.request)
             value = copy_json(value, f"run {run.record.id}")
+            run.size.add(f"the output of run {run.record.id}", value)
             status = "done"
         except asyncio.CancelledError:
             status = "cancelled"

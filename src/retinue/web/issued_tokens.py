@@ -188,9 +188,9 @@ class KnownTokens:
         if not token.startswith(PREFIX.encode()):
             return None
         token_id = token[len(PREFIX) :].partition(b"_")[0].decode("latin-1")
-        now = time.monotonic()
-        if token_id not in self._tokens or now - self._checked_at >= self._check_every_s:
-            self._checked_at = now
+        ticks = time.monotonic()
+        if token_id not in self._tokens or ticks - self._checked_at >= self._check_every_s:
+            self._checked_at = ticks
             self._reload_if_changed()
         issued, principal = self._tokens.get(token_id, _UNKNOWN)
         if not hmac.compare_digest(sha256(token).hexdigest(), issued.digest):
@@ -200,7 +200,8 @@ class KnownTokens:
             raise NotAuthenticatedError(
                 "this token has expired", remedy="create a new one: retinue token new"
             )
-        if now - self._recorded.get(token_id, 0.0) >= RECORD_USE_EVERY_S:
+        # also after the clock was set back
+        if abs(now - self._recorded.get(token_id, 0.0)) >= RECORD_USE_EVERY_S:
             self._record_use(token_id, now)
         return principal
 

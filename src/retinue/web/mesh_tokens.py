@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
@@ -24,6 +25,9 @@ from retinue.web.codec.trace_signature import is_signed, render_key_id, sign_tra
 BEARER_PREFIX = "rtnm_"
 BEARER_LIFETIME_S = 60
 CLOCK_SKEW_S = 30
+STEP_S = 1.0
+"""The clock of this machine was set if it moved by this much more or less than the monotonic clock."""
+
 WINDOW_S = 60.0
 """Accepted age of a signed message: clock difference of two machines plus time in transit."""
 
@@ -36,23 +40,40 @@ _MAX_PLACES = 1000
 
 
 class ReplayWindow:
-    """Stores the signatures of the last and next ``window_s`` seconds, at most ``keep`` of them."""
+    """Stores the signatures of the last and next ``window_s`` seconds, at most ``keep`` of them.
+
+    When the clock was set back, the raised age limit is set back as well: otherwise it would reject all
+    messages until the old time is reached again.
+    """
 
     def __init__(
-        self, *, window_s: float = WINDOW_S, keep: int = 200_000, clock: Callable[[], float] = time.time
+        self,
+        *,
+        window_s: float = WINDOW_S,
+        keep: int = 200_000,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._window_ms = window_s * 1000
         self._keep = keep
         self._clock = clock
+        self._monotonic = monotonic
         self._seen: dict[str, int] = {}
-        self._forgotten_ms = 0
+        self._forgotten_ms = 0.0
+        self._offset_s = clock() - monotonic()
 
     def verify(self, mac: str, sent_at_ms: int) -> str | None:
         """Why a message is rejected, None when it is accepted.
 
         A second call for the same message rejects it.
         """
-        now_ms = self._clock() * 1000
+        now_s = self._clock()
+        offset_s = now_s - self._monotonic()
+        if (step_s := offset_s - self._offset_s) < -STEP_S:
+            self._forgotten_ms += step_s * 1000
+        if abs(step_s) > STEP_S:
+            self._offset_s = offset_s
+        now_ms = now_s * 1000
         if sent_at_ms <= max(now_ms - self._window_ms, self._forgotten_ms):
             return "it is too old"
         if sent_at_ms > now_ms + self._window_ms:
@@ -111,21 +132,36 @@ class MeshSigner:
         return self._replays.verify(trace.mac, trace.sent_at_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A token with the time at which it was made, by the clock and by the monotonic clock."""
+
+    at: float
+    ticks: float
+    token: str
+
+
 class MeshBearer:
     """Makes and verifies the tokens of one mesh.
 
     ``sources`` are the registries that only this mesh publishes to: a card of another may name any URL.
-    ``clock`` gives seconds since 1970.
+    ``clock`` gives seconds since 1970; ``monotonic`` is never set.
     """
 
     def __init__(
-        self, key: bytes, sources: Collection[str] = (), *, clock: Callable[[], float] = time.time
+        self,
+        key: bytes,
+        sources: Collection[str] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = frozenset(sources)
         self._key = key
         self._kid = key_id(key)
         self._clock = clock
-        self._made: dict[str, tuple[float, str]] = {}
+        self._monotonic = monotonic
+        self._made: dict[str, _Made] = {}
         self._known: dict[bytes, tuple[float, str]] = {}
 
     def token_for(self, source: str, url: str) -> str | None:
@@ -133,12 +169,18 @@ class MeshBearer:
         return self.make(url) if source in self._sources else None
 
     def make(self, url: str) -> str:
-        """The token for the host and port of ``url``; one token is reused for half of its lifetime."""
+        """The token for the host and port of ``url``.
+
+        One token is reused for half of its lifetime, unless the clock was set since: recipients on this
+        machine compare its times with the new time.
+        """
         host = urlsplit(url).netloc.rpartition("@")[2].lower()
-        now = self._clock()
+        now, ticks = self._clock(), self._monotonic()
         made = self._made.get(host)
-        if made is not None and now - made[0] < BEARER_LIFETIME_S / 2:
-            return made[1]
+        if made is not None:
+            age_s = ticks - made.ticks
+            if age_s < BEARER_LIFETIME_S / 2 and abs(now - made.at - age_s) < STEP_S:
+                return made.token
         claims = {"aud": host, "iat": int(now), "exp": int(now) + BEARER_LIFETIME_S}
         header = {"alg": _ALGORITHM, "kid": self._kid}
         # joserfc and cryptography take 13 MB: they are loaded with the first token
@@ -149,7 +191,7 @@ class MeshBearer:
         token = BEARER_PREFIX + jwt.encode(header, claims, key, algorithms=[_ALGORITHM])
         if len(self._made) >= _MAX_PLACES:
             self._made.clear()
-        self._made[host] = (now, token)
+        self._made[host] = _Made(now, ticks, token)
         return token
 
     async def read(self, token: bytes, place: str) -> Principal | None:

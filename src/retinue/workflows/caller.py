@@ -16,7 +16,7 @@ from cachetools import FIFOCache
 
 from retinue.core.call import Outcome
 from retinue.core.json_values import copy_json
-from retinue.workflows.runs.records import Origin
+from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,24 @@ class Caller(Protocol):
         agent: str | None = None,
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Choice:
-        """The agent to call, seen with ``scopes``: this one when ``agent`` is named.
+        """The agent to call, as ``caller`` sees it with ``scopes``: this one when ``agent`` is named.
 
         Raises SkillNotOfferedError, UnknownAgentError, VersionConflictError, and whatever keeps
         the directory from answering.
         """
 
     async def list_role(
-        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+        self,
+        role: str,
+        agents: Sequence[str] = (),
+        scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Sequence[Choice]:
         """Every available agent that has the role, best first; the named ``agents`` as they are named.
+
+        As ``caller`` sees them with ``scopes``.
 
         A named one that does not answer stays in the list, with ``available`` false.
         Raises UnknownRoleError, UnknownAgentError, RoleNotOfferedError.

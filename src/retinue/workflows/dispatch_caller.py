@@ -30,8 +30,9 @@ from retinue.mesh.directory.routing import (
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
+from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.workflows.caller import Choice
-from retinue.workflows.runs.records import Origin
+from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 _OPENED = 200
 """Listings that are read whole while others wait: some 20 ms."""
@@ -44,11 +45,14 @@ class RoleChoice:
         self._directory = directory
         self._strategy = strategy
 
-    async def list_role(self, role: str, agents: Sequence[str], scopes: frozenset[str]) -> Sequence[Choice]:
-        """As ``Caller.list_role``."""
+    async def list_role(
+        self, role: str, agents: Sequence[str], scopes: frozenset[str], view: AgentView | None = None
+    ) -> Sequence[Choice]:
+        """As ``Caller.list_role``, within the view of the caller."""
         role = parse_role(role)
         await self._directory.ensure_fresh()
-        entries = mark_standby(self._directory.list_with_role(role, scopes))
+        seen = [one for one in self._directory.list_with_role(role, scopes) if is_seen(view, one.name)]
+        entries = mark_standby(seen)
         if not agents:
             # of the versions of an agent, the newest has the role; a deprecated agent if no other has it
             entries = [one for one in entries if not one.standby] or entries
@@ -60,22 +64,21 @@ class RoleChoice:
         offers = list_offers(listings, role, scopes, self._strategy)
         found = [offer.listing for offer in offers]
         if agents:
-            return [_choose(self._find(agent, role, offers), found) for agent in agents]
+            return [_choose(self._find(agent, role, offers, view), found) for agent in agents]
         available = [offer for offer in offers if offer.is_available]
         if not available:
             raise RoleNotOfferedError(role)
         return [_choose(offer, found) for offer in available]
 
-    def _find(self, agent: str, role: str, offers: Iterable[RoleOffer]) -> RoleOffer:
+    def _find(self, agent: str, role: str, offers: Iterable[RoleOffer], view: AgentView | None) -> RoleOffer:
         found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
         if found is not None:
             return found
-        known = self._directory.find_named(agent)
+        known = self._directory.find_named(agent, view=view)
         if known is not None and self._directory.represents_agent(known):
             raise RoleNotOfferedError(role, agent)
-        raise UnknownAgentError(
-            agent, near=suggest(agent, (one.name for one in self._directory.list_entries()))
-        )
+        names = (one.name for one in self._directory.list_entries() if is_seen(view, one.name))
+        raise UnknownAgentError(agent, near=suggest(agent, names))
 
 
 def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
@@ -99,7 +102,10 @@ _MAX_HOP = 200
 
 
 class DispatchCaller:
-    """Chooses through the directory and calls through the dispatcher, one hop below the run's origin."""
+    """Chooses through the directory and calls through the dispatcher, one hop below the run's origin.
+
+    Both see only the agents that ``access`` shows to the caller on whose behalf the run works.
+    """
 
     def __init__(
         self,
@@ -110,7 +116,9 @@ class DispatchCaller:
         agent: str,
         directory: Directory,
         strategy: Strategy = first,
+        access: Access | None = None,
     ) -> None:
+        self._access = access or Access()
         self._calls = calls
         self._lookup = lookup
         self._roles = RoleChoice(directory, strategy)
@@ -124,8 +132,12 @@ class DispatchCaller:
         agent: str | None = None,
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Choice:
-        found = await self._lookup.resolve_skill(skill, scopes, version_range=version_range, agent=agent)
+        view = self._access.view_of(_principal(caller, scopes))
+        found = await self._lookup.resolve_skill(
+            skill, scopes, version_range=version_range, agent=agent, view=view
+        )
         chosen = order_candidates(found, self._strategy, skill)[0]
         listing = await self._lookup.open(chosen)
         offer = None if listing is None else listing.record.find_skill(skill)
@@ -142,9 +154,14 @@ class DispatchCaller:
         )
 
     async def list_role(
-        self, role: str, agents: Sequence[str] = (), scopes: frozenset[str] = frozenset()
+        self,
+        role: str,
+        agents: Sequence[str] = (),
+        scopes: frozenset[str] = frozenset(),
+        caller: str = RUN_CALLER,
     ) -> Sequence[Choice]:
-        return await self._roles.list_role(role, agents, scopes)
+        view = self._access.view_of(_principal(caller, scopes))
+        return await self._roles.list_role(role, agents, scopes, view)
 
     async def call(
         self,
@@ -164,14 +181,15 @@ class DispatchCaller:
             calls_left=origin.calls_left,
             seconds_left=timeout_s,
         )
+        principal = _principal(origin.caller, origin.scopes)
         call = Call(
             id=idempotency_key,
             skill=skill,
             arguments=arguments,
-            principal=Principal(origin.caller, "run", origin.scopes),
+            principal=principal,
             endpoint="workflow",
             trace=outgoing,
-            agent=await self._name_here(choice, skill, origin.scopes),
+            agent=await self._name_here(choice, skill, principal),
             deadline=asyncio.get_running_loop().time() + timeout_s,
             idempotency_key=idempotency_key,
             run_step=f"{run_id}/{path}",
@@ -179,17 +197,23 @@ class DispatchCaller:
         with OutgoingCall(outgoing, guard=self._guard):
             return await self._calls.dispatch(call, _CHANNEL)
 
-    async def _name_here(self, choice: Choice, skill: str, scopes: frozenset[str]) -> str:
+    async def _name_here(self, choice: Choice, skill: str, principal: Principal) -> str:
         """What the chosen agent is called in this process: on another machine its source has another name."""
         name = choice.agent.partition("@")[0]
         try:
-            found = await self._lookup.resolve_skill(skill, scopes, agent=name)
+            view = self._access.view_of(principal)
+            found = await self._lookup.resolve_skill(skill, principal.scopes, agent=name, view=view)
         except LookupFailedError:
             return choice.agent
         same = next((one for one in found if one.url == choice.url), None)
         if same is None:
             return choice.agent
         return _name_among(found, same)
+
+
+def _principal(caller: str, scopes: frozenset[str]) -> Principal:
+    """Who calls in a run: the caller that started it, with the scopes of the run."""
+    return Principal(caller, "run", scopes)
 
 
 def _name_among(found: Iterable[Candidate], chosen: Candidate) -> str:

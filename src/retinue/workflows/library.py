@@ -8,8 +8,10 @@ cycles and depth are refused too, with the line of the step that closes or deepe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from retinue.core.errors import DefinitionError, RetinueError, UnknownWorkflowError
@@ -19,17 +21,28 @@ from retinue.workflows.definitions.definition import Definition, iterate_steps
 from retinue.workflows.definitions.loading import Loaded, list_builtins, load, load_builtin
 from retinue.workflows.definitions.run_forms import Bundled, BundledWorkflow
 from retinue.workflows.definitions.step_checks import iterate_places
+from retinue.workflows.expressions.expression import shorten
 
 Origin = Literal["built-in", "custom"]
+
+MAX_REFERENCE = 300
+"""Characters of a name with a tag or a digest."""
+
+LONG_TEXT = 4 * 1024
+"""Characters of a text whose parsing takes about 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """The text of one stored workflow, the reference it came from, and its digest where it has one."""
+    """The text of one stored workflow, the reference it came from, and its digest where it has one.
+
+    ``is_own`` = it is stored in this state, not in a registry of others.
+    """
 
     text: str
     reference: str
     digest: str | None = None
+    is_own: bool = False
 
 
 class Shelf(Protocol):
@@ -66,13 +79,17 @@ class Library:
 
         Raises UnknownWorkflowError, DefinitionError, RegistryError.
         """
+        if len(reference) > MAX_REFERENCE:
+            raise UnknownWorkflowError(
+                shorten(reference), remedy="send a definition as a JSON object, not as text"
+            )
         name, _, version = reference.partition("@")
         if name in list_builtins() and not version:
             return load_builtin(name)
         for shelf in self._shelves:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
-                return load(stored.text, source=stored.reference, digest=stored.digest)
+                return await _load(stored)
         known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
         raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
 
@@ -105,9 +122,32 @@ class Library:
             stored = await shelf.find_text(name)
             if stored is None:
                 raise UnknownWorkflowError(name)
-            return Stored(name, "custom", load(stored.text, source=stored.reference).definition)
+            return Stored(name, "custom", (await _load(stored)).definition)
         except RetinueError as error:
             return Stored(name, "custom", None, error)
+
+
+async def _load(stored: StoredText) -> Loaded:
+    """The workflow of a text; a long one is parsed in a thread, because that takes up to some seconds."""
+    read = partial(load, stored.text, source=stored.reference, digest=stored.digest, is_own=stored.is_own)
+    return read() if len(stored.text) < LONG_TEXT else await asyncio.to_thread(read)
+
+
+def is_run_as_mesh(loaded: Loaded) -> bool:
+    """Whether runs of this workflow have the scopes of the mesh, whoever starts them.
+
+    Raises DefinitionError where a definition asks for that and is not stored in this state: the author of
+    an inline one, or of one in a registry of others, has no rights of this mesh to give.
+    """
+    if loaded.definition.runs_as == "caller":
+        return False
+    if not loaded.is_own:
+        raise loaded.document.fault(
+            ("runs_as",),
+            "only a workflow that is stored in this state may run as the mesh",
+            "remove runs_as, or store the workflow here: retinue publish FILE",
+        )
+    return True
 
 
 MAX_WORKFLOW_DEPTH = 5
@@ -160,7 +200,9 @@ class _Gathering:
                 raise loaded.document.fault(
                     place, f"more than {MAX_NESTED_WORKFLOWS} nested workflows", "use fewer"
                 )
-            self.found[step.workflow] = BundledWorkflow(definition=nested.definition, digest=nested.digest)
+            self.found[step.workflow] = BundledWorkflow(
+                definition=nested.definition, digest=nested.digest, as_mesh=is_run_as_mesh(nested)
+            )
             if key not in self._done:
                 await self.visit(nested, (*chain, (step.workflow, key)))
                 self._done.add(key)

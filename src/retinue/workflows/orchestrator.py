@@ -20,7 +20,14 @@ from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.run_forms import Bundled, WholeRun, render_form
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import Origin, RunRecord, RunRequest, check_run_id
+from retinue.workflows.runs.records import (
+    MESH_SCOPES,
+    RUN_ID_MARK,
+    Origin,
+    RunRecord,
+    RunRequest,
+    check_run_id,
+)
 
 Complexity = Literal["low", "medium", "high"]
 
@@ -130,9 +137,6 @@ def measure_complexity(words: int, lines: int) -> Complexity:
     return "medium" if lines > 10 or words > 100 else "low"
 
 
-MESH_SCOPES = frozenset({"exposed", "mesh"})
-"""What stored workflows see (DESIGN 2, visibility); an inline one has its sender's view."""
-
 MESH_ORIGIN = Origin(MESH_SCOPES)
 
 
@@ -167,7 +171,10 @@ class Orchestrator:
         request = RunRequest(
             definition.name, render_form(WholeRun.of(definition, nested)), workflow_input, origin
         )
-        run_id = uuid.uuid4().hex if run_id is None else check_run_id(run_id)
+        if run_id is None:
+            run_id = uuid.uuid4().hex
+        else:
+            check_run_id(run_id.partition(RUN_ID_MARK)[0])
         return await self.runs.start(request, run_id=run_id)
 
     async def run(self, definition: Definition, workflow_input: Any, **more: Any) -> RunRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -26,7 +27,7 @@ def step(text: str) -> str:
         (step("{id: a, skill: s, on_error: {goto: first}}"), 4, "round for ever"),
         (step("{id: a, skill: s, then: a}"), 4, "round for ever"),
         (step('{id: a, skill: s, with: {v: "${{ steps.a.output }}"}}'), 4, "has not run"),
-        (FIRST + "".join(f"  - {{id: s{n}, skill: s}}\n" for n in range(10_000)), 1003, "at most 1,000"),
+        (FIRST + "".join(f"  - {{id: s{n}, skill: s}}\n" for n in range(2_000)), 1003, "at most 1,000"),
         (
             step("{id: a, foreach: {in: [1], concurrency: 1000000}, steps: [{id: b, skill: s}]}"),
             4,
@@ -69,3 +70,45 @@ def test_a_hostile_definition_is_refused_soon_with_the_line(text: str, line: int
     assert problem in caught.value.message
     assert (caught.value.source, caught.value.line) == ("flow.yaml", line)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:\n" + "- &a x\n" * 30_000,
+        "".join(f"- &a{number} x\n" for number in range(16_000)),
+        "[" + "a: b," * 30_000 + "]",
+        "{" * 40_000,
+        "? a\n" * 50_000,
+        "# no value\n" * 20_000,
+        "a\x85" * 20_000,
+    ],
+    ids=["one anchor", "anchors", "pairs", "brackets", "keys", "comments", "other line breaks"],
+)
+def test_a_yaml_text_with_too_many_values_is_refused_before_it_is_parsed(text: str) -> None:
+    """Each value takes some 50 µs, and these texts are below the limit on their size."""
+    began = time.process_time()
+    with pytest.raises(DefinitionError, match=r"lines, commas and brackets; at most 15,000 in YAML"):
+        load_definition(text)
+    assert time.process_time() - began < 0.25
+
+
+@pytest.mark.parametrize("opening", ["[", "{", "{a: ", "[{a: "])
+def test_brackets_are_refused_at_the_first_one_too_many(opening: str) -> None:
+    """Looking through all that are open for each further token took more than a second."""
+    began = time.process_time()
+    with pytest.raises(DefinitionError, match="nested deeper than 64 levels"):
+        load_definition(opening * 3_500)
+    assert time.process_time() - began < 0.25
+
+
+def test_a_large_json_text_is_read_under_the_same_limits_without_being_parsed_as_yaml() -> None:
+    steps = [{"id": f"s{number}", "skill": "s", "with": {"a": [1] * 45}} for number in range(900)]
+    text = json.dumps({"name": "large", "steps": steps})
+    began = time.process_time()
+    assert len(load_definition(text).steps) == 900
+    with pytest.raises(DefinitionError, match="more than 50,000 values"):
+        load_definition('{"name": "x", "steps": [' + "1," * 60_000 + "1]}")
+    with pytest.raises(DefinitionError, match="nested deeper than 64 levels"):
+        load_definition('{"name": "x", "a": ' + "[" * 200 + "1," * 16_000 + "1" + "]" * 200 + "}")
+    assert time.process_time() - began < 5

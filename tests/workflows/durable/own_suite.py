@@ -169,6 +169,38 @@ async def _await_step(runs: DurableRuns, step: str) -> None:
                 return
 
 
+async def test_what_a_run_has_stored_counts_after_another_process_took_it_up(tmp_path: Path) -> None:
+    """Its own results, those of its child runs, and its input."""
+
+    async def give() -> str:
+        return "x" * 100_000
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        if request.input == "child":
+            return (await context.step("inner", give, timeout_s=5)).value
+        await context.step("first", give, timeout_s=5)
+        await context.wait("w", [await context.child("c", RunRequest("child", {}, "child"))])
+        await context.receive("go", "go", 60)
+        outcome = await context.step("second", give, timeout_s=5)
+        return None if outcome.fault is None else outcome.fault.message
+
+    # first, then inner, the child's output, and that output as the outcome of the wait
+    limit = 450_000
+    node = open_at(tmp_path, body=body, run_bytes=limit)
+    await node.start(RunRequest("test", {}, "x"), run_id="r")
+    async for event in node.follow("r"):
+        if (event.kind, event.step) == ("step_started", "go"):
+            break
+    await node.aclose()
+    other = open_at(tmp_path, body=body, run_bytes=limit)
+    await other.launch()
+    await other.signal("r", "go", 1)
+    said = (await other.finish("r")).value
+    await other.aclose()
+    assert "the result of step second, 100,0" in said
+    assert "is over the limit of 450,000 bytes" in said
+
+
 async def test_on_a_full_disk_a_start_and_a_signal_fail_soon_with_the_remedy_and_runs_go_on_later(
     tmp_path: Path,
 ) -> None:

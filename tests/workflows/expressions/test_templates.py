@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -68,13 +69,6 @@ def test_a_text_that_grows_too_long_is_refused() -> None:
         render_value("${{ input.s }} " * 20, long)
 
 
-def test_what_the_expressions_of_a_mapping_compute_is_limited_in_all() -> None:
-    long = {"input": {"s": "x" * 1_000_000}, "steps": {}, "loop": {}}
-    assert len(render_value({"a": ["${{ input.s }}"] * 9}, long)["a"]) == 9
-    with pytest.raises(ExpressionError, match="of its mapping gives more than 8,388,608 bytes"):
-        render_value({"a": ["${{ input.s + 'x' }}"] * 9}, long)
-
-
 def test_keys_are_literal_and_numbers_stay_as_they_are() -> None:
     value = {"${{ x }}": [1, 2.5, None, True, {"a": "${{ input.n }}"}]}
     assert render_value(value, VARIABLES) == {"${{ x }}": [1, 2.5, None, True, {"a": 1}]}
@@ -107,3 +101,30 @@ def test_no_mixture_of_marks_crashes_the_parser(parts: list[str]) -> None:
 def test_text_around_a_template_stays_as_it_is(text: str, number: int) -> None:
     variables = {"input": number, "steps": {}, "loop": {}}
     assert render_value(f"{text}|${{{{ input }}}}|{text}", variables) == f"{text}|{number}|{text}"
+
+
+PART = "a" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["${{ input.s }}", "${{ input.s + '' }}", "x${{ input.s }}", "${{ [input.s] }}", "${{ input.o.s }}"],
+    ids=["path", "expression", "text", "list", "deep path"],
+)
+def test_all_that_a_mapping_gives_has_one_bound_whatever_gives_it(template: str) -> None:
+    """The third of three parts of 3 MB is refused, with its field, the size and the limit."""
+    variables = {"input": {"s": PART, "o": {"s": PART}}, "steps": {}, "loop": {}}
+    assert len(render_value([template, template], variables)) == 2
+    mapping = {"a": {"b": [template, {"c": template}]}, "d": template}
+    with pytest.raises(ExpressionError) as caught:
+        render_value(mapping, variables, "output")
+    assert re.search(
+        r"with it at output\.d the value has 9,000,0\d\d bytes; at most 8,388,608", caught.value.message
+    )
+    assert caught.value.remedy == "read a smaller part, or leave the work to a skill"
+
+
+def test_one_value_that_only_passes_has_the_same_bound() -> None:
+    variables = {"input": {"s": 3 * PART}, "steps": {}, "loop": {}}
+    with pytest.raises(ExpressionError, match="9,000,002 bytes; at most 8,388,608"):
+        render_value("${{ input.s }}", variables)

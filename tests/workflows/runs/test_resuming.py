@@ -14,8 +14,8 @@ from retinue.core.errors import BusyError
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.orchestrator import MESH_SCOPES, Orchestrator
-from retinue.workflows.runs.records import Origin
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs.records import MESH_SCOPES, Origin
 from tests.workflows.implementations import Open
 from tests.workflows.shapes import SHAPES, Shape
 

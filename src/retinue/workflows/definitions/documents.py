@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.scanner import Scanner, ScannerError
 
 from retinue.core.errors import DefinitionError
 
@@ -24,6 +26,8 @@ MAX_TEXT_BYTES = 256 * 1024
 MAX_VALUES = 50_000
 MAX_DEPTH = 64
 MAX_ALIASES = 100
+MAX_MARKS = 15_000
+"""Line breaks, commas and opening brackets of a YAML text: more values than that take seconds to compose."""
 
 Path = tuple[str | int, ...]
 
@@ -33,7 +37,11 @@ _TAGS = frozenset(
 )
 """What the resolver gives to a node that has no tag."""
 
-_PROBLEMS = {"but found another document": ("a second document", "write one workflow in each file")}
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+_PROBLEMS = {
+    _TOO_DEEP: (_TOO_DEEP, "make it flatter"),
+    "but found another document": ("a second document", "write one workflow in each file"),
+}
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
 _FALSE = frozenset({"false", "False", "FALSE"})
@@ -107,6 +115,11 @@ def _read_json(text: str, source: str) -> Document:
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DefinitionError(problem, source=source, remedy="mend the JSON") from None
+    if _count_marks(text) > MAX_MARKS:
+        # Without lines, which are read as YAML.
+        if sum(1 for _ in _iterate_values(value)) > MAX_VALUES:
+            raise DefinitionError(f"more than {MAX_VALUES:,} values", source=source, remedy="make it smaller")
+        return document_of(value, source)
     try:
         lines = _read_yaml(text, source).lines
     except DefinitionError as error:
@@ -116,10 +129,29 @@ def _read_json(text: str, source: str) -> Document:
     return Document(value, source, lines)
 
 
+def _iterate_values(value: Any) -> Iterator[Any]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        yield item
+        if isinstance(item, (dict, list)):
+            stack.extend(item.values() if isinstance(item, dict) else item)
+
+
+def _count_marks(text: str) -> int:
+    return sum(map(text.count, "\n\r\x85\u2028\u2029,[{"))
+
+
 def _read_yaml(text: str, source: str) -> Document:
+    if (marks := _count_marks(text)) > MAX_MARKS:
+        problem = f"{marks:,} lines, commas and brackets; at most {MAX_MARKS:,} in YAML"
+        raise DefinitionError(
+            problem, source=source, remedy="make it smaller, or split it into several workflows"
+        )
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH + 1  # a scalar counts as a level
     yaml.composer.warn_double_anchors = False
+    yaml.Scanner = _LimitedScanner
     try:
         root = yaml.compose(text)
     except MaxDepthExceededError as error:
@@ -136,6 +168,15 @@ def _read_yaml(text: str, source: str) -> Document:
     builder = _Builder(source)
     value = None if root is None else builder.build(root, (), root.start_mark.line + 1)
     return Document(value, source, builder.lines)
+
+
+class _LimitedScanner(Scanner):
+    """Stops at a bracket too many: it looks through all open ones for each further token."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803 - its name
+        if len(self.flow_context) > MAX_DEPTH:
+            raise ScannerError(None, None, _TOO_DEEP, self.reader.get_mark())
+        super().fetch_flow_collection_start(TokenClass, to_push)
 
 
 def _yaml_remedy(text: str, line: int) -> str:
@@ -260,8 +301,7 @@ def _too_large(source: str) -> DefinitionError:
 
 
 def _too_deep(source: str, line: int = 0) -> DefinitionError:
-    problem = f"nested deeper than {MAX_DEPTH} levels"
-    return DefinitionError(problem, source=source, line=line, remedy="make it flatter")
+    return DefinitionError(_TOO_DEEP, source=source, line=line, remedy="make it flatter")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

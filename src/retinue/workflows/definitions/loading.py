@@ -99,15 +99,23 @@ INLINE = "definition"
 class Loaded:
     """A checked definition with the document it was read from, which knows its lines.
 
-    ``digest`` is that of the artifact it came in, where it came in one.
+    ``digest`` is that of the artifact it came in, where it came in one. ``is_own`` = it is stored in this
+    state, so that only its owner can have written it.
     """
 
     definition: Definition
     document: Document
     digest: str | None = None
+    is_own: bool = False
 
 
-def load(text: str | Mapping[str, Any], *, source: str = INLINE, digest: str | None = None) -> Loaded:
+def load(
+    text: str | Mapping[str, Any],
+    *,
+    source: str = INLINE,
+    digest: str | None = None,
+    is_own: bool = False,
+) -> Loaded:
     """The definition of a YAML or JSON text, or of an inline object, in any known spelling.
 
     ``source`` names the text in errors (a file name). Raises DefinitionError with source, line
@@ -115,7 +123,7 @@ def load(text: str | Mapping[str, Any], *, source: str = INLINE, digest: str | N
     """
     document = read_text(text, source) if isinstance(text, str) else document_of(dict(text), source)
     canonical = _to_canonical(document)
-    return Loaded(check_document(canonical), canonical, digest)
+    return Loaded(check_document(canonical), canonical, digest, is_own)
 
 
 def load_definition(text: str | Mapping[str, Any], *, source: str = INLINE) -> Definition:

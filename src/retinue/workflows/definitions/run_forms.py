@@ -20,10 +20,14 @@ _PARSED = 32
 
 
 class BundledWorkflow(Part):
-    """A stored workflow that another one runs; ``digest`` is that of the artifact it came in."""
+    """A stored workflow that another one runs; ``digest`` is that of the artifact it came in.
+
+    ``as_mesh`` = its owner may mark it ``runs_as: mesh``, and did.
+    """
 
     definition: Definition
     digest: str | None
+    as_mesh: bool = False
 
 
 Bundled = Mapping[str, BundledWorkflow]

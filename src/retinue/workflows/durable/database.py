@@ -300,8 +300,8 @@ class _Redirected(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
-        if "atabase" in line and record.created >= self._quiet_until:
-            self._quiet_until = record.created + QUIET_S
+        if "atabase" in line and time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET_S
             _log.warning("engine", message=line.split("\n")[0])
         else:
             _log.debug("engine", message=line)

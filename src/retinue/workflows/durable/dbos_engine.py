@@ -207,6 +207,23 @@ class EngineClient:
         owner: str | None = connection.execute(query, {"run_id": run_id}).scalar()
         return owner
 
+    def measure(self, connection: sa.Connection, root: str, events: str) -> int:
+        """The bytes that a run and all below it have stored, here and in the table of ``events``."""
+        below = f"SELECT run_id FROM {events} WHERE root = :root"  # noqa: S608
+        runs = f"workflow_uuid = :root OR workflow_uuid IN ({below})"
+        prefix = self._table.removesuffix("workflow_status")
+        total = 0
+        for table, columns, condition in (
+            (f"{prefix}workflow_input", ("inputs",), runs),
+            (f"{prefix}workflow_output", ("output", "error"), runs),
+            (f"{prefix}operation_outputs", ("output", "error"), runs),
+            (events, ("facts",), "root = :root"),
+        ):
+            size = " + ".join(f"coalesce(length({column}), 0)" for column in columns)
+            query = f"SELECT coalesce(sum({size}), 0) FROM {table} WHERE {condition}"  # noqa: S608
+            total += int(connection.execute(sa.text(query), {"root": root}).scalar() or 0)
+        return total
+
     def requeue(self, connection: sa.Connection, run_id: str, owner: str | None, executor: str) -> None:
         """Queue a run at a node, if it still belongs to this execution."""
         statement = self._requeue("workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner")

@@ -10,6 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 import structlog
 
@@ -31,6 +32,7 @@ from retinue.workflows.durable.run_rows import (
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.runs.ports import Body, WaitMode
 from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
+from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -144,8 +146,11 @@ class Executions:
         lease: Lease,
         *,
         concurrency: int,
+        run_bytes: int = MAX_RUN_BYTES,
     ) -> None:
         self.lease = lease
+        self._run_bytes = run_bytes
+        self._sizes: dict[str, RunSize] = {}
         self.signals = signals
         self.engine: Engine
         self.here = ExecutionsInMemory()
@@ -195,6 +200,8 @@ class Executions:
         run_id, (request, root, _) = invocation.run_id, invocation.args
         execution, is_new = self.here.begin(invocation)
         execution.root = find_root(run_id, root)
+        if is_new and execution.root == run_id:
+            self._sizes[run_id] = RunSize(self._run_bytes, len(orjson.dumps(request)))
         events = EventSink(self._events, run_id, execution.root)
         task = asyncio.current_task()
         assert task is not None
@@ -267,6 +274,18 @@ class Executions:
         taken_up_at = self._taken_up.get(root)
         return 0.0 if taken_up_at is None else max(0.0, taken_up_at + AGENT_WAIT_S - time.monotonic())
 
+    async def is_stored(self, run_id: str) -> bool:
+        """Whether a run with this id exists."""
+        return run_id in await self._rows.find([run_id])
+
+    async def _size_of(self, root: str) -> RunSize:
+        """What an outermost run has stored, read once when this process begins to execute it."""
+        size = self._sizes.get(root)
+        if size is None:
+            stored = await self._database.read(self._database.client.measure, root, self._database.events)
+            size = self._sizes.setdefault(root, RunSize(self._run_bytes, stored))
+        return size
+
     async def count_undo_requests(self, run_id: str) -> int:
         """How often a run was resumed to undo what is left of it."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
@@ -315,7 +334,7 @@ class Executions:
         self, execution: Execution, events: EventSink, owner: str | None, request: RunRequest
     ) -> dict[str, Any]:
         """Run the body to its end, and stop what it left running."""
-        run_id, epoch = execution.run_id, self.lease.epoch
+        run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
         contexts: list[DurableContext] = []
 
         async def run_body() -> Any:
@@ -324,7 +343,7 @@ class Executions:
             # A step whose agent waits for a run of its own must not hold the place which that run needs.
             places = None if request.origin.is_agents else self._places
             context = DurableContext(
-                run_id, execution.root, owner, epoch, events, self, places, resumed=resumed
+                run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
             )
             contexts.append(context)
             return await self._body(context, request)
@@ -336,6 +355,7 @@ class Executions:
         fault: Fault | None = None
         try:
             value = copy_json(await execution.task, f"run {run_id}")
+            size.add(f"the output of run {run_id}", value)
         except asyncio.CancelledError:
             if self._closing or _is_ending():
                 raise
@@ -378,6 +398,7 @@ class Executions:
             self.here.end(execution)
             if execution.root == execution.run_id:
                 self._taken_up.pop(execution.root, None)
+                self._sizes.pop(execution.root, None)
 
     def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, context=Context())

@@ -4,6 +4,9 @@ A node renews its lease every third of the lease's duration. A node that lost it
 until it has it again, and then checks whether each run is still its own. Any living node reassigns the
 runs of dead ones, by an update that matches only rows which still belong to them.
 
+Leases end by the clock of the database. When that clock is set, no row tells who lives: the nodes get time
+to renew, and a row that is not renewed by the time at which it would have ended is removed.
+
 A node's executor id is a numbered slot of the state folder. At its launch the engine takes back what its
 executor id left behind, so two living processes must not share one: a slot is held by a file lock, which
 the operating system releases when the process dies.
@@ -60,6 +63,8 @@ class Lease:
         self._count_running = count_running
         self._until = 0.0
         self._since = 0.0
+        self._offset_s: float | None = None
+        self._doubted: dict[str, tuple[float, float]] = {}
         self._held = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -129,12 +134,39 @@ class Lease:
         self._until = asked_at + self._lease_s
         self._held.set()
         await self._database.remember(mark)
-        self.nodes = await self._database.read(self._read_living)
+        rows = await self._database.read(self._read_rows)
+        self.nodes = tuple(Node(row.executor, row.running) for row in rows)
+        self._notice_step(rows)
+
+    def _notice_step(self, rows: Sequence[sa.Row[Any]]) -> None:
+        """Compare the clock of the database with the monotonic one; ``rows`` are those just read."""
+        now = time.monotonic()
+        for row in rows[:1]:
+            offset_s = row.now - now
+            step_s = 0.0 if self._offset_s is None else offset_s - self._offset_s
+            self._offset_s = offset_s
+            # A smaller one ends no lease that is renewed in time.
+            if abs(step_s) < self._lease_s / 3:
+                return
+            _log.warning("the clock of the runs was set", seconds=round(step_s, 1))
+            self._since = now
+            if step_s < 0:
+                self._doubted = {
+                    one.executor: (one.expires, now + one.expires - one.now + step_s)
+                    for one in rows
+                    if one.executor != self.executor
+                }
 
     async def _rescue(self, dead: Sequence[str] | None = None) -> None:
         """Reassign the runs of nodes whose lease is over; with ``dead``, only of these nodes."""
 
+        now = time.monotonic()
+        over = {node: expires for node, (expires, until) in self._doubted.items() if until <= now}
+
         def reassign(connection: sa.Connection) -> dict[str, int]:
+            unrenewed = f"DELETE FROM {self._database.nodes} WHERE executor = :node AND expires = :expires"  # noqa: S608
+            for node, expires in over.items():
+                connection.execute(sa.text(unrenewed), {"node": node, "expires": expires})
             if dead is not None:
                 forget = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor IN :dead")  # noqa: S608
                 parameters = {"dead": list(dead)}
@@ -142,16 +174,19 @@ class Lease:
             return self._reassign(connection, dead)
 
         given = await self._database.write(reassign, retry_s=self._lease_s / 3)
+        self._doubted = {node: doubt for node, doubt in self._doubted.items() if node not in over}
         for executor, runs in given.items():
             _log.info("runs taken over", node=executor, runs=runs)
 
-    def _read_living(self, connection: sa.Connection) -> tuple[Node, ...]:
+    def _read_rows(self, connection: sa.Connection) -> Sequence[sa.Row[Any]]:
+        """The rows of the living nodes, each with the time of the database."""
+        now = self._database.now
         query = sa.text(
-            f"SELECT executor, running FROM {self._database.nodes} "  # noqa: S608
-            f"WHERE version = :version AND expires >= {self._database.now} ORDER BY running, executor"
+            f"SELECT executor, running, expires, cast({now} AS double precision) AS now "  # noqa: S608
+            f"FROM {self._database.nodes} WHERE version = :version AND expires >= {now} "
+            "ORDER BY running, executor"
         )
-        rows = connection.execute(query, {"version": VERSION} | self._database.clock())
-        return tuple(Node(row.executor, row.running) for row in rows)
+        return connection.execute(query, {"version": VERSION} | self._database.clock()).fetchall()
 
     def _reassign(self, connection: sa.Connection, only: Sequence[str] | None) -> dict[str, int]:
         """Queue the runs of dead nodes at living ones, each run together with its child runs."""
@@ -162,7 +197,7 @@ class Lease:
         )
         names: dict[str, Any] = {"version": VERSION} | database.clock()
         lost = client.list_lost(connection, living, names, only)
-        shares = _share_out(lost, [node.executor for node in self._read_living(connection)])
+        shares = _share_out(lost, [row.executor for row in self._read_rows(connection)])
         given = {
             executor: client.requeue_lost(connection, living, names, runs, executor)
             for executor, runs in shares.items()

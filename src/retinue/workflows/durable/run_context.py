@@ -10,7 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from retinue.core.errors import StateError, UnknownRunError
+import orjson
+
+from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.dbos_engine import RUN, ReplayError, RunLetGoError, run_step, taken_over
 from retinue.workflows.durable.events import EventSink
@@ -27,7 +29,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, nobody_answered, run_effect
+from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_effect
 
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
@@ -44,6 +46,8 @@ class RunServices(Protocol):
     async def await_children(
         self, ids: Sequence[str], given_up: set[str], mode: WaitMode
     ) -> list[RunRecord]: ...
+
+    async def is_stored(self, run_id: str) -> bool: ...
 
     async def stop(self, ids: Sequence[str]) -> None: ...
 
@@ -87,7 +91,7 @@ class DurableContext:
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
-    ``calls`` is what the body reported.
+    ``calls`` is what the body reported. ``size`` is that of the outermost run.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class DurableContext:
         events: EventSink,
         services: RunServices,
         places: asyncio.Semaphore | None,
+        size: RunSize,
         *,
         resumed: bool = False,
     ) -> None:
@@ -112,6 +117,7 @@ class DurableContext:
         self._events = events
         self._services = services
         self._place = Place(places)
+        self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
 
@@ -154,6 +160,9 @@ class DurableContext:
         with self.rules.take(path):
             child_id = f"{self._run_id}/{path}"
             request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+            # A child that an earlier execution started is among what the run has stored.
+            if not self._may_repeat or not await self._services.is_stored(child_id):
+                self._size.add(f"the input of {path}", request.to_json())
             await self._await_lease()
             try:
                 given = await self._services.start_child(child_id, request, self._root)
@@ -176,7 +185,9 @@ class DurableContext:
                 ended = await self._services.await_children(ids, self._given_up, mode)
             except UnknownRunError as error:
                 return {"unknown": error.run_id}
-            return {"ended": [_render_ended(record) for record in ended]}
+            found = [_render_ended(record) for record in ended]
+            self._size.stored += len(orjson.dumps(found))
+            return {"ended": found}
 
         with self.rules.take(path):
             recorded = await self._call(f"wait {path}", await_children)
@@ -201,7 +212,8 @@ class DurableContext:
 
     async def sleep(self, path: str, seconds: float) -> None:
         async def sleep() -> Any:
-            await asyncio.sleep(max(0.0, until - time.time()))
+            # a clock that was set back since must not make it longer
+            await asyncio.sleep(min(seconds, max(0.0, until - time.time())))
             return True
 
         with self.rules.take(path):
@@ -216,7 +228,8 @@ class DurableContext:
         async def take() -> StepOutcome:
             receiver = f"{self._run_id} {path}"
             try:
-                value = await self._services.signals.take(self._run_id, topic, receiver, until - time.time())
+                left_s = min(timeout_s, until - time.time())
+                value = await self._services.signals.take(self._run_id, topic, receiver, left_s)
             except TimeoutError:
                 return StepOutcome(fault=Fault.from_error(nobody_answered(path, topic, timeout_s)))
             return StepOutcome(value)
@@ -248,9 +261,16 @@ class DurableContext:
             async with place:
                 acted = True
                 await self._await_lease()
-                self._events.emit("step_started", path, facts)
                 began = time.perf_counter()
-                outcome = await act()
+                try:
+                    self._size.add(f"the input of step {path}", facts)
+                except TooLargeError as error:
+                    facts.pop("input", None)
+                    self._events.emit("step_started", path, facts)
+                    outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
+                else:
+                    self._events.emit("step_started", path, facts)
+                    outcome = self._size.add_outcome(path, await act())
             if self._may_repeat:
                 outcome = replace(outcome, calls=None)
             return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}

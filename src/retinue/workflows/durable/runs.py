@@ -36,6 +36,7 @@ from retinue.workflows.runs.records import (
     RunStatus,
     StepRecord,
 )
+from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -56,7 +57,7 @@ SPREAD_RUNS = 8
 class DurableOptions:
     """How a process executes runs: at most ``concurrency`` steps at once.
 
-    ``keep`` ended runs are kept, none for longer than ``keep_days``.
+    ``keep`` ended runs are kept, none for longer than ``keep_days``. ``run_bytes`` = what one may store.
     """
 
     lease_s: float = 15.0
@@ -65,6 +66,7 @@ class DurableOptions:
     keep: int = 1_000
     keep_days: float = 30.0
     prune_every_s: float = 60.0
+    run_bytes: int = MAX_RUN_BYTES
 
 
 class DurableRuns:
@@ -119,6 +121,7 @@ class DurableRuns:
             self._signals,
             lease,
             concurrency=self._options.concurrency,
+            run_bytes=self._options.run_bytes,
         )
         stack.push_async_callback(lease.end)
         await lease.begin(slot.free)

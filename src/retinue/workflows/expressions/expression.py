@@ -21,6 +21,7 @@ from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stub
 
 from retinue.core.errors import ExpressionError
 from retinue.workflows.expressions.caps import (
+    MAX_HERE_BYTES,
     MAX_MACRO_LEVELS,
     MAX_RESULT_BYTES,
     MAX_RESULT_VALUES,
@@ -29,6 +30,7 @@ from retinue.workflows.expressions.caps import (
     check_data,
     pick_data,
     read_shape,
+    reads_much,
 )
 from retinue.workflows.expressions.isolated import evaluate_isolated
 from retinue.workflows.expressions.lexer import Reference, iterate_tokens
@@ -68,16 +70,22 @@ class Expression:
         A map that the expression builds comes back with sorted keys: the engine's own order
         changes from process to process, and a run must not.
 
-        Blocks while a costly expression runs in its process: see ``shape.is_costly``. Raises
-        ExpressionError.
+        Blocks while an expression that `takes_long` runs in its process. Raises ExpressionError.
         """
         if self.shape.path is not None:
             # Handed on as it is: a value that only passes keeps the order of its keys.
             return self._follow(self.shape.path, variables)
-        check_data(self.source, self.shape, variables)
-        if self.shape.is_costly:
-            return evaluate_isolated(self.source, pick_data(self.shape, variables))
-        return self.evaluate_here(variables)
+        size = check_data(self.source, self.shape, variables)
+        picked = pick_data(self.shape, variables)
+        if self.shape.is_costly or size > MAX_HERE_BYTES:
+            return evaluate_isolated(self.source, picked)
+        return self.evaluate_here(picked)
+
+    def takes_long(self, variables: Mapping[str, Any]) -> bool:
+        """Whether `evaluate` would block for more than some milliseconds."""
+        if self.shape.path is not None:
+            return False
+        return self.shape.is_costly or reads_much(self.shape, variables)
 
     def evaluate_here(self, variables: Mapping[str, Any]) -> Any:
         """As `evaluate`, in this process, of variables that were checked."""

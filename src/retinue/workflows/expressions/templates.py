@@ -114,27 +114,27 @@ def iterate_templates(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]
             yield from (((index, *path), text) for path, text in iterate_templates(inner))
 
 
-def render_value(value: Any, variables: Mapping[str, Any]) -> Any:
+def render_value(value: Any, variables: Mapping[str, Any], field: str = "") -> Any:
     """A JSON value with every template in it, however deep, replaced; raises ExpressionError.
 
-    All that its templates compute is at most ``MAX_RESULT_BYTES`` long. Blocks while a costly expression
-    runs: see `render`.
+    All that its templates give, plain paths included, is at most ``MAX_RESULT_BYTES`` of JSON; ``field`` is
+    what the definition calls the value, for the error. Blocks while a costly expression runs: see `render`.
     """
-    return _Rendering(variables).render(value)
+    return _Rendering(variables).render(value, (field,) if field else ())
 
 
-async def render(value: Any, variables: Mapping[str, Any]) -> Any:
+async def render(value: Any, variables: Mapping[str, Any], field: str = "") -> Any:
     """As `render_value`, without blocking the event loop."""
     with suppress(ExpressionSyntaxError):  # which render_value reports
         for _, text in iterate_templates(value):
-            if any(expression.shape.is_costly for expression in parse_template(text).expressions):
-                return await _run_aside(render_value, value, variables)
-    return render_value(value, variables)
+            if any(expression.takes_long(variables) for expression in parse_template(text).expressions):
+                return await _run_aside(render_value, value, variables, field)
+    return render_value(value, variables, field)
 
 
 async def evaluate(expression: Expression, variables: Mapping[str, Any]) -> Any:
     """As `Expression.evaluate`, without blocking the event loop."""
-    if expression.shape.is_costly:
+    if expression.takes_long(variables):
         return await _run_aside(expression.evaluate, variables)
     return expression.evaluate(variables)
 
@@ -152,29 +152,41 @@ async def _run_aside(function: Callable[..., Any], *arguments: Any) -> Any:
 class _Rendering:
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self._variables = variables
-        self._bytes_left = MAX_RESULT_BYTES
+        self._bytes = 0
 
-    def render(self, value: Any) -> Any:
+    def render(self, value: Any, path: tuple[str | int, ...]) -> Any:
         if isinstance(value, str):
-            return self._render_text(value) if "${{" in value else value
+            return self._render_text(value, path) if "${{" in value else value
         if isinstance(value, Mapping):
-            return {key: self.render(inner) for key, inner in value.items()}
+            return {key: self.render(inner, (*path, key)) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.render(inner) for inner in value]
+            return [self.render(inner, (*path, place)) for place, inner in enumerate(value)]
         return value
 
-    def _render_text(self, text: str) -> Any:
+    def _render_text(self, text: str, path: tuple[str | int, ...]) -> Any:
         try:
             template = parse_template(text)
         except ExpressionSyntaxError as error:
             raise ExpressionError(shorten(text), error.problem, remedy=error.remedy) from None
         found = template.render(self._variables)
-        if any(expression.shape.path is None for expression in template.expressions):
-            self._bytes_left -= len(_as_text(found))
-        if self._bytes_left < 0:
-            problem = f"with the others of its mapping gives more than {MAX_RESULT_BYTES:,} bytes"
+        self._bytes += _measure(found)
+        if self._bytes > MAX_RESULT_BYTES:
+            where = f" at {_render_path(path)}" if path else ""
+            problem = f"with it{where} the value has {self._bytes:,} bytes; at most {MAX_RESULT_BYTES:,}"
             raise ExpressionError(shorten(text), problem, remedy=TO_A_SKILL)
         return found
+
+
+def _measure(value: Any) -> int:
+    """The bytes of a value as JSON; of an integer beyond 64 bits, which fails where it is stored, some."""
+    try:
+        return len(orjson.dumps(value))
+    except TypeError:
+        return len(repr(value))
+
+
+def _render_path(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
 def _as_text(value: Any) -> str:

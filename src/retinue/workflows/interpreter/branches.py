@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.errors import StepFailedError
+from retinue.core.errors import StepFailedError, TooLargeError
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import BranchRun, render_form
 from retinue.workflows.expressions.scope import Entry
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
-from retinue.workflows.interpreter.frame import Frame, Undo
+from retinue.workflows.interpreter.frame import Frame, Undo, record_failure
 from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, RunRequest, as_json, read_json
 
 
@@ -133,7 +133,9 @@ async def _run_shared(
 ) -> dict[int, ChildOutcome]:
     context = frame.context
     if is_decided is None and (concurrency is None or concurrency >= len(branches)):
-        children = [await context.child(branch.path, branch.request) for branch in branches]
+        children: list[Child] = []
+        for branch in branches:
+            children.append(await _start(frame, path, branch, children))
         return dict(enumerate(await context.wait(f"{path}/wait", children, "all")))
     ended: dict[int, ChildOutcome] = {}
     running: dict[int, Child] = {}
@@ -142,7 +144,7 @@ async def _run_shared(
         may_start = not (stop_at_failure and any(one.status != "done" for one in ended.values()))
         while may_start and begun < len(branches) and len(running) < (concurrency or len(branches)):
             branch = branches[begun]
-            running[begun] = await context.child(branch.path, branch.request)
+            running[begun] = await _start(frame, path, branch, list(running.values()))
             begun += 1
         if not running:
             return ended
@@ -154,6 +156,16 @@ async def _run_shared(
             if running:
                 await context.cancel(f"{path}/stop", list(running.values()))
             return ended
+
+
+async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[Child]) -> Child:
+    """Start a child run; where the run may store no more, the ``running`` ones are cancelled."""
+    try:
+        return await frame.context.child(branch.path, branch.request)
+    except TooLargeError as error:
+        if running:
+            await frame.context.cancel(f"{path}/stop", running)
+        raise await record_failure(frame.context, f"{branch.path}/size", error, step=path) from None
 
 
 def _with_budget(request: RunRequest, origin: Origin) -> RunRequest:
@@ -203,11 +215,16 @@ def branch_failure(outcome: ChildOutcome) -> StepFailedError:
     return StepFailedError(f"{below}/{inner.step}", inner.agent, inner.cause, undone)
 
 
-def adopt_undo(frame: Frame, outcome: ChildOutcome) -> BranchResult:
-    """The result of a done branch; its compensations are added to those of this body."""
+def adopt_undo(frame: Frame, outcome: ChildOutcome, *, as_mesh: bool = False) -> BranchResult:
+    """The result of a done branch; its compensations are added to those of this body.
+
+    ``as_mesh`` = the branch had the scopes of the mesh, which its compensations need too.
+    """
     result = BranchResult.of(outcome)
     below = outcome.child.path
-    frame.undo += [replace(one, path=f"{below}/{one.path}") for one in result.undo]
+    frame.undo += [
+        replace(one, path=f"{below}/{one.path}", as_mesh=as_mesh or one.as_mesh) for one in result.undo
+    ]
     return result
 
 

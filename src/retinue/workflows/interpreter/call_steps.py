@@ -23,7 +23,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> Result:
         raise await record_failure(frame.context, path, error, skill=step.skill) from None
     agent = await read_name(frame, step.agent, path)
     role = None if step.skill else await read_role(frame, step.role, path)
-    prompt = None if step.prompt is None else text_of(await frame.render(step.prompt, path))
+    prompt = None if step.prompt is None else text_of(await frame.render(step.prompt, path, field="prompt"))
     cache = step.cache if step.cache is not None else frame.settings.cache == "step"
     ask = Ask(
         step_id=step.id,
@@ -113,7 +113,7 @@ def _acceptance(frame: Frame, step: Step) -> Accept | None:
 
 async def render_with(value: Any, variables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Render ``with`` to an object; raises ExpressionError."""
-    found = await render(value, variables)
+    found = await render(value, variables, "with")
     if not isinstance(found, Mapping):
         raise ExpressionError(str(value), "gives no object", remedy="with needs an object")
     return found

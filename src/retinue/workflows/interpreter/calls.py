@@ -38,7 +38,7 @@ from retinue.workflows.caller import Choice, cache_key
 from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
 from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
-from retinue.workflows.runs.records import Fault, StepOutcome, as_json, read_json
+from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import step_timed_out
 
 CHOOSE_TIMEOUT_S = 60.0
@@ -68,7 +68,7 @@ class Ask:
     ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long
     it is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
     number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
-    compensates the step.
+    compensates the step. ``as_mesh`` = called with the scopes of the mesh.
     """
 
     step_id: str
@@ -85,6 +85,7 @@ class Ask:
     accept: Accept | None = None
     kind: str = "call"
     is_expected: bool = True
+    as_mesh: bool = False
     wait_s: float | None = None
     first: int = 1
     undo: str | None = None
@@ -214,6 +215,9 @@ class _Attempt:
         timeout_s = CHOOSE_TIMEOUT_S + wait_s
         return await self._frame.context.step(path, effect, timeout_s=timeout_s, facts=facts)
 
+    def _as_asked(self, origin: Origin) -> Origin:
+        return origin.as_mesh() if self._ask.as_mesh else origin
+
     async def _find_best(self) -> Choice:
         """The agent to call; raises LookupFailedError, and AgentUnreachableError for one that is away."""
         ask = self._ask
@@ -235,10 +239,11 @@ class _Attempt:
             raise AgentUnreachableError.away(ask.prefer) from error
 
     async def _find(self, agent: str | None) -> Choice:
-        ask, caller, scopes = self._ask, self._frame.tools.caller, self._frame.scopes
+        ask, caller, origin = self._ask, self._frame.tools.caller, self._as_asked(self._frame.request.origin)
         if ask.skill is None:
-            return (await caller.list_role(ask.role or "", [agent] if agent else (), scopes))[0]
-        return await caller.choose(ask.skill, agent, ask.version, scopes)
+            named = [agent] if agent else ()
+            return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]
+        return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller)
 
     async def _call(self, path: str, choice: Choice, timeout_s: float, wait_s: float = 0.0) -> StepOutcome:
         ask, context = self._ask, self._frame.context
@@ -283,8 +288,9 @@ class _Attempt:
         ask, cache = self._ask, self._frame.tools.cache
         key = ""
         if ask.cache_ttl_s is not None:
-            place = [self._frame.request.name.partition("/")[0], ask.step_id, sorted(self._frame.scopes)]
-            key = cache_key(place, choice.agent, choice.version, skill, arguments)
+            origin = self._frame.request.origin
+            place = [self._frame.request.name.partition("/")[0], ask.step_id]
+            key = cache_key(place, origin.rights, choice.agent, choice.version, skill, arguments)
             kept = await cache.find(key)
             if kept is not None:
                 return {"value": kept.value, "agent": choice.agent, "cached": True}
@@ -296,7 +302,7 @@ class _Attempt:
             run_id=self._frame.context.run_id,
             path=path,
             idempotency_key=self._frame.key(self._here),
-            origin=budget.begin(),
+            origin=self._as_asked(budget.begin()),
         )
         outcome = await make_call(timeout_s=timeout_s)
         waited_s = 0.0

@@ -52,7 +52,7 @@ async def run_loop(frame: Frame, step: Step, path: str) -> Result | None:
 async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
     """Run the nested steps for each item in a child run; the output is the list of outputs."""
     assert step.foreach is not None
-    items = await frame.render(step.foreach.items, path)
+    items = await frame.render(step.foreach.items, path, field="foreach.in")
     if not isinstance(items, list) or len(items) > MAX_ITEMS:
         found = f"{len(items):,} items; at most {MAX_ITEMS:,}" if isinstance(items, list) else "no list"
         error = ExpressionError(str(step.foreach.items), f"gives {found}", remedy="give a list")
@@ -108,21 +108,22 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
             raise InvalidParametersError(problems)
     except (ExpressionError, InvalidParametersError) as error:
         raise await record_failure(frame.context, path, error) from None
+    origin = child_origin(frame)
     request = RunRequest(
         name=f"{frame.request.name}/{path}",
         definition=render_form(NestedRun.of(nested.definition, frame.nested)),
         input=given,
-        origin=child_origin(frame),
+        origin=origin.as_mesh() if nested.as_mesh else origin,
     )
     outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
     if outcome.status != "done":
         raise branch_failure(outcome)
-    return Result(adopt_undo(frame, outcome).output)
+    return Result(adopt_undo(frame, outcome, as_mesh=nested.as_mesh).output)
 
 
 async def _render_input(frame: Frame, step: Step, schema: Any) -> Any:
     if step.with_ is not None:
-        return await render(step.with_, frame.scope.variables)
+        return await render(step.with_, frame.scope.variables, "with")
     return chain_arguments(step.id, step.workflow or "", schema, frame.scope)
 
 

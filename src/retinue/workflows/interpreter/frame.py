@@ -27,13 +27,22 @@ NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0
 
 
+def _steady_clock() -> Callable[[], float]:
+    began_at = time.time() - time.monotonic()
+    return lambda: began_at + time.monotonic()
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only."""
+    """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only.
+
+    By default it is not moved by a change of the system's clock while the process runs, so that no limit
+    is over too early or too late.
+    """
 
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = field(default_factory=_steady_clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ class Undo:
     """The compensation of a done step: the call, and its arguments or the values they are chained from.
 
     ``agent`` executed the step and is preferred for the compensation. ``fault`` = why the arguments could
-    not be computed; the step is not compensated then.
+    not be computed; the step is not compensated then. ``as_mesh`` = a nested workflow with the scopes of
+    the mesh executed the step.
     """
 
     path: str
@@ -62,10 +72,13 @@ class Undo:
     input: Any = None
     sent: Any = None
     output: Any = None
+    as_mesh: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the stored form, which has arguments and fault only where they are set."""
+        """Convert to the stored form, which has arguments, fault and as_mesh only where they are set."""
         absent = {key for key in ("arguments", "fault") if getattr(self, key) is None}
+        if not self.as_mesh:
+            absent.add("as_mesh")
         return {key: value for key, value in as_json(self).items() if key not in absent}
 
 
@@ -96,6 +109,10 @@ class Frame:
     def scopes(self) -> frozenset[str]:
         return self.request.origin.scopes
 
+    @property
+    def caller(self) -> str:
+        return self.request.origin.caller
+
     def record_usage(self) -> None:
         """Report the calls that the body used, at its end."""
         self.context.record_usage(self.budget.used)
@@ -119,10 +136,10 @@ class Frame:
         except ExpressionError as error:
             raise await record_failure(self.context, path, error) from None
 
-    async def render(self, value: Any, path: str, *, step: str | None = None) -> Any:
-        """Replace the templates of a value; raises StepFailedError for an error, as `holds`."""
+    async def render(self, value: Any, path: str, *, step: str | None = None, field: str = "") -> Any:
+        """Replace the templates of the value of a field; raises StepFailedError for an error, as `holds`."""
         try:
-            return await render(value, self.scope.variables)
+            return await render(value, self.scope.variables, field)
         except ExpressionError as error:
             raise await record_failure(self.context, path, error, step=step) from None
 
@@ -146,6 +163,7 @@ class Frame:
             return timeout_s, None
         nearest = min(self.limits, key=lambda limit: limit.at)
         left_s = nearest.at - await self._read_clock(step or path, f"{path}/clock")
+        left_s = min(left_s, nearest.seconds)
         if left_s <= 0:
             raise StepFailedError(step or path, None, overdue(step or path, nearest))
         return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)

@@ -221,7 +221,7 @@ async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
         missing: RoleNotOfferedError | None = None
         for role in MERGE_ROLES:
             try:
-                await frame.tools.caller.list_role(role, [reviewer], frame.scopes)
+                await frame.tools.caller.list_role(role, [reviewer], frame.scopes, frame.caller)
                 return
             except RoleNotOfferedError as error:
                 missing = missing or error
@@ -247,7 +247,7 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
     named = tuple(name for name in agents if name != AUTO)
 
     async def effect() -> Any:
-        found = await frame.tools.caller.list_role(role, named, frame.scopes)
+        found = await frame.tools.caller.list_role(role, named, frame.scopes, frame.caller)
         return as_json(tuple(found))
 
     facts = {"kind": "choose", "role": role, "skill": role, "below": "/agents"}

@@ -25,7 +25,7 @@ from retinue.workflows.interpreter.branches import AGAIN, describe_error, hide_u
 from retinue.workflows.interpreter.call_steps import render_with
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, Result, Undo
-from retinue.workflows.runs.records import Fault, as_json, read_json
+from retinue.workflows.runs.records import RUN_ID_MARK, Fault, as_json, read_json
 
 RETRY = Retry(attempts=3)
 """The default retry of compensations: a step that is not compensated needs a person."""
@@ -79,7 +79,9 @@ async def finish_undoing(frame: Frame, error: StepFailedError) -> StepFailedErro
     finally:
         frame.limits = limits
     compensated = [hide_undo(one) for one in outcomes]
-    return StepFailedError(error.step, error.agent, error.cause, compensated, frame.context.run_id)
+    # As the caller names the run: what marks its rights is not shown.
+    run_id = frame.context.run_id.partition(RUN_ID_MARK)[0]
+    return StepFailedError(error.step, error.agent, error.cause, compensated, run_id)
 
 
 async def _undo(frame: Frame, undo: Undo, made: int = 0) -> dict[str, Any]:
@@ -100,6 +102,7 @@ async def _undo(frame: Frame, undo: Undo, made: int = 0) -> dict[str, Any]:
         retry=retry,
         allow_empty=True,
         kind="undo",
+        as_mesh=undo.as_mesh,
         wait_s=WAIT_S,
         first=1 + made * retry.attempts,
     )

@@ -147,7 +147,7 @@ class StepLoop:
             raise await record_failure(frame.context, f"{path}/validate", _unfit(step), step=path)
         if step.transform is None:
             return result
-        output = await frame.render(step.transform, f"{path}/transform", step=path)
+        output = await frame.render(step.transform, f"{path}/transform", step=path, field="transform")
         frame.scope.record(step.id, output, **result.facts)
         return Result(output, result.facts, result.arguments)
 
@@ -184,7 +184,7 @@ class StepLoop:
         if definition.output == "merged":
             return self._merge(definition)
         try:
-            return await render(definition.output, self.frame.scope.variables)
+            return await render(definition.output, self.frame.scope.variables, "output")
         except ExpressionError as error:
             raise await record_failure(self.frame.context, "output/value", error, step="output") from None
 
@@ -238,7 +238,7 @@ class Interpreter:
     async def _keep_whole(self, loop: StepLoop, definition: Definition) -> Any:
         """The cached output of an equal run, else that of this run, which is then cached."""
         context, request, cache = loop.frame.context, loop.frame.request, self._tools.cache
-        key = cache_key("workflow", request.definition, request.input, sorted(loop.frame.scopes))
+        key = cache_key("workflow", request.definition, request.input, request.origin.rights)
 
         async def find() -> Any:
             kept = await cache.find(key)

@@ -38,6 +38,10 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
 """Ids of runs that users may choose. Ids of child runs contain ``/``, so the two never collide."""
 
 
+RUN_ID_MARK = "~"
+"""Separates the id that a caller chose from the mark for its rights (`hub.run_access`)."""
+
+
 def check_run_id(run_id: str) -> str:
     """Return the id; raises InvalidParametersError for another form."""
     if not RUN_ID.fullmatch(run_id):
@@ -145,6 +149,13 @@ class Limit:
     setting: str
 
 
+RUN_CALLER = "run"
+"""On whose behalf a run calls that nobody started from outside."""
+
+MESH_SCOPES = frozenset({"exposed", "mesh"})
+"""The scopes of the agents of the mesh (DESIGN 2, visibility)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Who started a run, with which rights, in which chain of calls, and what bounds it.
@@ -156,7 +167,7 @@ class Origin:
     """
 
     scopes: frozenset[str] = frozenset()
-    caller: str = "run"
+    caller: str = RUN_CALLER
     trace: TraceContext | None = None
     digest: str | None = None
     limits: tuple[Limit, ...] = ()
@@ -167,6 +178,11 @@ class Origin:
         return None if self.trace is None else self.trace.calls_left
 
     @property
+    def rights(self) -> list[str]:
+        """What the results of its steps depend on: on whose behalf, with which scopes."""
+        return [self.caller, *sorted(self.scopes)]
+
+    @property
     def is_agents(self) -> bool:
         """Whether an agent started the run, from within a chain of calls."""
         return self.trace is not None and self.trace.depth > 0
@@ -174,6 +190,10 @@ class Origin:
     def with_budget(self, calls_left: int) -> Origin:
         """The same origin with another budget; without a trace there is none."""
         return self if self.trace is None else replace(self, trace=replace(self.trace, calls_left=calls_left))
+
+    def as_mesh(self) -> Origin:
+        """The same origin with the scopes of the mesh in addition (``runs_as: mesh``)."""
+        return replace(self, scopes=self.scopes | MESH_SCOPES)
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, in which a trace repeats caller and rights."""
@@ -214,7 +234,7 @@ class Origin:
             )
         return cls(
             scopes=frozenset(value.get("scopes", ())),
-            caller=stored.get("caller", "run"),
+            caller=stored.get("caller", RUN_CALLER),
             trace=trace,
             digest=value.get("digest"),
             limits=tuple(Limit(**one) for one in value.get("limits", ())),

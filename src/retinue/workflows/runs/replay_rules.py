@@ -8,11 +8,54 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from retinue.core.durations import render_duration
-from retinue.core.errors import CallCancelledError, CallTimedOutError, ExecutionFailedError, RetinueError
+from retinue.core.errors import (
+    CallCancelledError,
+    CallTimedOutError,
+    ExecutionFailedError,
+    RetinueError,
+    TooLargeError,
+)
 from retinue.core.json_values import copy_json
 from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
 from retinue.workflows.runs.records import Fault, StepOutcome
+
+MAX_RUN_BYTES = 64 * 1024 * 1024
+"""What a run may store with all its child runs: definitions, inputs, arguments and results, as JSON."""
+
+_ALWAYS_KEPT_BYTES = 4 * 1024
+
+
+class RunSize:
+    """What an outermost run and all below it have stored, in bytes; shared by their contexts.
+
+    A small part always fits: a decision, a failure, the result of a compensation.
+    """
+
+    def __init__(self, limit: int = MAX_RUN_BYTES, stored: int = 0) -> None:
+        self.stored = stored
+        self._limit = limit
+
+    def add(self, what: str, value: Any) -> None:
+        """Count a JSON value that is about to be stored. Raises TooLargeError where it does not fit."""
+        size = len(orjson.dumps(value))
+        if size > _ALWAYS_KEPT_BYTES and self.stored + size > self._limit:
+            raise TooLargeError(
+                f"{what}, {size:,} bytes after {self.stored:,} that the run has stored,",
+                self._limit,
+                remedy="pass references to large data between skills, or do the work in several runs",
+            )
+        self.stored += size
+
+    def add_outcome(self, path: str, outcome: StepOutcome) -> StepOutcome:
+        """Count the outcome of a step; gives it, or the fault to store in place of one that does not fit."""
+        try:
+            self.add(f"the result of step {path}", outcome.to_json())
+        except TooLargeError as error:
+            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls)
+        return outcome
 
 
 class ReplayRules:

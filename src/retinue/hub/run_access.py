@@ -1,0 +1,107 @@
+"""Which runs a caller may access, and the ids under which it knows them.
+
+One rule guards them all. A run calls skills with the scopes and the view of the caller that started it, and
+its record shows the results. A caller that lacks any of these scopes, or does not see all agents that the
+other one sees, therefore cannot access the run. A run also sees the whole mesh, so a caller that is limited
+to some agents has no access to any run.
+
+A caller chooses the id of a run as an idempotency key. Callers with other rights may choose the same one, and
+must not learn that it is taken. So the stored id of a run has a mark for the rights of who started it, as in
+``nightly~mesh``; the mark is not shown to callers with the same rights, and there is none for all rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from retinue.core.call import Principal
+from retinue.core.errors import NotAllowedError, UnknownRunError
+from retinue.mesh.permissions import Access, covers
+from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.records import RUN_ID_MARK, RunRecord
+
+_PROCESS_SCOPES = frozenset({"private"})
+"""Scopes that a run does not keep, because another process may resume it."""
+
+_ALL_SCOPES = frozenset({"mesh", "runs_code"})
+_MARKS = ("mesh", "exposed", "exposed.code")
+"""Marks of callers that see all agents."""
+
+
+def reject_limited(principal: Principal) -> None:
+    """Reject a caller that is limited to some agents; raises NotAllowedError."""
+    if principal.agents:
+        raise NotAllowedError(
+            "a caller that is limited to some agents runs no workflows", remedy="call the skills directly"
+        )
+
+
+class RunAccess:
+    """Decides by the scopes of a caller, and by the ``access`` lists of the agents."""
+
+    def __init__(self, runs: Runs, access: Access) -> None:
+        self._runs = runs
+        self._access = access
+
+    def may_access(self, principal: Principal, record: RunRecord) -> bool:
+        """Whether the caller has every scope that the run has, and sees every agent that its starter sees."""
+        origin = record.request.origin
+        if not covers(principal.scopes, origin.scopes - _PROCESS_SCOPES):
+            return False
+        hidden = self._hidden_from(principal)
+        return hidden <= self._hidden_from(Principal(origin.caller, "run", origin.scopes))
+
+    def filter(self, principal: Principal) -> Callable[[RunRecord], bool]:
+        """A predicate for the runs that the caller may access; raises NotAllowedError if there are none."""
+        reject_limited(principal)
+        return lambda record: self.may_access(principal, record)
+
+    async def get(self, run_id: str, principal: Principal) -> RunRecord:
+        """Get a run that the caller may access: its own of this id, else one of a caller with fewer rights.
+
+        Raises NotAllowedError, and UnknownRunError also for an existing run without access.
+        """
+        reject_limited(principal)
+        root, slash, below = run_id.partition("/")
+        ids = [self.stored_id(root, principal), root]
+        if RUN_ID_MARK not in root:
+            ids += [f"{root}{RUN_ID_MARK}{mark}" for mark in _MARKS]
+        for stored in dict.fromkeys(ids):
+            try:
+                record = await self._runs.get(f"{stored}{slash}{below}")
+            except UnknownRunError:
+                continue
+            if self.may_access(principal, record):
+                return record
+        raise UnknownRunError(run_id)
+
+    def stored_id(self, run_id: str, principal: Principal) -> str:
+        """The id under which a run is stored that the caller names so."""
+        mark = self._mark_of(principal)
+        return run_id if not mark or RUN_ID_MARK in run_id else f"{run_id}{RUN_ID_MARK}{mark}"
+
+    def stored_id_of_rerun(self, run_id: str, record: RunRecord, principal: Principal) -> str:
+        """As `stored_id`, for a rerun of ``record``, which keeps the rights of that run."""
+        _, found, mark = record.id.partition("/")[0].partition(RUN_ID_MARK)
+        return f"{run_id}{RUN_ID_MARK}{mark}" if found else self.stored_id(run_id, principal)
+
+    def shown_id(self, stored: str, principal: Principal) -> str:
+        """The id of a stored run as the caller names it."""
+        root, slash, below = stored.partition("/")
+        mark = self._mark_of(principal)
+        return f"{root.removesuffix(RUN_ID_MARK + mark) if mark else root}{slash}{below}"
+
+    def _mark_of(self, principal: Principal) -> str:
+        """The mark of a caller's rights; "" for all of them."""
+        words = []
+        if not principal.scopes >= _ALL_SCOPES:
+            words.append("mesh" if "mesh" in principal.scopes else "exposed")
+            words += ["code"] if "runs_code" in principal.scopes else []
+        if hidden := self._hidden_from(principal):
+            words.append(sha256(" ".join(sorted(hidden)).encode()).hexdigest()[:12])
+        return ".".join(words)
+
+    def _hidden_from(self, principal: Principal) -> frozenset[str]:
+        view = self._access.view_of(principal)
+        return frozenset() if view is None else view.closed
