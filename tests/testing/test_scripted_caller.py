@@ -24,7 +24,8 @@ from retinue import (
 from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.channel import Root
-from retinue.testing import DECLINED, ScriptedCaller, scripted_peer
+from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
+from retinue.testing.scripted_peer import scripted_peer
 
 
 class Meal(Enum):

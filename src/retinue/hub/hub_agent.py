@@ -18,7 +18,7 @@ from retinue.cards.rows import render_agent_row
 from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
-from retinue.hub import HUB_NAME
+from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import add_agent_resources, render_agent
 from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills, list_missing

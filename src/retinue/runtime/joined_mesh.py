@@ -16,7 +16,7 @@ import structlog
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
 from retinue.execute.client import HubCalls, PeerInvoker
-from retinue.hub import HUB_NAME
+from retinue.hub.names import HUB_NAME
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel

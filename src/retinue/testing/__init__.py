@@ -1,7 +1,7 @@
 """Tests of agents and workflows in one process: no hub, no sockets, no database.
 
-For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks. `ScriptedCaller` is a
-caller with a person and a model that answer as scripted, `scripted_peer` another agent; ``fixtures`` makes
+For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks. `scripted_caller.ScriptedCaller` is a
+caller with a person and a model that answer as scripted, `scripted_peer.scripted_peer` another agent; ``fixtures`` makes
 both in pytest.
 
 For a workflow, `memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns`
@@ -25,8 +25,3 @@ executes the runs:
 >>> asyncio.run(run_workflow())
 {'n': 12}
 """
-
-from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
-from retinue.testing.scripted_peer import ScriptedPeer, scripted_peer
-
-__all__ = ["DECLINED", "ScriptedCaller", "ScriptedPeer", "scripted_peer"]
