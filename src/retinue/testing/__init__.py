@@ -1,8 +1,8 @@
 """Tests of agents and workflows in one process: no hub, no sockets, no database.
 
-For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks. `scripted_caller.ScriptedCaller` is a
-caller with a person and a model that answer as scripted, `scripted_peer.scripted_peer` another agent; ``fixtures`` makes
-both in pytest.
+For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks. A
+`scripted_caller.ScriptedCaller` is a caller with a person and a model that answer as scripted, a
+`scripted_peer.scripted_peer` another agent; ``fixtures`` makes both in pytest.
 
 For a workflow, `memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns`
 executes the runs:
