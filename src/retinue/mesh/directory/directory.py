@@ -267,6 +267,7 @@ class Directory:
     def forget_away(self, name: str) -> None:
         """Take an agent for unknown that is away: somebody removed it."""
         self._away.forget(name)
+        self._removed.pop(name, None)
 
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
