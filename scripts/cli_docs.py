@@ -15,7 +15,7 @@ from retinue.cli.program import program
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100
-_BLOCK = re.compile(r"(<!-- help: retinue ?(?P<name>[\w ]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- help: retinue ?(?P<name>[\w -]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def render_help(name: str) -> str:
@@ -55,7 +55,7 @@ def list_commands() -> list[str]:
         command = program.get_command(root, name)
         found.append(name)
         if isinstance(command, click.Group):
-            found += [f"{name} {below}" for below in command.commands]
+            found += [f"{name} {below}" for below, one in command.commands.items() if not one.hidden]
     return found
 
 

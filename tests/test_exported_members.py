@@ -4,18 +4,54 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import retinue
+from retinue.core.errors import RemoteFaultError
+from retinue.core.remote_faults import rebuild_error
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("pydantic", "aiohttp", "starlette", "jsonschema_rs", "ruamel", "asyncio")
 
 
-def test_the_public_names_are_sorted_and_at_most_fifteen() -> None:
+def test_the_public_names_are_sorted_and_at_most_fifteen_beside_the_errors() -> None:
     """DESIGN 2: what stands here is an interface that stays fixed."""
     assert retinue.__all__ == sorted(retinue.__all__)
-    assert len(set(retinue.__all__)) == len(retinue.__all__) <= 15
+    assert len(set(retinue.__all__)) == len(retinue.__all__)
+    assert len([name for name in retinue.__all__ if not name.endswith("Error")]) <= 15
+
+
+def test_the_errors_that_a_skill_may_catch_are_public_and_documented() -> None:
+    """Those that a further call or a question can raise; the page names each of them."""
+    public = {name for name in retinue.__all__ if name.endswith("Error")}
+    rebuilt = {type(rebuild_error(RemoteFaultError("a", -1, "m", facts))).__name__ for facts in FACTS}
+    assert rebuilt - {"StepFailedError"} <= public
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition("## The request")[0]
+    assert {name for name in public if f"`{name}`" not in page} == set()
+
+
+FACTS: list[dict[str, Any]] = [
+    {"type": "validation_error", "errors": [{"path": "a", "message": "m"}]},
+    {"type": "unknown_skill"},
+    {"type": "skill_not_offered", "near": ["b"]},
+    {"type": "unknown_agent"},
+    {"type": "version_conflict", "wanted": "<2", "offered": ["2.0"]},
+    {"type": "not_allowed"},
+    {"type": "busy", "retry_after_s": 1},
+    {"type": "execution_error", "exception": "KeyError"},
+    {"type": "output_validation_error", "errors": [{"path": "a", "message": "m"}]},
+    {"type": "timeout", "timeout_s": 1, "layer": "skill", "setting": "s"},
+    {"type": "cancelled"},
+    {"type": "agent_unreachable", "agent": "a", "sent": True},
+    {"type": "input_required"},
+    {"type": "cannot_ask", "capability": "elicitation"},
+    {"type": "input_refused"},
+    {"type": "of_their_own"},
+]
+"""What the wire says of an error of each type."""
 
 
 @pytest.mark.parametrize("name", retinue.__all__)

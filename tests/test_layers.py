@@ -26,6 +26,7 @@ PURE = (
     "web/codec",
     "mcp/codec",
     "oci/codec",
+    "openapi/codec",
 )
 FORBIDDEN_CALLS = {
     "open",

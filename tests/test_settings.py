@@ -187,3 +187,32 @@ def test_an_empty_list_of_callers_is_not_the_same_as_none(tmp_path: Path) -> Non
     access = load_settings(start=tmp_path).access
     assert (access["plan-agent"].receive, access["plan-agent"].send) == ((), None)
     assert (access["build-agent"].receive, access["build-agent"].send) == (None, ("test-agent",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        (
+            'registries = "http://a"',
+            "registries: Input should be a list; found a string of 8 characters",
+            "see",
+        ),
+        ("[hub]\nprt = 1", "hub.prt: unknown key", "did you mean port?"),
+        ("databse = 1", "databse: unknown key", "did you mean database?"),
+        ("[[agents]]\ntaget = 'x'", "agents.0.taget: unknown key", "did you mean target?"),
+        ("[registry.a]\nurl = 'x'\nmesch = true", "registry.a.mesch: unknown key", "did you mean mesh?"),
+        (
+            "[hub]\nport = [1]",
+            "hub.port: Input should be a valid integer; found a list",
+            "see docs/settings.md",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_told_in_the_words_of_the_file(
+    tmp_path: Path, text: str, message: str, remedy: str
+) -> None:
+    (tmp_path / "retinue.toml").write_text(text)
+    with pytest.raises(InvalidSettingError) as caught:
+        load_settings(start=tmp_path)
+    assert caught.value.message.removeprefix(f"{tmp_path / 'retinue.toml'}: ") == message
+    assert caught.value.remedy.startswith(remedy)

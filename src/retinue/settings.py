@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import suggest
 
 FILE = "retinue.toml"
 
@@ -49,6 +50,42 @@ class AgentTable(_Table):
     target: str
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
+
+
+class ImportTable(_Table):
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``.
+
+    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    """
+
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    folder: Path | None = None
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("an import has either url or command")
+        return self
+
+
+class ImportsTable(BaseModel):
+    """``[imports]``: the imported MCP servers by name, and whether their tools are pinned."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ImportTable] = {}
+
+    pin: bool = True
+
+    @property
+    def servers(self) -> Mapping[str, ImportTable]:
+        """The imports by name."""
+        return self.__pydantic_extra__ or {}
 
 
 class TimeoutTable(_Table):
@@ -126,10 +163,16 @@ class AccessTable(_Table):
     send: tuple[str, ...] | None = None
 
 
+def _as_whole_number(value: Any) -> Any:
+    """An environment variable is text, which a literal number does not accept."""
+    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+
+
 class ExecuteTable(_Table):
     """``[execute]``: options of the ``/execute`` endpoint."""
 
     answer_without_id: bool = False
+    validation_code: Annotated[Literal[-32603, -32602], BeforeValidator(_as_whole_number)] = -32603
 
 
 class McpTable(_Table):
@@ -217,6 +260,7 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
+    imports: ImportsTable = ImportsTable()
     database: str | None = None
     runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()
@@ -255,15 +299,20 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     try:
         return FromFile(**dict(flags or {}))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        problem = f"{first['msg']}; found {_shape(first.get('input'))}"
+        found = error.errors(include_url=False)
+        # a misspelt key explains why another one is missing
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        # pydantic's word for a list of TOML or JSON
+        said = first["msg"].replace("a valid tuple", "a list")
+        problem = f"{said}; found {_shape(first.get('input'))}"
+        remedy = "see docs/settings.md"
         if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
-        raise InvalidSettingError(
-            _locate(first["loc"], file, flags or {}),
-            "unknown key" if first["type"] == "extra_forbidden" else problem,
-            remedy="see docs/settings.md",
-        ) from error
+        elif first["type"] == "extra_forbidden":
+            problem = "unknown key"
+            if near := suggest(str(first["loc"][-1]), _known_keys(first["loc"][:-1]), limit=1):
+                remedy = f"did you mean {near[0]}?"
+        raise InvalidSettingError(_locate(first["loc"], file, flags or {}), problem, remedy=remedy) from error
     except SettingsError as error:
         raise InvalidSettingError(
             "RETINUE_* environment",
@@ -272,6 +321,21 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at this place, [] for one that is not found."""
+    table: type[BaseModel] = Settings
+    for part in location:
+        field = table.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:  # the index of a list, or the name of one of several tables
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not found:
+            return []
+        table = found[0]
+    return list(table.model_fields)
 
 
 def environment() -> Mapping[str, str]:
@@ -298,5 +362,16 @@ def _is_tamper_proof(url: str) -> bool:
 
 def _shape(value: Any) -> str:
     if isinstance(value, str):
-        return f"a string of {len(value)} characters"
-    return type(value).__name__
+        return f"a string of {len(value)} character{'s' * (len(value) != 1)}"
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+_NAMES: Mapping[type, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+    type(None): "nothing",
+}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import pydoc
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context, current_context
@@ -49,6 +52,7 @@ def test_a_function_becomes_a_skill_named_and_described_by_itself() -> None:
         "type": "object",
         "properties": {"requirements": {"type": "string"}},
         "required": ["requirements"],
+        "additionalProperties": False,
     }
 
 
@@ -437,3 +441,120 @@ async def test_the_context_belongs_to_the_call_that_runs() -> None:
 
     assert await agent.call("same")
     assert await agent.call("same_in_a_thread")
+
+
+# what an author sees of the decorators
+
+
+OPTIONS = {
+    "title",
+    "description",
+    "tags",
+    "similes",
+    "examples",
+    "roles",
+    "expose",
+    "private",
+    "read_only",
+    "destructive",
+    "idempotent",
+    "open_world",
+    "runs_code",
+    "timeout_s",
+    "input_schema",
+    "output_schema",
+}
+
+
+@pytest.mark.parametrize("decorator", [Agent.skill, Agent("a").skill], ids=["class", "object"])
+def test_the_options_of_a_skill_are_in_its_signature_and_its_help(decorator: Any) -> None:
+    shown = inspect.signature(decorator).parameters
+    assert set(shown) - {"self", "id_"} == OPTIONS
+    assert all(one.kind is not one.VAR_KEYWORD for one in shown.values())
+    helped = pydoc.render_doc(decorator, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert all(option in helped for option in OPTIONS)
+    assert all(f"``{option}``" in (decorator.__doc__ or "") for option in OPTIONS - {"title"})
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda a: a.skill(tagz=["x"]), "Agent.skill has no option 'tagz' — did you mean 'tags'?"),
+        (
+            lambda a: a.skill("id", timeout=1),
+            "Agent.skill has no option 'timeout' — did you mean 'timeout_s'",
+        ),
+        (
+            lambda a: a.prompt(exposed=True),
+            "Offering.prompt has no option 'exposed' — did you mean 'expose'?",
+        ),
+        (
+            lambda a: a.resource("a://b", mimes="x"),
+            "Offering.resource has no option 'mimes' — did you mean 'mime'?",
+        ),
+        (
+            lambda a: Agent("b", versoin="1"),  # type: ignore[call-arg]
+            "Agent has no option 'versoin' — did you mean 'version'?",
+        ),
+        (lambda a: a.skill(zzzzzzzz=1), "Agent.skill has no option 'zzzzzzzz' — there are: "),
+    ],
+)
+def test_a_misspelt_option_is_a_type_error_that_names_the_nearest(use: Any, told: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        use(Agent("a"))
+    assert str(caught.value).startswith(told)
+
+
+def test_a_skill_that_is_neither_a_function_nor_an_id_is_refused() -> None:
+    agent = Agent("a")
+    with pytest.raises(InvalidSettingError, match="classmethod is neither a function nor an id"):
+
+        class Weather:
+            @agent.skill
+            @classmethod
+            def forecast(cls) -> str:
+                return "sun"
+
+
+# what a skill raises
+
+
+@pytest.mark.parametrize(
+    ("raised", "message", "data"),
+    [
+        (KeyError("x"), "'x'", {"exception": "KeyError", "skill": "fail"}),
+        (ValueError(), "ValueError", {"exception": "ValueError", "skill": "fail"}),
+        (
+            ValueError("first\nsecond\n  third"),
+            "first",
+            {"exception": "ValueError", "skill": "fail", "detail": "second\n  third"},
+        ),
+    ],
+)
+async def test_an_exception_keeps_its_class_and_its_further_lines(
+    raised: Exception, message: str, data: Any
+) -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def fail() -> None:
+        raise raised
+
+    with pytest.raises(ExecutionFailedError) as caught:
+        await agent.call("fail")
+    assert (caught.value.message, caught.value.data) == (message, data)
+
+
+async def test_all_problems_of_a_call_are_in_the_text_of_its_error() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def forecast(city: Annotated[str, Field(min_length=1)], days: Annotated[int, Field(le=9)]) -> None:
+        raise AssertionError("never run")
+
+    with pytest.raises(InvalidParametersError) as caught:
+        await agent.call("forecast", {"city": "", "days": 99, "dayz": 1})
+    assert str(caught.value) == (
+        "field 'city' must have at least 1 character; it is a string of 0 characters; "
+        "field 'days' must be at most 9; it is an integer; unknown field 'dayz'"
+    )

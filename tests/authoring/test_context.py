@@ -15,6 +15,7 @@ from retinue.authoring.context import Context
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import LOCAL, Hop
 from retinue.core.errors import (
+    BusyError,
     CallTimedOutError,
     CallTooDeepError,
     CircuitOpenError,
@@ -25,7 +26,10 @@ from retinue.core.errors import (
     UnknownAgentError,
     UnknownSkillError,
 )
-from retinue.mesh.channel import LogLevel, NullChannel
+from retinue.core.record import Skill
+from retinue.mesh.channel import Capability, LogLevel, NullChannel
+from retinue.mesh.health.failure_policy import may_fail_over
+from retinue.web.error_table import execute_fault
 from tests.authoring.meshes import ScriptedMesh, caller_of, go, offering
 from tests.mesh.scripted import make_call, unreachable
 from tests.requirements import requirement
@@ -320,3 +324,64 @@ async def test_giving_up_gives_up_everything_that_was_called_from_here() -> None
     with pytest.raises(asyncio.CancelledError):
         await task
     assert seen == ["cancelled"]
+
+
+class SlowPerson(NullChannel):
+    """Can be asked, and takes longer for an answer than an agent gives another."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({"elicitation"})
+
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.2, answer.set_result, "Ada")
+        return await answer
+
+
+def hotel() -> tuple[Agent, Agent]:
+    """An agent that gives another 0.1 s, and the other, which asks and may then sleep."""
+    desk, guide = Agent("desk"), Agent("guide")
+
+    @desk.skill
+    async def check_in(ctx: Context, sleep: bool = False) -> str:
+        name = await ctx.elicit("Who arrives?", str)
+        if sleep:
+            await asyncio.get_running_loop().create_future()
+        return name
+
+    @guide.skill
+    async def travel(ctx: Context, sleep: bool = False) -> Any:
+        return await ctx.call("check_in", {"sleep": sleep}, timeout_s=0.1)
+
+    return guide, desk
+
+
+async def test_the_limit_of_a_further_call_pauses_while_a_person_is_asked() -> None:
+    guide, desk = hotel()
+    assert await guide.call("travel", channel=SlowPerson(), peers=[desk]) == "Ada"
+
+
+async def test_after_the_answer_the_limit_of_a_further_call_goes_on() -> None:
+    guide, desk = hotel()
+    with pytest.raises(CallTimedOutError) as caught:
+        await guide.call("travel", {"sleep": True}, channel=SlowPerson(), peers=[desk])
+    assert caught.value.setting == "the timeout_s of this ctx.call"
+    assert caught.value.timeout_s == 0.1
+
+
+async def test_a_deadline_of_the_caller_does_not_pause() -> None:
+    guide, desk = hotel()
+    outcome = await guide.ask("travel", channel=SlowPerson(), peers=[desk], timeout_s=0.05)
+    assert isinstance(outcome.error, CallTimedOutError)
+
+
+async def test_an_agent_that_is_busy_further_on_does_not_make_its_caller_one_that_has_not_begun() -> None:
+    """Else another agent would get the call, whose first half has happened already."""
+    busy = RemoteFaultError("peer", -33029, "Busy: 10 calls", {"type": "busy", "retry_after_s": 1.0})
+    outcome = await go(caller_of("lint"), ScriptedMesh(error=busy))
+    assert isinstance(outcome.error, BusyError)
+    assert outcome.error.data == {"retry_after_s": 1.0, "nested": True}
+    skill = Skill("go")
+    assert may_fail_over(busy, skill)
+    assert not may_fail_over(RemoteFaultError("a", *execute_fault(outcome.error)), skill)

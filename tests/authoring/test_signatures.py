@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import orjson
 import pytest
@@ -50,7 +52,7 @@ def properties_of(function: Callable[..., Any]) -> Any:
     return schema_of(function)["properties"]
 
 
-def test_types_make_exactly_the_schemas_that_seed_001_has_for_create_plan() -> None:
+def test_types_make_the_schemas_that_seed_001_has_for_create_plan_with_the_input_closed() -> None:
     class SeedPlan(BaseModel):
         plan: str
         steps: list[Any]
@@ -60,7 +62,12 @@ def test_types_make_exactly_the_schemas_that_seed_001_has_for_create_plan() -> N
     create_plan.__annotations__["return"] = SeedPlan
     signature = read_signature(create_plan, "create_plan")
     assert orjson.dumps(signature.input_schema) == orjson.dumps(
-        {"type": "object", "properties": {"requirements": {"type": "string"}}, "required": ["requirements"]}
+        {
+            "type": "object",
+            "properties": {"requirements": {"type": "string"}},
+            "required": ["requirements"],
+            "additionalProperties": False,
+        }
     )
     assert signature.output_schema == {
         "type": "object",
@@ -80,6 +87,7 @@ def test_a_default_makes_a_parameter_optional_and_stands_in_the_schema() -> None
             "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
         },
         "required": ["a"],
+        "additionalProperties": False,
     }
 
 
@@ -159,10 +167,14 @@ def test_keyword_arguments_take_what_has_no_name_of_its_own() -> None:
     assert signature.bind({"a": 1, "p_a": 2, "b": [3]}, None) == {"a": 1, "p_a": 2, "b": [3]}
 
 
-def test_without_them_unknown_arguments_are_left_out() -> None:
+def test_without_them_the_schema_is_closed_but_not_the_binding() -> None:
+    """An author's own schema, which replaces this one, may admit what the function does not take."""
+
     def skill(a: int) -> None: ...
 
-    assert read_signature(skill, "s").bind({"a": 1, "b": 2}, None) == {"a": 1}
+    signature = read_signature(skill, "s")
+    assert signature.input_schema["additionalProperties"] is False
+    assert signature.bind({"a": 1, "b": 2}, None) == {"a": 1}
 
 
 def test_a_function_without_types_takes_and_gives_anything() -> None:
@@ -173,6 +185,7 @@ def test_a_function_without_types_takes_and_gives_anything() -> None:
         "type": "object",
         "properties": {"a": {}, "b": {"default": 2}},
         "required": ["a"],
+        "additionalProperties": False,
     }
     assert signature.output_schema is None
 
@@ -180,7 +193,7 @@ def test_a_function_without_types_takes_and_gives_anything() -> None:
 def test_a_function_without_parameters_takes_an_empty_object() -> None:
     def skill() -> str: ...  # type: ignore[empty-body]
 
-    assert schema_of(skill) == {"type": "object", "properties": {}}
+    assert schema_of(skill) == {"type": "object", "properties": {}, "additionalProperties": False}
     assert read_signature(skill, "s").output_schema == {"type": "string"}
 
 
@@ -244,7 +257,57 @@ def test_what_json_cannot_carry_is_refused_when_the_skill_is_declared(function: 
         read_signature(function, "my_skill")
     assert "my_skill" in caught.value.message
     assert "\n" not in caught.value.message
+    assert "pydantic" not in caught.value.message
+    assert "arbitrary_types_allowed" not in caught.value.message + caught.value.remedy
     assert caught.value.remedy
+
+
+class Weather:
+    def forecast(self, city: str) -> str:
+        return f"{city}: sun"
+
+    @classmethod
+    def of_class(cls, city: str) -> str:
+        return city
+
+
+def lists_a_generator() -> AsyncIterator[int]:
+    return streams()
+
+
+def counts() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "problem", "remedy"),
+    [
+        (streams, "it is a generator", "return a list, and report steps with ctx.progress"),
+        (counts, "it is a generator", "return a list"),
+        (lists_a_generator, "it is a generator", "return a list"),
+        (Weather.forecast, "forecast is a method without its object: self would", "Weather().forecast"),
+        (
+            vars(Weather)["of_class"].__func__,
+            "of_class is a method without its object: cls would",
+            "Weather()",
+        ),
+        (open_socket, "parameter a has the type socket, which JSON cannot", "a pydantic model"),
+        (gives_a_socket, "the result has the type socket, which JSON cannot", "a pydantic model"),
+    ],
+)
+def test_a_function_that_no_call_can_run_is_refused_in_plain_words(
+    function: Callable[..., Any], problem: str, remedy: str
+) -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        read_signature(function, "my_skill")
+    assert caught.value.message.startswith(f"skill my_skill: {problem}")
+    assert remedy in caught.value.remedy
+
+
+def test_a_method_of_an_object_is_a_skill() -> None:
+    signature = read_signature(Weather().forecast, "s")
+    assert list(signature.input_schema["properties"]) == ["city"]
+    assert list(read_signature(Weather.of_class, "s").input_schema["properties"]) == ["city"]
 
 
 def test_arguments_that_pass_the_schema_but_not_the_type_name_their_place() -> None:
@@ -264,7 +327,7 @@ def typed_result(annotation: Any, value: Any) -> Any:
     def skill() -> Any: ...
 
     skill.__annotations__["return"] = annotation
-    return read_signature(skill, "s").encode(value)
+    return read_signature(skill, "skill").encode(value)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +343,15 @@ def typed_result(annotation: Any, value: Any) -> Any:
         (None, None, None),
         (Any, {"a": (1, 2)}, {"a": [1, 2]}),
         (Any, Box(1), {"width": 1, "label": "box"}),
+        (Any, Plan(plan="p"), {"plan": "p", "steps": []}),
+        (Any, {"a": {1}, "b": frozenset({2}), 3: ()}, {"a": [1], "b": [2], "3": []}),
+        (Any, datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (Any, [date(2026, 1, 2), timedelta(seconds=3)], ["2026-01-02", "PT3S"]),
+        (Any, {"price": Decimal("1.50")}, {"price": "1.50"}),
+        (Any, [Colour.RED, UUID(int=1)], ["red", "00000000-0000-0000-0000-000000000001"]),
+        (Any, Path("a"), "a"),
+        (Any, b"text", "text"),
+        (dict, {"a": {1}, "at": datetime(2026, 1, 2, tzinfo=UTC)}, {"a": [1], "at": "2026-01-02T00:00:00Z"}),
         (Any, "text", "text"),
         (Any, 1.5, 1.5),
         (Any, None, None),
@@ -294,15 +366,13 @@ def test_a_result_becomes_a_json_value(annotation: Any, value: Any, encoded: Any
     "value",
     [
         object(),
-        {1, 2},
         {"a": object()},
-        {1: "a"},
         2**70,
         "\ud800",
         float("nan"),
         float("inf"),
         {"a": [1.0, float("-inf")]},
-        b"bytes",
+        b"\xff",
     ],
     ids=repr,
 )
@@ -312,6 +382,26 @@ def test_a_result_that_is_no_json_value_is_refused(value: Any) -> None:
     assert "create_plan" in caught.value.message
     assert "not a JSON value" in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("annotation", [Any, dict, dict[str, Any]])
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"a": [1, object()]}, "at a.1: an object"),
+        ({"a": {"b": open}}, "at a.b: a builtin_function_or_method"),
+        ({"a": b"\xff"}, "at a: bytes that are not UTF-8; return Part.image, Part.audio or base64 text"),
+        ({"n": 2**70}, "at n: an integer of more than 64 bits"),
+        ({"t": "\ud800"}, "at t: a text with half of a surrogate pair"),
+    ],
+    ids=["object", "function", "bytes", "integer", "text"],
+)
+def test_a_value_that_is_no_json_is_named_with_its_path(annotation: Any, value: Any, told: str) -> None:
+    with pytest.raises(OutputInvalidError) as caught:
+        typed_result(annotation, value)
+    assert caught.value.message == f"the result of skill is not a JSON value {told}"
+    assert "schema" not in caught.value.message
+    assert "pydantic" in caught.value.remedy
 
 
 def test_a_result_with_null_beside_finite_numbers_is_fine() -> None:
@@ -356,7 +446,8 @@ def test_a_number_that_is_not_finite_is_named_wherever_it_hides(type_: Any, valu
     with pytest.raises(OutputInvalidError) as caught:
         typed_result(type_, value)
     assert caught.value.problems[0].path == path
-    assert caught.value.message.endswith(f"not finite at {path}" if path else "not finite")
+    at = f" at {path}" if path else ""
+    assert caught.value.message == f"the result of skill is not a JSON value{at}: a float that is not finite"
 
 
 def test_a_null_in_a_dataclass_is_fine() -> None:
@@ -370,7 +461,7 @@ def test_a_null_in_a_dataclass_is_fine() -> None:
 def test_a_result_that_refers_to_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(OutputInvalidError):
+    with pytest.raises(OutputInvalidError, match="at 0: a value that contains itself"):
         encode_result("s", loop)
     with pytest.raises(OutputInvalidError):
         typed_result(list[Any], loop)

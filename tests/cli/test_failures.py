@@ -10,11 +10,15 @@ from retinue.cli.failures import Failure, describe, show
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
+    ExecutionFailedError,
+    InvalidParametersError,
+    Problem,
     RemoteFaultError,
     RetinueError,
     SkillNotOfferedError,
+    UnknownRunError,
 )
-from retinue.web.error_table import exit_code, facts_of
+from retinue.web.error_table import execute_fault, exit_code, facts_of
 
 
 def test_a_failure_says_message_and_remedy_and_takes_its_status_from_the_table() -> None:
@@ -68,3 +72,35 @@ def test_giving_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     failure = describe(click.Abort())
     show(failure, as_json=True)
     assert (failure.exit_code, capsys.readouterr().err) == (130, "")
+
+
+def test_hints_and_the_class_of_an_exception_stand_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [
+        Problem("name", "missing required field 'name'"),
+        Problem("nam", "unknown field 'nam'", "did you mean 'name'?"),
+    ]
+    here = InvalidParametersError(problems)
+    code, message, facts = execute_fault(here)
+    for error in (here, RemoteFaultError("hub", code, message, facts)):
+        show(describe(error))
+        told = "missing required field 'name'; unknown field 'nam' — did you mean 'name'?"
+        assert (
+            capsys.readouterr().err.removeprefix("error: ").removeprefix("Invalid parameters: ")
+            == told + "\n"
+        )
+    raised = ExecutionFailedError.from_exception(KeyError("x"), "look")
+    show(describe(RemoteFaultError("hub", *execute_fault(raised))))
+    assert capsys.readouterr().err == "error: Execution failed: KeyError: 'x' (skill look)\n"
+    raised = ExecutionFailedError.from_exception(ValueError("first\n  second"), "look")
+    show(describe(RemoteFaultError("hub", *execute_fault(raised))))
+    assert capsys.readouterr().err == "error: Execution failed: ValueError: first (skill look)\n    second\n"
+
+
+def test_an_error_of_the_hub_has_one_prefix_at_most() -> None:
+    """The prefix of the wire is for programs; at the command line it would say the same twice."""
+    unknown = UnknownRunError("nosuch")
+    code, message, data = execute_fault(unknown)
+    assert message == "Invalid parameters: Unknown run: nosuch"
+    assert describe(RemoteFaultError("hub", code, message, data)).message == "Unknown run: nosuch"
+    gone = AgentUnreachableError("hub", "http://127.0.0.1:9000", "connection refused")
+    assert describe(gone).message == "the hub at http://127.0.0.1:9000 is unreachable: connection refused"

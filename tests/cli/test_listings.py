@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import pytest
 
+from retinue.cli.agents import describe_age
 from tests.cli.conftest import Retinue, publish
 
 DEAD = "http://127.0.0.1:1"
@@ -192,3 +194,20 @@ def test_a_run_that_does_not_exist_is_named(retinue: Retinue, command: tuple[str
     refused = retinue(*command)
     assert refused.exit_code != 0
     assert refused.stderr.startswith("error: Unknown run: x")
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        ("2026-11-22T11:59:55+00:00", "5 s ago"),
+        ("2026-11-22T11:59:55Z", "5 s ago"),
+        ("2026-11-22T12:00:05+00:00", "0 s ago"),
+        ("2026-11-22T11:57:00+00:00", "3 min ago"),
+        ("2026-11-22T09:30:00+00:00", "2 h ago"),
+        ("2026-11-19T09:30:00+00:00", "3 days ago"),
+        ("noon", "noon"),
+        ("2026-11-22T11:00:00", "2026-11-22T11:00:00"),
+    ],
+)
+def test_a_time_is_told_by_how_long_ago_it_was(time: str, told: str) -> None:
+    assert describe_age(time, datetime(2026, 11, 22, 12, tzinfo=UTC)) == told

@@ -124,7 +124,7 @@ def test_a_near_miss_is_suggested_through_the_hub(live: Live, retinue: Retinue) 
 def test_what_a_skill_raised_is_one_line(live: Live, retinue: Retinue) -> None:
     failed = retinue("call", "explode")
     assert failed.exit_code == 1
-    assert failed.stderr == "error: Execution failed: it\n"
+    assert failed.stderr == "error: Execution failed: ValueError: it (skill explode)\n  burst\n"
 
 
 def test_a_call_that_takes_too_long_is_given_up(live: Live, retinue: Retinue) -> None:
@@ -157,9 +157,7 @@ def test_a_run_shows_its_steps_and_prints_its_output(live: Live, retinue: Retinu
     done = retinue("run", "flow.yaml", '{"who": "Ada"}')
     assert done.exit_code == 0
     assert orjson.loads(done.stdout) == {"name": "Hello, Hello, Ada"}
-    began_one, one, began_two, two = done.stderr.splitlines()
-    assert began_one.endswith("…")
-    assert began_two.endswith("…")
+    one, two = done.stderr.splitlines()
     assert one.split()[:3] == ["one", "greet", "live-agent"]
     assert two.split()[:3] == ["two", "greet", "live-agent"]
 
@@ -211,10 +209,10 @@ def test_a_run_is_listed_shown_repeated_and_its_id_is_a_key(live: Live, retinue:
     assert [node["step"] for node in tree["steps"]] == ["one", "two"]
     again = retinue("rerun", "ada", "--from", "two")
     assert orjson.loads(again.stdout) == {"name": "Hello, Hello, Ada"}
-    assert [line.split()[0] for line in again.stderr.splitlines()] == ["two", "two"]
+    assert [line.split()[0] for line in again.stderr.splitlines()] == ["two"]
     followed = retinue("runs", "ada", "--follow")
     assert orjson.loads(followed.stdout) == {"name": "Hello, Hello, Ada"}
-    assert [line.split()[0] for line in followed.stderr.splitlines()] == ["one", "one", "two", "two"]
+    assert [line.split()[0] for line in followed.stderr.splitlines()] == ["one", "two"]
     conflict = retinue("run", "flow.yaml", '{"who": "Bo"}', "--id", "ada")
     assert "Run ada exists with another workflow or input" in conflict.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Retinue
 
+ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
 
@@ -24,7 +26,7 @@ def test_the_folder_holds_an_agent_its_test_and_what_to_do(retinue: Retinue) -> 
     made = retinue("new", "word-agent")
     assert made.exit_code == 0
     names = sorted(file.name for file in Path("word-agent").iterdir())
-    assert names == ["README.md", "agent.json", "agent.py", "test_agent.py"]
+    assert names == ["README.md", "agent.json", "agent.py", "pytest.ini", "test_agent.py"]
     for file in Path("word-agent").iterdir():
         assert "my-agent" not in file.read_text("utf-8")
     for line in ("retinue serve word-agent/agent.json", "retinue call greet", "python -m pytest word-agent"):
@@ -36,6 +38,16 @@ def test_its_own_test_passes(retinue: Retinue) -> None:
     retinue("new", "word-agent")
     output = _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "word-agent")
     assert "2 passed" in output
+
+
+def test_the_test_command_that_it_prints_runs_below_a_project_with_other_settings(retinue: Retinue) -> None:
+    """As in a clone whose settings name plugins that are installed for its own tests only."""
+    shutil.copy(ROOT / "pyproject.toml", "pyproject.toml")
+    made = retinue("new", "word-agent")
+    (line,) = [line.strip() for line in made.stdout.splitlines() if "pytest" in line and "-m" in line]
+    without_plugins = {**os.environ, "PYTEST_ADDOPTS": "-p no:asyncio -p no:timeout -p no:cacheprovider"}
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=without_plugins)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_it_is_clean_for_linter_formatter_and_type_checker(retinue: Retinue) -> None:

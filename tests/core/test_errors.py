@@ -121,10 +121,10 @@ def test_an_unknown_skill_is_named_and_near_ones_are_in_the_data() -> None:
 
 
 @requirement("P-23")
-def test_bad_parameters_say_the_first_problem_and_list_all() -> None:
+def test_bad_parameters_say_and_list_all_problems() -> None:
     problems = [Problem("requirements", "missing required field 'requirements'"), Problem("n", "too small")]
     error = InvalidParametersError(problems)
-    assert error.message == "missing required field 'requirements'"
+    assert error.message == "missing required field 'requirements'; too small"
     assert error.type == "validation_error"
     assert error.data["jsonrpc_code"] == -32602
     assert error.data["errors"] == [problem.as_json() for problem in problems]

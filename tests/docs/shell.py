@@ -21,7 +21,7 @@ from tests.services import get_program
 READY = {
     "serve": "published",
     "hub": " exposed to MCP clients",
-    "run": "…",
+    "run": "-agent",  # the line of the first step that has ended
     "resume": "answer:",
     "worker": "worker on",
 }

@@ -193,7 +193,7 @@ def test_the_script_writes_the_tables_and_says_when_they_are_out_of_date(
 
 def test_the_example_of_the_errors_page_is_what_a_caller_gets(capsys: pytest.CaptureFixture[str]) -> None:
     error = SkillNotOfferedError("gret", near=("greet",))
-    (intro, *_) = list_sections(DOCS / "errors.md")
+    intro = list_sections(DOCS / "errors.md")[0]
     shown = orjson.loads(intro.blocks("json")[0])["error"]
     code, message, data = execute_fault(error)
     assert shown == {"code": code, "message": message, "data": data}
@@ -299,6 +299,31 @@ def test_the_words_that_callers_see_are_in_the_glossary() -> None:
     glossary = read("glossary.md")
     for word in (*get_args(Visibility), *(status.replace("_", " ") for status in get_args(Status))):
         assert word in glossary, word
+
+
+OUTDATED = (
+    r"\b(?:not )?in this version\b(?! range)",
+    r"\bwhen (?:the|these|those|this|that) \w+ comes?\b(?! to| back| from| in\b)",
+)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_no_page_speaks_of_the_version_that_it_was_written_for(page: Path) -> None:
+    """Such a sentence is wrong as soon as what it waits for has come, and nobody finds it."""
+    text = page.read_text(encoding="utf-8")
+    assert [found for pattern in OUTDATED for found in re.findall(pattern, text, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Agents cannot be called over MCP in this version.",
+        "**Not in this version:** A2A.",
+        "They are used when those doors come.",
+    ],
+)
+def test_the_sentences_that_went_out_of_date_would_be_found(sentence: str) -> None:
+    assert any(re.search(pattern, sentence, re.IGNORECASE) for pattern in OUTDATED)
 
 
 # Decisions and links

@@ -6,14 +6,17 @@ import doctest
 import importlib
 import inspect
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, list_sections
 from tests.docs.test_docs import SYBIL
 
 PAGE = ROOT / "docs" / "guides" / "testing.md"
-TESTS = re.findall(r"^async def (test_\w+)\(", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+TESTS = re.findall(r"^async def (test_\w+)\(\)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", TESTS)
@@ -26,8 +29,32 @@ async def test_a_test_of_the_page_passes(name: str) -> None:
     await function()
 
 
+def test_the_page_is_a_file_of_tests_that_pytest_passes(tmp_path: Path) -> None:
+    """With the fixtures that the page names, as an author would run it."""
+    code = "\n\n".join(block for section in list_sections(PAGE) for block in section.blocks("python"))
+    (tmp_path / "test_page.py").write_text(code)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["retinue.testing.fixtures"]\n')
+    options = ("-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "--rootdir", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    count = len(re.findall(r"^async def test_", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert f"{count} passed" in ran.stdout, ran.stdout + ran.stderr
+
+
 @pytest.mark.parametrize(
-    "module", ["retinue.testing", "retinue.testing.memory_caller", "retinue.testing.memory_runs"]
+    "module",
+    [
+        "retinue.testing",
+        "retinue.testing.memory_caller",
+        "retinue.testing.memory_runs",
+        "retinue.testing.scripted_caller",
+        "retinue.testing.scripted_peer",
+    ],
 )
 def test_the_examples_of_a_docstring_run(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

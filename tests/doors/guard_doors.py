@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import orjson
 
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
+from retinue.storage.state import HUB_VARIABLE
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
 from tests.mcp.clients import read_result, sessionless
-from tests.system import Hub, System, Wire
+from tests.recording import Recording
+from tests.system import WAIT_S, Hub, System, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +114,88 @@ class McpHubGuard:
         return await call_tool(link, f"{link.hub.url}/mcp", f"{link.agent}__{link.skill}", progressToken="p")
 
 
+class McpStdioGuard:
+    """MCP over stdio, by ``retinue mcp`` as clients start it: one program, and so the hub's own tools."""
+
+    name = "MCP over stdio"
+    hops = 1
+    tells_path = False
+
+    def __init__(self) -> None:
+        self._clients: WeakKeyDictionary[Recording, asyncio.Task[StdioClient]] = WeakKeyDictionary()
+
+    async def call(self, link: Link) -> Any:
+        mesh = link.system.recording
+        if mesh not in self._clients:
+            opening = link.system.stack.enter_async_context(open_stdio(link.hub.url))
+            self._clients[mesh] = asyncio.create_task(opening)
+        client = await self._clients[mesh]
+        depth = link.ctx.trace.depth + 1
+        meta = {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
+        tool = {"name": f"{link.agent}__{link.skill}", "arguments": {}}
+        message, _ = sessionless("tools/call", tool, **meta)
+        return value_of_tool(await client.ask(message))
+
+
+class StdioClient:
+    """A client with any number of requests at once; ``read`` takes the messages of the program."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+
+    async def ask(self, message: dict[str, Any]) -> Any:
+        message_id = f"message {len(self._waiting)}"
+        answer = self._waiting[message_id] = asyncio.get_running_loop().create_future()
+        assert self._process.stdin is not None
+        self._process.stdin.write(orjson.dumps({**message, "id": message_id}) + b"\n")
+        await self._process.stdin.drain()
+        return await answer
+
+    async def read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            found = orjson.loads(line)
+            if "method" not in found:
+                self._waiting[found["id"]].set_result(found)
+
+
+@asynccontextmanager
+async def open_stdio(hub_url: str) -> AsyncIterator[StdioClient]:
+    """A client of ``retinue mcp`` while inside; the program ends when its input does."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "retinue", "mcp"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, HUB_VARIABLE: hub_url},
+    )
+    client = StdioClient(process)
+    reading = asyncio.create_task(client.read())
+    try:
+        yield client
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(WAIT_S):
+            assert await process.wait() == 0
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 async def call_tool(link: Link, url: str, tool: str, **meta: Any) -> Any:
     """One tool call of the sessionless era, one hop deeper; the trace in ``_meta`` and as headers."""
     depth = link.ctx.trace.depth + 1
     meta |= {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth}
     message, headers = sessionless("tools/call", {"name": tool, "arguments": {}}, **meta)
     headers |= {"x_openstarry_trace_id": link.ctx.trace.id, "authorization": link.system.token}
-    reply = read_result((await link.wire.post(url, message, **headers)).body)
+    return value_of_tool(read_result((await link.wire.post(url, message, **headers)).body))
+
+
+def value_of_tool(reply: Any) -> Any:
+    """The text of a tool's result; raises its error."""
     if "error" in reply:
         return value_of(orjson.dumps(reply))
     assert not reply["result"].get("isError"), reply
@@ -135,4 +217,5 @@ ENDPOINTS: tuple[GuardEndpoint, ...] = (
     SeedPeerGuard(),
     McpRelayGuard(),
     McpHubGuard(),
+    McpStdioGuard(),
 )

@@ -26,17 +26,17 @@ class Gate:
     def __init__(self, expected: int) -> None:
         self._expected = expected
         self._arrived = 0
-        self._full = asyncio.Event()
+        self.full = asyncio.Event()
         self._open = asyncio.Event()
 
     async def enter(self) -> None:
         self._arrived += 1
         if self._arrived == self._expected:
-            self._full.set()
+            self.full.set()
         await self._open.wait()
 
     async def open_when_full(self) -> None:
-        await asyncio.wait_for(self._full.wait(), WAIT_S)
+        await asyncio.wait_for(self.full.wait(), WAIT_S)
         self._open.set()
 
 
@@ -103,6 +103,40 @@ async def test_calls_at_once_are_shared_by_the_agents_of_a_skill(system: System,
     calls = [asyncio.create_task(wire.call(hub.url, "who")) for _ in range(12)]
     await gate.open_when_full()
     assert Counter([(await call).result for call in calls]) == {"a": 4, "b": 4, "c": 4}
+
+
+@requirement("P-30")
+@pytest.mark.parametrize(
+    ("strategy", "shares"), [("least-connections", {"a": 4, "b": 4, "c": 4}), ("first", {"a": 12})]
+)
+async def test_calls_in_flight_decide_who_is_asked_next(
+    retinue_home: Path, wire: Wire, strategy: str, shares: dict[str, int]
+) -> None:
+    """Twelve calls, none of which ends before all have arrived: only the strategy can share them."""
+    async with open_system(State(retinue_home), routing={"strategy": strategy}) as system:
+        gate = Gate(12)
+        for name in "abc":
+            await system.start_agent(answering(f"{name}-agent", name, gate=gate))
+        hub = await system.start_hub()
+        calls = [asyncio.create_task(wire.call(hub.url, "who")) for _ in range(12)]
+        await gate.open_when_full()
+        assert Counter([(await call).result for call in calls]) == shares
+
+
+@requirement("P-30")
+async def test_the_agent_with_the_fewest_calls_in_flight_is_asked(retinue_home: Path, wire: Wire) -> None:
+    """A call that hangs at the first agent sends the next ones, one after the other, to the second."""
+    async with open_system(State(retinue_home), routing={"strategy": "least-connections"}) as system:
+        gate = Gate(1)
+        await system.start_agent(answering("a-agent", "a", gate=gate))
+        await system.start_agent(answering("b-agent", "b"))
+        hub = await system.start_hub()
+        hanging = asyncio.create_task(wire.call(hub.url, "who"))
+        await asyncio.wait_for(gate.full.wait(), WAIT_S)
+        assert [(await wire.call(hub.url, "who")).result for _ in range(3)] == ["b", "b", "b"]
+        await gate.open_when_full()
+        assert (await hanging).result == "a"
+        assert (await wire.call(hub.url, "who")).result == "a"
 
 
 async def test_what_was_measured_is_shown_with_the_agent(system: System, wire: Wire) -> None:

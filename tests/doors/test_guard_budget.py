@@ -9,7 +9,7 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.errors import BudgetSpentError, RemoteFaultError
+from retinue.core.errors import BudgetSpentError, StepFailedError
 from retinue.storage.state import State
 from tests.doors.test_chains import WITH_AND_WITHOUT_HUB
 from tests.system import System, Wire, open_system
@@ -191,7 +191,7 @@ async def test_a_run_that_failed_gives_back_what_it_did_not_use(retinue_home: An
                 steps = [work("only", times=1), {"id": "bad", "skill": "work", "with": {"times": "many"}}]
                 asked = {"workflow": {"name": "w", "steps": steps}, "input": {}}
                 outcome = await ctx.ask("orchestrate_workflow", asked)
-                assert isinstance(outcome.error, RemoteFaultError)
+                assert isinstance(outcome.error, StepFailedError)
                 left.append(ctx.calls_left)
             return left
 

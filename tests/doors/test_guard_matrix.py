@@ -11,6 +11,7 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from tests.doors.guard_doors import ENDPOINTS, GuardEndpoint, Link
+from tests.recording import Exchange
 from tests.requirements import requirement
 from tests.system import System, Wire
 
@@ -127,4 +128,10 @@ async def test_every_request_of_a_chain_carries_its_id(
     await wire.call(url, "ask_a", x_openstarry_trace_id="one-chain")
     sent = [one for one in system.recording.exchanges if one.method == "POST"]
     assert len(sent) >= 3
-    assert {one.headers.get("x-openstarry-trace-id") for one in sent} == {"one-chain"}
+    assert {trace_id_of(one) for one in sent} == {"one-chain"}
+
+
+def trace_id_of(sent: Exchange) -> Any:
+    """The trace id of a request: in its headers, or in the metadata of an MCP message (S-13)."""
+    found = sent.headers.get("x-openstarry-trace-id")
+    return found or sent.request["params"]["_meta"]["X-OpenStarry-Trace-ID"]

@@ -84,12 +84,60 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
         called = await client.call_tool("call_skill", {"skill": "say", "arguments": {"text": "hi"}})
         assert texts(called)[0] == "one:say hi"
         for name in ("inner", "inexistent"):
-            with pytest.raises(MCPError, match=f"Unknown tool: {name}"):
-                await client.call_tool("call_skill", {"skill": name})
+            refused = await client.call_tool("call_skill", {"skill": name})
+            assert refused.is_error
+            assert texts(refused) == [f"Unknown skill: {name} — list the skills: retinue find"]
         found = await client.call_tool("find_skills", {"query": "says"})
         assert [row["skill"] for row in orjson.loads(texts(found)[0])["skills"]] == ["say"]
         (row,) = orjson.loads(texts(await client.call_tool("list_agents"))[0])["agents"]
         assert (row["name"], row["skills"]) == ("one", ["say"])
+
+
+@requirement("P-23")
+@pytest.mark.parametrize(
+    ("tool", "given", "told"),
+    [
+        (
+            "call_skill",
+            {"skill": "say", "input": {"text": "hi"}},
+            "unknown field 'input' — there are: skill, arguments, agent, version",
+        ),
+        (
+            "call_skill",
+            {"skil": "say"},
+            "missing required field 'skill'; unknown field 'skil' — did you mean",
+        ),
+        ("find_skills", {"text": "say"}, "unknown field 'text' — there are: query, skill, agent, version"),
+        ("list_agents", {"rol": "plan"}, "unknown field 'rol' — did you mean 'role'?"),
+        ("orchestrate_workflow", {"workflow": "w", "input": 1, "id": "r"}, "unknown field 'id' — there are"),
+    ],
+)
+async def test_every_tool_of_the_hub_refuses_arguments_that_it_does_not_know(
+    system: System, tool: str, given: dict[str, Any], told: str
+) -> None:
+    await system.start_agent(_agent("one", "say"))
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp") as client:
+        refused = await client.call_tool(tool, given)
+    assert refused.is_error
+    assert texts(refused)[0].startswith(f"Invalid parameters: {told}")
+
+
+async def test_no_skill_of_the_hub_takes_arguments_that_it_does_not_know(system: System) -> None:
+    hub = await system.start_hub()
+    skills = hub.mesh.agent.skills
+    assert len(skills) > 10
+    assert [
+        one.id for one in skills if (one.input_schema or {}).get("additionalProperties") is not False
+    ] == []
+
+
+async def test_a_misspelt_skill_is_told_with_the_right_one_in_the_text(system: System) -> None:
+    await system.start_agent(_agent("one", "greet"))
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp") as client:
+        refused = await client.call_tool("call_skill", {"skill": "gret"})
+        assert texts(refused) == ["Unknown skill: gret — did you mean greet?"]
 
 
 async def test_the_fixed_tools_cost_a_client_little(system: System) -> None:

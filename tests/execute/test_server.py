@@ -178,7 +178,7 @@ async def test_a_failed_execution_is_the_seeds_error(post: Post) -> None:
     assert reply["error"] == {
         "code": -32603,
         "message": "Execution failed: Claude API timeout",
-        "data": {"type": "execution_error"},
+        "data": {"type": "execution_error", "exception": "TimeoutError"},
     }
 
 

@@ -95,6 +95,39 @@ async def test_a_silent_skill_is_told_to_be_running(system: System, monkeypatch:
         assert texts(await client.call_tool("sleep", progress_callback=note)) == ["awake"]
 
 
+# further on
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_without_a_hub_an_agent_further_on_asks_the_same_client(system: System, mode: str) -> None:
+    told: list[str | None] = []
+    further = Agent("further-agent")
+
+    @further.skill
+    async def ask_further(ctx: Context) -> str:
+        await ctx.progress(0.5, "further on")
+        return str((await ctx.elicit("Who are you?", NAME))["name"])
+
+    agent = Agent("first-agent")
+
+    @agent.skill(expose=True)
+    async def pass_on(ctx: Context) -> str:
+        return f"Hello, {await ctx.call('ask_further')}!"
+
+    async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult:
+        assert params.message == "Who are you?"
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    await system.start_agent(further)
+    served = await system.start_agent(agent)
+    async with connect(served, mode, elicitation_callback=answer) as client:
+        assert texts(await client.call_tool("pass_on", progress_callback=note)) == ["Hello, Ada!"]
+    assert told == ["further on"]
+
+
 # the state of a question (2026-07-28)
 
 

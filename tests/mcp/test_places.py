@@ -166,10 +166,26 @@ async def test_a_failure_is_a_result_that_a_model_can_read(place: Place, mode: s
     async with place.connect(mode) as client:
         failed = await place.call(client, "fail")
         assert failed.is_error
-        assert texts(failed) == ["Execution failed: no luck"]
+        assert texts(failed) == ["Execution failed: ValueError: no luck (skill fail)"]
         wrong = await place.call(client, "count", {"words": "one"})
         assert wrong.is_error
         assert texts(wrong)[0].startswith("Invalid parameters: ")
+
+
+@requirement("P-23")
+async def test_a_misspelt_argument_is_named_with_the_right_one_in_the_text(place: Place, mode: str) -> None:
+    """A model reads nothing else; what a model cannot read of the facts is in ``_meta`` as well."""
+    async with place.connect(mode) as client:
+        wrong = await place.call(client, "count", {"word": ["one"]})
+        assert wrong.is_error
+        text = "missing required field 'words'; unknown field 'word' — did you mean 'words'?"
+        assert texts(wrong) == [f"Invalid parameters: {text}"]
+        assert wrong.meta is not None
+        assert wrong.meta["retinue/error"]["errors"][1] == {
+            "path": "word",
+            "message": "unknown field 'word'",
+            "hint": "did you mean 'words'?",
+        }
 
 
 @requirement("S-06")

@@ -29,7 +29,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.sources import Reading
 from retinue.oci.codec.artifacts import Artifact, Guard, NewArtifact
 from retinue.oci.codec.bulk import Pulled
-from retinue.oci.codec.reference import Reference
+from retinue.oci.codec.reference import MAX_VERSIONS, Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, forget, publish_card, publish_workflow
 from retinue.oci.source import CONCURRENT_READS, FULL_READ_S, TAGS_TTL_S, RegistrySource
@@ -66,7 +66,7 @@ async def publish_pipeline(registry: Registry) -> None:
 
 def list_keys(reading: Reading) -> list[str]:
     """What is listed, new or not."""
-    return sorted([*(listing.key for listing in reading.listings), *reading.unchanged])
+    return sorted([*(listing.key for listing in reading.listings), *(key for key, _ in reading.unchanged)])
 
 
 @dataclass
@@ -192,7 +192,7 @@ async def test_an_unchanged_digest_is_not_read_again_and_a_new_one_is(registry: 
     again = await source.read_all()
     assert (registry.calls["content"], registry.calls["unchanged"]) == (3, 3)
     assert again.listings == ()
-    assert again.unchanged == {one.key: one.digest for one in first.listings}
+    assert again.unchanged == {(one.key, one.tag): one.digest for one in first.listings}
     await publish(registry, "plan-agent", card("plan-agent", port=9001))
     await source.read_all()
     assert registry.calls["content"] == 4
@@ -219,11 +219,11 @@ async def test_agents_come_move_and_go_without_a_restart(
     (old,) = await directory.resolve_skill("create_plan", MESH)
     later = NOON + timedelta(minutes=1)
     await publish(
-        layout, "plan-agent", card("plan-agent", port=9001, version="2.0.0"), tag="v2", created=later
+        layout, "plan-agent", card("plan-agent", port=9001, version="1.1.0"), tag="v1", created=later
     )
     moved = await directory.reread(old)
     assert moved is not None
-    assert (moved.record.url, moved.record.version) == ("http://localhost:9001", "2.0.0")
+    assert (moved.record.url, moved.record.version) == ("http://localhost:9001", "1.1.0")
     await publish(layout, "deploy-agent", card("deploy-agent", "deploy", 8004))
     assert len(await directory.resolve_skill("deploy", MESH)) == 1
     await forget(layout, "deploy-agent")
@@ -254,7 +254,7 @@ async def test_an_unchanged_layout_is_not_walked_again_for_a_while(
     first = await source.read_all()
     assert not source.changed()
     again = await source.read_all()
-    assert (again.listings, again.unchanged) == ((), {"agents/plan": first.listings[0].digest})
+    assert (again.listings, again.unchanged) == ((), {("agents/plan", "v1"): first.listings[0].digest})
     (tmp_path / "registry" / "agents" / "plan").rename(tmp_path / "registry" / "agents" / "moved")
     seconds += FULL_READ_S
     (moved,) = (await source.read_all()).listings
@@ -268,16 +268,47 @@ async def test_a_registry_without_a_stamp_never_says_that_it_changed(registry: C
 
 
 @pytest.mark.parametrize(
-    ("tag", "version"), [(None, "1.10.0"), ("v1", "1.0.0"), ("latest", "0.1.0"), ("v1.10", "1.10.0")]
+    ("tag", "versions"),
+    [
+        (None, ["1.0.0", "1.10.0", "1.9.0"]),
+        ("v1", ["1.0.0"]),
+        ("latest", ["0.1.0"]),
+        ("v1.10", ["1.10.0"]),
+    ],
 )
 @requirement("P-17")
-async def test_the_highest_version_s_tag_is_read_unless_one_is_set(
-    layout: LayoutRegistry, tag: str | None, version: str
+async def test_the_tags_that_are_versions_are_read_unless_one_is_set(
+    layout: LayoutRegistry, tag: str | None, versions: list[str]
 ) -> None:
     for written, held in (("latest", "0.1.0"), ("v1", "1.0.0"), ("v1.9", "1.9.0"), ("v1.10", "1.10.0")):
         await publish(layout, "x", card("x", version=held), tag=written)
-    (listing,) = (await RegistrySource("home", layout, tag=tag).read_all()).listings
-    assert listing.record.version == version
+    listings = (await RegistrySource("home", layout, tag=tag).read_all()).listings
+    assert [one.record.version for one in listings] == versions
+
+
+async def test_tags_of_one_digest_are_one_listing_under_the_newest_tag(
+    registry: CountingRegistry,
+) -> None:
+    source = RegistrySource("home", registry)
+    content = card("x", version="1.2.0")
+    for tag in ("v1", "v1.2", "v1.2.0"):
+        await publish(registry, "x", content, tag=tag)
+    (listing,) = (await source.read_all()).listings
+    assert listing.tag == "v1.2"
+    reads = registry.calls["content"]
+    again = await source.read_all()
+    assert (again.listings, list(again.unchanged)) == ((), [("agents/x", "v1.2")])
+    assert registry.calls["content"] == reads
+    await publish(registry, "x", card("x", version="1.2.1"), tag="v1.2")
+    found = (await source.read_all()).listings
+    assert [(one.tag, one.record.version) for one in found] == [("v1.2", "1.2.1"), ("v1.2.0", "1.2.0")]
+
+
+async def test_only_the_newest_of_very_many_tags_are_read(layout: LayoutRegistry) -> None:
+    for number in range(MAX_VERSIONS + 3):
+        await publish(layout, "x", card("x", version=f"1.{number}.0"), tag=f"v1.{number}")
+    tags = {one.tag for one in (await RegistrySource("home", layout).read_all()).listings}
+    assert tags == {f"v1.{number}" for number in range(3, MAX_VERSIONS + 3)}
 
 
 async def test_nested_and_foreign_places_are_found_by_what_they_hold(layout: LayoutRegistry) -> None:
@@ -395,7 +426,7 @@ async def test_a_revalidation_lists_no_tags_until_their_time_to_live_is_over(
     await publish(registry, "x", card("x", version="2.0.0"), tag="v2")
     asked = registry.calls["tags"]
     same = await source.read_all(thorough=False)
-    assert (same.unchanged["agents/x"], registry.calls["tags"]) == (moved.digest, asked)
+    assert (same.unchanged["agents/x", "v1"], registry.calls["tags"]) == (moved.digest, asked)
     seconds += TAGS_TTL_S
     (better,) = (await source.read_all(thorough=False)).listings
     assert (better.tag, better.record.version) == ("v2", "2.0.0")
@@ -408,9 +439,7 @@ async def test_a_full_reading_and_that_of_one_key_see_a_better_tag_at_once(
     await publish(registry, "x", tag="v1")
     await source.read_all()
     await publish(registry, "x", tag="v2")
-    one = await source.read_one("agents/x")
-    assert one is not None
-    assert one.tag == "v2"
+    assert [one.tag for one in await source.read_key("agents/x")] == ["v2"]
     await publish(registry, "x", tag="v3")
     (listing,) = (await source.read_all()).listings
     assert listing.tag == "v3"
@@ -426,8 +455,9 @@ async def test_a_revalidation_looks_for_another_tag_when_the_chosen_one_is_gone(
     await source.read_all()
     await registry.delete("agents/x", "v2")
     await forget(registry, "y")
-    (listing,) = (await source.read_all(thorough=False)).listings
-    assert (listing.key, listing.tag) == ("agents/x", "v1")
+    reading = await source.read_all(thorough=False)
+    assert reading.listings == ()
+    assert list(reading.unchanged) == [("agents/x", "v1")]
 
 
 async def test_a_tag_that_is_set_is_read_without_listing_any(registry: CountingRegistry) -> None:
@@ -465,17 +495,16 @@ async def test_what_is_new_is_given_by_and_by_and_then_told_as_unchanged(
         "agents/plan",
         "agents/test",
     ]
-    assert reading.unchanged.keys() == set(given)
+    assert reading.unchanged.keys() == {(key, "v1") for key in given}
 
 
 async def test_one_key_is_read_whole_whether_it_changed_or_not(registry: CountingRegistry) -> None:
     await publish_pipeline(registry)
     source = RegistrySource("home", registry)
     (first, *_) = (await source.read_all()).listings
-    again = await source.read_one(first.key)
-    assert again is not None
+    (again,) = await source.read_key(first.key)
     assert again.raw == first.raw
-    assert (await source.read_all()).unchanged[first.key] == first.digest
+    assert (await source.read_all()).unchanged[first.key, "v1"] == first.digest
 
 
 async def test_a_repository_that_holds_no_card_any_more_is_not_told_as_unchanged(
@@ -486,5 +515,5 @@ async def test_a_repository_that_holds_no_card_any_more_is_not_told_as_unchanged
     await source.read_all()
     image = NewArtifact(b"layer", "application/vnd.oci.image.layer.v1.tar", "", "application/x", {})
     await layout.push("elsewhere/b", "v1", image)
-    assert await source.read_one("elsewhere/b") is None
+    assert await source.read_key("elsewhere/b") == ()
     assert list_keys(await source.read_all()) == []

@@ -51,6 +51,10 @@ def test_tokens_come_and_go_while_hub_and_agent_run(tmp_path: Path) -> None:
             served.wait_for("published")
             own = served.url_in("one-agent")
             assert execute(url, "who")["error"]["code"] == -33001
+            examined = orjson.loads(retinue("doctor", "--json", cwd=tmp_path, environment=CLOSED))
+            (listed,) = [check for check in examined["checks"] if check["check"] == "tool list"]
+            assert listed["status"] == "ok"
+            assert listed["found"].startswith("refused without a token; ")
             token = retinue("token", "new", "--scope", "mesh", "--name", "ci", cwd=tmp_path)
             assert is_let_in(url, token)
             assert is_let_in(own, token)

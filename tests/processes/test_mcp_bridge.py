@@ -124,6 +124,37 @@ async def test_a_session_survives_a_hub_that_was_started_anew(bridges: Bridges) 
             assert told == ["notifications/tools/list_changed"]
 
 
+@pytest.mark.parametrize("command", ["mcp", "serve --stdio"])
+def test_messages_that_are_piped_in_are_answered_in_their_order(
+    bridges: Bridges, tmp_path: Path, command: str
+) -> None:
+    """As ``printf … | retinue mcp`` sends them: without waiting, and with the end of the input behind."""
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    messages: list[dict[str, Any]] = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+    ]
+    file = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    done = subprocess.run(
+        [sys.executable, "-m", "retinue", *command.split(), *([str(file)] if command != "mcp" else ())],
+        env=bridges.environment,
+        input=b"".join(orjson.dumps(one) + b"\n" for one in messages),
+        capture_output=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    answers = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert [answer.get("id") for answer in answers if "id" in answer] == [1, 2]
+    assert "serverInfo" in answers[0]["result"]
+    names = [tool["name"] for tool in answers[-1]["result"]["tools"]]
+    assert ("find_skills" in names) == (command == "mcp")
+
+
 def test_nothing_but_the_protocol_stands_on_standard_output(bridges: Bridges) -> None:
     """One JSON-RPC message a line, for good input and bad; the end of the input ends the bridge."""
     messages: list[Any] = [

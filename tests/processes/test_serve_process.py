@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import urllib3
 
-from tests.processes.running import execute, get, program, wait_until, write_agent
+from tests.processes.running import Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
 
@@ -106,6 +108,29 @@ def test_a_replaced_agent_is_used_at_the_next_call_without_a_restart(tmp_path: P
             assert [(row["name"], row["version"]) for row in rows] == [("one-agent", "2.0.0")]
 
 
+def test_an_agent_that_stopped_moments_ago_is_away_and_one_that_was_removed_is_unknown(
+    tmp_path: Path,
+) -> None:
+    agent = write_agent(tmp_path, "odd-agent", "1.0.0", "who", "odd")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert served.end() == 0
+        for at in (url, f"{url}/agents/odd-agent"):
+            error = execute(at, "who")["error"]
+            assert re.search(r"odd-agent is away since [\d.]+ s", error["message"]), error
+            assert error["data"]["type"] == "agent_unreachable"
+            assert error["data"]["retry_after_s"] > 0
+        with program("serve", str(agent), cwd=tmp_path) as served:
+            served.wait_for("published")
+            assert execute(url, "who")["result"] == "odd"
+            with program("forget", "odd-agent", cwd=tmp_path) as forgetting:
+                assert forgetting.wait() == 0
+            assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
+        assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
+
+
 @requirement("P-18")
 @requirement("P-30")
 def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(tmp_path: Path) -> None:
@@ -134,7 +159,39 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(t
         wait_until(lambda: rows()["b-agent"]["status"] == "available", "the other one is asked")
         with program("agents", cwd=tmp_path) as listing:
             assert listing.wait() == 0
-            assert "unavailable since" in listing.wait_for("warning: a-agent")
+            listing.wait_for("warning: a-agent: ")
+            shown = [line for line in listing.lines if "unavailable since" in line]
+            assert len(shown) == 1, "told once"
+            assert re.search(r"a-agent .*unavailable since \d+ (s|min) ago", shown[0])
+
+
+@requirement("P-26")
+def test_each_call_is_one_line_of_json_at_the_hub_and_at_the_agent(tmp_path: Path) -> None:
+    """What a log collector reads from the output of both programs."""
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+
+    def calls(running: Program) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in running.lines if line.startswith("{")]
+        return [line for line in lines if line.get("event") == "call" and line["skill"] in ("who", "nobody")]
+
+    with (
+        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        program("serve", str(agent), cwd=tmp_path) as served,
+    ):
+        url = hub.url_in("hub at")
+        served.wait_for("published")
+        assert execute(url, "who")["result"] == "one"
+        assert "error" in execute(url, "nobody")
+        for running, expected in ((hub, ["who", "nobody"]), (served, ["who"])):
+            wait_until(lambda: len(calls(running)) == len(expected), "the lines are written")  # noqa: B023
+            assert [line["skill"] for line in calls(running)] == expected
+        (at_hub, refused), (at_agent,) = calls(hub), calls(served)
+    known = {"timestamp", "level", "event", "id", "skill", "agent", "caller", "door", "status", "duration_ms"}
+    for line in (at_hub, refused, at_agent):
+        assert known <= line.keys()
+    assert at_hub["trace_id"] == at_agent["trace_id"]
+    assert (at_hub["status"], refused["status"]) == ("done", "refused")
+    assert refused["error"] == "skill_not_offered"
 
 
 def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path) -> None:
@@ -199,11 +256,41 @@ def test_a_changed_file_is_loaded_anew_and_a_broken_one_is_not(tmp_path: Path, p
         wait_until(answers_anew, "the new code answers")
 
 
+def test_a_changed_file_is_loaded_anew_while_an_old_call_blocks_a_thread(tmp_path: Path, port: int) -> None:
+    agent = tmp_path / "blocking.py"
+    source = (
+        "import time\n\nfrom retinue import Agent\n\n"
+        "agent = Agent('blocking-agent')\n\n\n"
+        "@agent.skill(timeout_s=0.1)\n"
+        "def block() -> None:\n"
+        "    time.sleep(600)\n\n\n"
+        "@agent.skill\n"
+        "def who() -> str:\n"
+        "    return 'before'\n"
+    )
+    agent.write_text(source)
+    arguments = ("--no-publish", "--reload", "--port", str(port))
+    with program("serve", str(agent), *arguments, cwd=tmp_path) as served:
+        url = served.url_in("blocking-agent")
+        assert "did not answer within" in execute(url, "block")["error"]["message"]
+        agent.write_text(source.replace("before", "after"))
+        served.wait_for("a file changed; restarting")
+
+        def answers_anew() -> bool:
+            try:
+                return bool(execute(url, "who").get("result") == "after")
+            except urllib3.exceptions.HTTPError:
+                return False
+
+        wait_until(answers_anew, "the new code answers")
+        assert served.process.poll() is None
+
+
 def test_the_earlier_of_two_agents_of_one_name_is_found_again_when_the_later_is_killed(
     tmp_path: Path,
 ) -> None:
     one = write_agent(tmp_path, "twin-agent", "1.0.0", "who", "one")
-    two = write_agent(tmp_path, "twin-agent", "2.0.0", "who", "two")
+    two = write_agent(tmp_path, "twin-agent", "1.1.0", "who", "two")
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub, ExitStack() as stack:
         url = hub.url_in("hub at")
         first = stack.enter_context(program("serve", str(one), cwd=tmp_path))

@@ -84,14 +84,13 @@ async def test_an_agent_is_published_listed_found_and_forgotten(shelf: Shelf) ->
     directory = Directory(MemoryListings(), [source])
     (found,) = await directory.resolve_skill(f"skill_of_{shelf.name}", MESH)
     assert (found.key, found.digest) == (shelf.repository, digest)
-    again = await source.read_one(shelf.repository)
-    assert again is not None
+    (again,) = await source.read_key(shelf.repository)
     for whole in (again, await directory.open(found)):
         assert whole is not None
         assert (whole.digest, whole.raw) == (digest, shelf.card())
     await forget(shelf.registry, shelf.name)
     assert await shelf.registry.list_tags(shelf.repository) == []
-    assert await source.read_one(shelf.repository) is None
+    assert await source.read_key(shelf.repository) == ()
     with pytest.raises(ReferenceNotFoundError):
         await shelf.registry.pull(Reference(shelf.repository))
     await directory.aclose()
@@ -201,8 +200,7 @@ async def test_a_card_pushed_by_oras_is_found_like_one_of_ours(
     artifact = await shelf.registry.pull(Reference(shelf.repository, "v1"))
     assert artifact.manifest.artifact_type is None
     assert (artifact.form, artifact.title, artifact.content) == ("card", title, shelf.card())
-    listing = await RegistrySource("under test", shelf.registry).read_one(shelf.repository)
-    assert listing is not None
+    (listing,) = await RegistrySource("under test", shelf.registry).read_key(shelf.repository)
     assert listing.record.name == shelf.name
     out = tmp_path / "out"
     files = await asyncio.to_thread(pusher.pull, target=target, outdir=str(out), **options)

@@ -71,14 +71,17 @@ async def test_a_first_reading_is_two_requests_and_the_next_one(
     assert counted.paths == ["/v2/_catalog", "/v2/_manifests"]
     counted.paths.clear()
     again = await source.read_all()
-    assert (again.listings, again.unchanged) == ((), {one.key: one.digest for one in first.listings})
+    assert (again.listings, again.unchanged) == (
+        (),
+        {(one.key, one.tag): one.digest for one in first.listings},
+    )
     assert counted.paths == ["/v2/_catalog"]
     counted.paths.clear()
     await publish(layout, "a", tag="v2", version="2.0.0")
     await forget(layout, "b")
     reading = await source.read_all(thorough=False)
     assert [(one.key, one.tag) for one in reading.listings] == [("agents/a", "v2")]
-    assert reading.unchanged.keys() == {"agents/c"}
+    assert reading.unchanged.keys() == {("agents/a", "v1"), ("agents/c", "v1")}
     assert counted.paths == ["/v2/_catalog", "/v2/_manifests"]
 
 

@@ -30,12 +30,19 @@ class Hub:
 
 
 async def _follow(*replies: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    output, said, _ = await _follow_closely(*replies)
+    return output, said
+
+
+async def _follow_closely(*replies: Mapping[str, Any]) -> tuple[Any, list[str], list[str]]:
     said: list[str] = []
+    began: list[str] = []
+    follower = RunFollower(Client(Hub(*replies), None), said.append, began.append)
     try:
-        output: Any = await RunFollower(Client(Hub(*replies), None), said.append).run("w", {})
+        output: Any = await follower.run("w", {})
     except StepFailedError as error:
         output = error
-    return output, [" ".join(line.split()) for line in said]
+    return output, [" ".join(line.split()) for line in said], began
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -48,7 +55,7 @@ async def test_the_failure_that_ends_a_run_is_told_by_its_error_alone(together: 
     }
     replies = [{"events": events, **end}] if together else [{"events": events}, {"events": [], **end}]
     error, said = await _follow(*replies)
-    assert said == ["plan s a …", "plan s a failed"]
+    assert said == ["plan s a failed"]
     assert (str(error), error.remedy) == ("step plan (agent a) failed: no module x", "name one")
 
 
@@ -60,3 +67,11 @@ async def test_a_failure_that_a_run_survives_is_told_in_its_place() -> None:
     )
     assert output == 7
     assert said == ["one s a failed: no module x", "two s a 0.0 s", "three s a failed: no module x"]
+
+
+async def test_a_step_is_one_line_when_it_ends_and_a_word_when_it_begins() -> None:
+    events = [_event("step_started", "one"), _event("step_finished", "one")]
+    output, said, began = await _follow_closely(
+        {"events": events, "done": True, "status": "done", "output": 7}
+    )
+    assert (output, said, began) == (7, ["one s a 0.0 s"], ["one: s at a"])

@@ -69,9 +69,9 @@ def test_nothing_is_waited_for_after_the_end(agent: Path) -> None:
 
 def test_a_target_that_is_not_there_is_not_waited_for() -> None:
     with pytest.raises(InvalidSettingError):
-        serve_reloading("none.py", lambda _: 0, lambda _: None)
+        serve_reloading("none.py", lambda *_: 0, lambda _: None)
 
 
 def test_without_a_change_the_status_of_serving_is_the_programs(agent: Path) -> None:
     agent.write_text("from retinue import Agent\n\nagent = Agent('x-agent')\n")
-    assert serve_reloading(str(agent), lambda _: 7, lambda _: None) == 7
+    assert serve_reloading(str(agent), lambda *_: 7, lambda _: None) == 7

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.permissions import AccessRule
@@ -101,3 +102,17 @@ def test_the_settings_win_over_the_lists_of_the_agent_list_by_list() -> None:
 def test_an_entry_without_an_agent_is_refused() -> None:
     with pytest.raises(InvalidSettingError, match="names no agent"):
         agent_rule(Settings(access={"word-agent": {"send": ["/read"]}}), "word-agent", AccessRule())
+
+
+def test_a_skill_that_nobody_would_find_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "silent.py").write_text(
+        "from retinue import Agent\n\nagent = Agent('silent-agent')\n\n\n"
+        "@agent.skill\ndef greet() -> str:\n    return ''\n\n\n"
+        "@agent.skill(private=True)\ndef hidden() -> str:\n    return ''\n\n\n"
+        '@agent.skill\ndef told() -> str:\n    """Tells."""\n    return \'\'\n'
+    )
+    with capture_logs() as lines:
+        load_target("silent.py", folder=tmp_path)
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert line["event"] == ("no description of greet: write a docstring, by which callers find the skill")

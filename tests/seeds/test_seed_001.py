@@ -205,6 +205,20 @@ async def test_the_request_of_the_diagram_has_no_id_and_is_answered_on_wish(
         assert (answer.json if wish else None) == reply
 
 
+@requirement("P-23")
+@pytest.mark.parametrize("code", [-32603, -32602])
+async def test_the_code_of_invalid_parameters_is_a_setting(retinue_home: Path, wire: Wire, code: int) -> None:
+    """SPEC 2, doubt 1: the seed's −32603, or JSON-RPC's own −32602; the type is the same."""
+    async with open_system(State(retinue_home), execute={"validation_code": code}) as system:
+        agent = await system.start_agent(plan_agent())
+        hub = await system.start_hub()
+        for url in (agent.url, hub.url, f"{hub.url}/agents/plan-agent"):
+            reply = await wire.call(url, "create_plan", {})
+            assert reply.json["error"]["code"] == code
+            assert reply.json["error"]["data"]["type"] == "validation_error"
+            assert reply.json["error"]["data"]["jsonrpc_code"] == -32602
+
+
 @requirement("P-10")
 @requirement("P-20")
 async def test_the_card_is_the_same_wherever_it_is_read(

@@ -66,12 +66,14 @@ def test_a_listing_comes_back_as_it_was_kept_its_bytes_included(store: Listings,
 
 def test_listings_come_by_source_and_key_and_the_last_of_an_id_stays(store: Listings) -> None:
     store.put_all([listing("b"), listing("a"), listing("z", "away")])
-    store.put_all([listing("b", tag="v2")])
+    store.put_all([listing("b", tag="v2"), listing("a", digest="sha256:02")])
     assert [(one.source, one.key, one.tag) for one in store.load()] == [
         ("away", "z", "v1"),
         ("home", "a", "v1"),
+        ("home", "b", "v1"),
         ("home", "b", "v2"),
     ]
+    assert [one.digest for one in store.load() if one.key == "a"] == ["sha256:02"]
 
 
 def test_what_was_measured_is_noted_without_the_card(store: Listings) -> None:
@@ -99,9 +101,9 @@ def test_one_skill_is_read_by_itself(store: Listings) -> None:
 
 def test_a_removed_listing_is_gone_and_an_absent_one_no_error(store: Listings) -> None:
     store.put_all([listing("a"), listing("b")])
-    store.remove_all([ListingKey("home", "a")])
-    store.remove_all([ListingKey("home", "a"), ListingKey("home", "c")])
-    assert store.find(ListingKey("home", "a")) is None
+    store.remove_all([ListingKey("home", "a", "v1")])
+    store.remove_all([ListingKey("home", "a", "v1"), ListingKey("home", "c")])
+    assert store.find(ListingKey("home", "a", "v1")) is None
     assert [one.key for one in store.load()] == ["b"]
 
 

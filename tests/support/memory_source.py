@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import Listing
@@ -17,25 +17,26 @@ class MemorySource(Source):
         self.problems: tuple[SourceProblem, ...] = ()
         self.failure: RetinueError | None = None
         self.reads = 0
-        self._listings = {listing.key: listing for listing in listings}
+        self._listings = {listing.id: listing for listing in listings}
 
     def put(self, listing: Listing) -> None:
-        """Add a listing; it replaces the one with the same key."""
-        self._listings[listing.key] = listing
+        """Add a listing; it replaces the one with the same key and tag."""
+        self._listings[listing.id] = listing
 
     def remove(self, key: str) -> None:
-        """Remove the listing with this key."""
-        self._listings.pop(key, None)
+        """Remove the listings with this key."""
+        for listing_id in [one for one in self._listings if one.key == key]:
+            del self._listings[listing_id]
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         self.reads += 1
         if self.failure is not None:
             raise self.failure
         broken = {problem.key for problem in self.problems}
-        listings = tuple(self._listings[key] for key in sorted(self._listings) if key not in broken)
+        listings = tuple(self._listings[one] for one in sorted(self._listings) if one.key not in broken)
         return Reading(listings, self.problems)
 
-    async def read_one(self, key: str) -> Listing | None:
+    async def read_key(self, key: str) -> Sequence[Listing]:
         if self.failure is not None:
             raise self.failure
-        return self._listings.get(key)
+        return tuple(one for one in self._listings.values() if one.key == key)

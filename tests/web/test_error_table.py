@@ -131,7 +131,7 @@ def test_a_failed_execution_answers_with_the_seeds_code_and_text() -> None:
     error = e.ExecutionFailedError.from_exception(TimeoutError("Claude API timeout"))
     code, message, data = execute_fault(error)
     assert (code, message) == (-32603, "Execution failed: Claude API timeout")
-    assert data == {"type": "execution_error"}
+    assert data == {"type": "execution_error", "exception": "TimeoutError"}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_an_agents_own_error_passes_with_code_message_and_data() -> None:
     error = e.RemoteFaultError("peer", -32050, "too late", data)
     assert execute_fault(error) == (-32050, "too late", data)
     assert rest_fault(error)[:2] == (502, {"detail": "too late", "code": -32050, "data": data})
-    assert mcp_fault(error) == (None, "too late", data)
+    assert mcp_fault(error) == (None, "too late", {**data, "code": -32050})
     assert a2a_fault(error) == (None, "failed", "too late", data)
     assert performative_fault(error) == ("FAILURE", "timeout", "too late")
 

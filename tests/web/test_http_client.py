@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -476,3 +477,13 @@ async def test_the_local_client_asks_only_plain_http_of_this_machine(refused: st
     async with LocalHttpClient() as local:
         with pytest.raises(UrlRefusedError):
             await local.request("GET", refused, timeout_s=5)
+
+
+async def test_the_local_client_works_in_the_loop_of_the_programs_as_well(url: str) -> None:
+    """``retinue demo`` calls its hub from a process that runs uvloop."""
+
+    async def ask() -> bytes:
+        async with LocalHttpClient() as local:
+            return (await local.request("GET", f"{url}/echo/a", timeout_s=5)).headers["x-path"].encode()
+
+    assert await asyncio.to_thread(uvloop.run, ask()) == b"/echo/a"

@@ -6,6 +6,7 @@ import pytest
 
 from retinue.web.mesh_tokens import ReplayWindow
 from tests.mesh.scripted import FakeClock
+from tests.requirements import requirement
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def now_ms(clock: FakeClock) -> int:
     return int(clock() * 1000)
 
 
+@requirement("S-17")
 def test_a_message_counts_the_first_time_only(clock: FakeClock) -> None:
     window = ReplayWindow(clock=clock, monotonic=clock)
     assert window.verify("a", now_ms(clock)) is None

@@ -11,12 +11,18 @@ from typing import Any, TypeVar, overload
 
 from retinue.authoring.context import Context, _current
 from retinue.authoring.local import local_dispatcher
-from retinue.authoring.offering import Offering, describe, visibility_of
+from retinue.authoring.offering import (
+    Offering,
+    decorate_with,
+    describe,
+    names_nearest_option,
+    visibility_of,
+)
 from retinue.authoring.readables import list_facts
 from retinue.authoring.results import as_answer, encode_result, has_parts
 from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome, new_id
-from retinue.core.errors import InvalidSettingError, UnknownSkillError
+from retinue.core.errors import ExecutionFailedError, InvalidSettingError, UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import new_trace
@@ -37,10 +43,12 @@ class Agent(Offering):
 
     Add typed functions as skills with ``@agent.skill``; ``skills`` declares skills that an overridden
     ``execute_skill`` runs. ``expose_resources`` are names or globs of resources that MCP clients may read,
-    such as ``profile``. With ``logging``, ``ctx.log`` lines are sent to MCP clients. Raises
-    InvalidSettingError for values that a card cannot contain.
+    such as ``profile``. With ``logging``, ``ctx.log`` lines are sent to MCP clients. ``deprecated`` is True
+    or the reason: other agents are preferred, and callers get a warning. Raises InvalidSettingError for
+    values that a card cannot contain.
     """
 
+    @names_nearest_option
     def __init__(
         self,
         name: str,
@@ -60,6 +68,7 @@ class Agent(Offering):
         skills: Iterable[Skill] = (),
         expose_resources: Iterable[str] = (),
         logging: bool = False,
+        deprecated: bool | str = False,
     ) -> None:
         self._name = _check_name(name)
         self.version = _check_version(version)
@@ -75,6 +84,7 @@ class Agent(Offering):
             "labels": dict(labels or {}),
             "annotations": dict(annotations or {}),
             "traits": tuple(traits),
+            "deprecated": deprecated,
             "resource_globs": {"expose": globs} if (globs := tuple(expose_resources)) else None,
         }
         super().__init__()
@@ -131,12 +141,24 @@ class Agent(Offering):
         topics: Iterable[str] | None = None,
         scores: Mapping[str, float] | None = None,
         traits: Iterable[Trait] | None = None,
+        deprecated: bool | str | None = None,
+        weight: int | None = None,
     ) -> None:
-        """Override facts of the Python object by those of an ``agent.json``; None keeps a fact."""
+        """Override facts of the Python object by those of an ``agent.json``; None keeps a fact.
+
+        ``weight`` is the share of the calls in per cent that goes to this version (`AgentRecord.weight`).
+        """
         if name is not None:
             self._name = _check_name(name)
         self.version = _check_version(version) or self.version
-        given = {"description": description, "topics": topics, "scores": scores, "traits": traits}
+        given: dict[str, Any] = {
+            "description": description,
+            "topics": topics,
+            "scores": scores,
+            "traits": traits,
+            "deprecated": deprecated,
+            "weight": weight,
+        }
         for fact, value in given.items():
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None
@@ -201,26 +223,11 @@ class Agent(Offering):
         output_schema: Schema | None = None,
     ) -> Callable[[F], F]: ...
 
-    def skill(self, id_: Any = None, /, **options: Any) -> Any:
-        """Make a typed function a skill.
-
-        The id defaults to the function's name, the description to its docstring. ``expose`` shows the skill
-        to MCP clients, ``private`` to this process only; by default agents of the mesh see it.
-        ``timeout_s`` limits each call in seconds. Raises InvalidSettingError, and SchemaRefusedError for an
-        unusable schema.
-        """
-        if callable(id_):
-            return self._add(id_, id_.__name__)
-
-        def decorate(function: F) -> F:
-            return self._add(function, id_ or function.__name__, **options)
-
-        return decorate
-
-    def _add(
+    @names_nearest_option
+    def skill(
         self,
-        function: F,
-        skill_id: str,
+        id_: Any = None,
+        /,
         *,
         title: str | None = None,
         description: str | None = None,
@@ -230,36 +237,57 @@ class Agent(Offering):
         roles: Iterable[str] = (),
         expose: bool = False,
         private: bool = False,
+        read_only: bool = False,
+        destructive: bool = False,
+        idempotent: bool = False,
+        open_world: bool = False,
+        runs_code: bool = False,
         timeout_s: float | None = None,
         input_schema: Schema | None = None,
         output_schema: Schema | None = None,
-        **hints: bool,
-    ) -> F:
-        signature = read_signature(function, skill_id)
-        if timeout_s is not None and timeout_s <= 0:
-            raise InvalidSettingError(
-                f"skill {skill_id}: timeout_s",
-                f"{timeout_s} is not a positive number",
-                remedy="give seconds above 0",
+    ) -> Any:
+        """Make a typed function a skill; as ``@agent.skill``, or with an id and options.
+
+        ``id_`` defaults to the function's name, ``description`` to its docstring. ``tags``, ``similes`` and
+        ``examples`` (sentences as callers say them) are further words by which the skill is found;
+        ``roles`` are of plan, execute and review. ``expose`` shows the skill to MCP clients, ``private`` to
+        this process only; by default agents of the mesh see it. ``read_only``, ``destructive``,
+        ``idempotent``, ``open_world`` and ``runs_code`` are hints for callers. ``timeout_s`` limits each call
+        in seconds. ``input_schema`` and ``output_schema`` replace the JSON Schemas made of the types.
+
+        Raises InvalidSettingError for a function that cannot be called with JSON, SchemaRefusedError for an
+        unusable schema, and TypeError for an unknown option.
+        """
+
+        def add(function: F) -> F:
+            skill_id = function.__name__ if id_ is None or id_ is function else id_
+            signature = read_signature(function, skill_id)
+            if timeout_s is not None and timeout_s <= 0:
+                raise InvalidSettingError(
+                    f"skill {skill_id}: timeout_s",
+                    f"{timeout_s} is not a positive number",
+                    remedy="give seconds above 0",
+                )
+            self.declare(
+                Skill(
+                    id=skill_id,
+                    description=describe(function, description),
+                    title=title,
+                    input_schema=signature.input_schema if input_schema is None else input_schema,
+                    output_schema=signature.output_schema if output_schema is None else output_schema,
+                    tags=tuple(tags),
+                    similes=tuple(similes),
+                    examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
+                    roles=tuple(roles),
+                    visibility=visibility_of(expose, private),
+                    hints=Hints(read_only, destructive, idempotent, open_world, runs_code),
+                    timeout_s=timeout_s,
+                )
             )
-        self.declare(
-            Skill(
-                id=skill_id,
-                description=describe(function, description),
-                title=title,
-                input_schema=signature.input_schema if input_schema is None else input_schema,
-                output_schema=signature.output_schema if output_schema is None else output_schema,
-                tags=tuple(tags),
-                similes=tuple(similes),
-                examples=tuple(Example(text=e) if isinstance(e, str) else e for e in examples),
-                roles=tuple(roles),
-                visibility=visibility_of(expose, private),
-                hints=Hints(**hints),
-                timeout_s=timeout_s,
-            )
-        )
-        self._functions[skill_id] = (function, signature)
-        return function
+            self._functions[skill_id] = (function, signature)
+            return function
+
+        return decorate_with(add, id_, "skill")
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run one skill on validated parameters; override it to run declared skills.
@@ -339,7 +367,9 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+        name = type(error).__name__
+        said = str(error).partition("\n")[0]
+        raise ExecutionFailedError(f"{name}: {said}".removesuffix(": "), exception=name) from error
 
 
 def _check_version(version: str | None) -> str | None:

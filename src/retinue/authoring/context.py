@@ -6,16 +6,21 @@ import asyncio
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, overload
 
+from retinue.authoring.forms import make_form
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import CallTimedOutError, GuardError, RetinueError, is_callers_time
-from retinue.mesh.channel import Channel, LogLevel, Root
+from retinue.core.remote_faults import rebuild_error
+from retinue.mesh.channel import ASKABLE, Channel, LogLevel, Root, run_within
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
+from retinue.mesh.health.failure_policy import status_of
 
 AGENT_ENDPOINT = "agent"
 """The endpoint of calls that a skill makes; calls from outside never have it."""
+
+T = TypeVar("T")
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of an agent's own calls, whatever the scopes of its caller."""
@@ -86,13 +91,22 @@ class Context:
         """Send one log line to the caller."""
         await self._channel.log(level, message, data)
 
-    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+    @overload
+    async def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> T: ...
+
+    @overload
+    async def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any: ...
+
+    async def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any:
         """Ask the person behind the call a question; the answer fits ``schema``.
 
-        ``key`` names the question, for clients that answer in a later request. Raises InputRequiredError
-        where the client cannot ask a person, and its subclass InputRefusedError where the person declines.
+        ``schema`` is a JSON Schema or a type, such as ``str``, a Literal or a dataclass, of which the answer
+        is then a value. ``key`` names the question, for clients that answer in a later request. Raises
+        InputRequiredError where the client cannot ask a person, its subclass InputRefusedError where the
+        person declines, and InvalidSettingError for a type that no form can have.
         """
-        return await self._channel.elicit(message, schema, key=key)
+        form, read = make_form(schema)
+        return read(await self._channel.elicit(message, form, key=key))
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
         """Ask the caller's own model; raises InputRequiredError where the client offers none."""
@@ -137,9 +151,11 @@ class Context:
             setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
+        # A person answers in minutes: where one can be asked, the limit is kept here, and pauses meanwhile.
+        is_pausable = self._call.deadline is None and not ASKABLE.isdisjoint(self._channel.capabilities)
         call_id = new_id()
         try:
-            outgoing = self._admitted.further_call(limit_s)
+            outgoing = self._admitted.further_call(None if is_pausable else limit_s)
         except GuardError as refused:
             return Outcome(call_id, skill, "refused", error=refused)
         with outgoing:
@@ -152,19 +168,31 @@ class Context:
                 trace=outgoing.trace,
                 agent=agent,
                 version_range=version,
-                deadline=loop_time + limit_s,
+                deadline=None if is_pausable else loop_time + limit_s,
             )
-            outcome = await self._mesh.dispatch(call, self._channel)
+            if is_pausable:
+                outcome = await self._dispatch_within(limit_s, call)
+            else:
+                outcome = await self._mesh.dispatch(call, self._channel)
             outgoing.record_usage(outcome.calls_used)
-        error = outcome.error
-        if error is not None:
+        if outcome.error is not None:
+            error = rebuild_error(outcome.error)
             if setting and is_callers_time(error):
                 # The called agent knows only that its caller's time ran out; here the limit has a name.
                 layer = f"ctx.call of {self._agent}"
                 error = CallTimedOutError(skill, limit_s, layer=layer, setting=setting)
-                outcome = replace(outcome, error=error)
+            outcome = replace(outcome, error=error, status=status_of(error))
             self._failures.append(error)
         return outcome
+
+    async def _dispatch_within(self, limit_s: float, call: Call) -> Outcome:
+        try:
+            return await run_within(
+                limit_s, self._channel, lambda channel: self._mesh.dispatch(call, channel)
+            )
+        except TimeoutError:
+            error = CallTimedOutError(call.skill, limit_s, layer="caller", setting="the caller's timeout")
+            return Outcome(call.id, call.skill, "failed", error=error)
 
     def _outgoing_scopes(self) -> frozenset[str]:
         # The scope to run code is that of the caller that began the chain, through all agents between.

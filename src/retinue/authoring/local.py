@@ -66,7 +66,9 @@ class LocalInvoker:
             if call.idempotency_key is None:
                 return await agent.run(call, context, channel)
             return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
-        except PROPAGATED:
+        except PROPAGATED as error:
+            if isinstance(error, BusyError) and context.comes_from_further_call(error):
+                error.is_nested = True
             raise
         except RetinueError as error:
             if context.comes_from_further_call(error):

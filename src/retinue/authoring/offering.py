@@ -5,17 +5,60 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, overload
 
 from retinue.authoring.context import Context
 from retinue.authoring.readables import Readables
 from retinue.core.call import Answer, Call
 from retinue.core.errors import InvalidSettingError, UnknownResourceError
 from retinue.core.record import AgentRecord, Resource, Visibility
+from retinue.core.text import suggest
 from retinue.mesh.channel import Channel
 from retinue.mesh.reading import Change, ChangeKind, Changes, Read, ReadRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def names_nearest_option(function: Callable[P, R]) -> Callable[P, R]:
+    """Make an unknown keyword argument a TypeError that names the nearest known one."""
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not parameter.POSITIONAL_ONLY and name != "self"
+    ]
+
+    @wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name not in known:
+                near = suggest(name, known, limit=1)
+                told = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+                what = function.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{what} has no option {name!r} — {told}")
+        return function(*args, **options)
+
+    return checked
+
+
+def decorate_with(add: Callable[[F], F], given: Any, what: str) -> Any:
+    """The result of ``@agent.skill`` and its like: of the bare form the function, else the decorator.
+
+    ``given`` is the positional argument: the function, an id, or None. Raises InvalidSettingError.
+    """
+    if given is None or isinstance(given, str):
+        return add
+    if callable(given):
+        return add(given)
+    raise InvalidSettingError(
+        f"@agent.{what}",
+        f"{type(given).__name__} is neither a function nor an id",
+        remedy=f"put @agent.{what} on a function, or give its id as a text",
+    )
 
 
 class Offering(ABC):
@@ -43,6 +86,7 @@ class Offering(ABC):
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
         """The agent record; see `Agent.record`."""
 
+    @names_nearest_option
     def resource(
         self,
         uri: str,
@@ -105,38 +149,36 @@ class Offering(ABC):
         private: bool = False,
     ) -> Callable[[F], F]: ...
 
-    def prompt(self, name: Any = None, /, **options: Any) -> Any:
-        """Make a function a prompt; its parameters are the prompt's arguments.
-
-        The function returns a text, a part, a message, or a list of these. Raises InvalidSettingError.
-        """
-        if callable(name):
-            return self._add_prompt(name, name.__name__)
-
-        def decorate(function: F) -> F:
-            return self._add_prompt(function, name or function.__name__, **options)
-
-        return decorate
-
-    def _add_prompt(
+    @names_nearest_option
+    def prompt(
         self,
-        function: F,
-        name: str,
+        name: Any = None,
+        /,
         *,
         title: str | None = None,
         description: str | None = None,
         expose: bool = False,
         private: bool = False,
-    ) -> F:
-        self._readables.add_prompt(
-            function,
-            name,
-            visibility=visibility_of(expose, private),
-            title=title,
-            description=describe(function, description),
-        )
-        self._notify("prompts")
-        return function
+    ) -> Any:
+        """Make a function a prompt; its parameters are the prompt's arguments.
+
+        ``name`` defaults to the function's name, ``description`` to its docstring. ``expose`` shows the
+        prompt to MCP clients, ``private`` to this process only. The function returns a text, a part, a
+        message, or a list of these. Raises InvalidSettingError, and TypeError for an unknown option.
+        """
+
+        def add(function: F) -> F:
+            self._readables.add_prompt(
+                function,
+                function.__name__ if name is None or name is function else name,
+                visibility=visibility_of(expose, private),
+                title=title,
+                description=describe(function, description),
+            )
+            self._notify("prompts")
+            return function
+
+        return decorate_with(add, name, "prompt")
 
     def forget_prompt(self, name: str) -> None:
         """Remove a prompt; raises UnknownPromptError."""

@@ -1,6 +1,7 @@
 """Results of skills as JSON values and content parts.
 
-A skill may return a JSON value or content parts: ``Part.image(png)``, ``["as asked:", Part.image(png)]``,
+A skill may return a JSON value, or what pydantic makes one of (models, dataclasses, sets, dates, decimals,
+enums, UUIDs, paths); or content parts: ``Part.image(png)``, ``["as asked:", Part.image(png)]``,
 or both: ``Answer({"width": 3}, parts=(Part.image(png),))``. Endpoints with content blocks (MCP) send the
 parts. Other endpoints send the value or, without one, the parts as a list of objects.
 """
@@ -17,25 +18,35 @@ from typing import Any
 
 import orjson
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from retinue.core.call import Answer, Part
-from retinue.core.errors import OutputInvalidError, Problem
+from retinue.core.errors import OutputInvalidError
+
+_PLAIN_ONLY = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+"""What else orjson could write, pydantic writes: one value has one form, typed or not."""
 
 
 def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
-    """A result as a JSON value, converted by its declared type where there is one.
+    """A result as a JSON value, converted by its declared type where there is one, else as pydantic does.
 
-    Raises OutputInvalidError for values that JSON cannot represent, including NaN and infinity.
+    Raises OutputInvalidError, with the path, for values that JSON cannot represent, including NaN and
+    infinity.
     """
     given = value
     try:
         if adapter is not None:
             value = adapter.serializer.to_python(value, mode="json", by_alias=True, warnings=False)
-        encoded = orjson.dumps(value)
+        try:
+            encoded = orjson.dumps(value, option=_PLAIN_ONLY)
+        except TypeError:
+            value = to_jsonable_python(value, by_alias=True)
+            encoded = orjson.dumps(value)
     except (TypeError, ValueError, PydanticSerializationError) as error:
-        problem = f"not a JSON value: {type(value).__name__} ({str(error).splitlines()[0]})"
-        raise OutputInvalidError(where, [Problem("", problem)]) from error
+        path, shape = _find_unserialisable(given) or ((), str(error).splitlines()[0])
+        raise OutputInvalidError.not_json(where, ".".join(path), shape) from error
     if adapter is None and not isinstance(value, str | int | float | bool | None):
         plain = orjson.loads(encoded)
     else:
@@ -43,15 +54,48 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
     # orjson writes NaN and infinity as null, as pydantic does inside untyped parts: the number would be lost
     # silently.
     if b"null" in encoded:
-        path = _find_nonfinite(value)
-        path = _find_nonfinite(given) if path is None else path
-        if path is not None:
-            shown = ".".join(path)
-            at = f" at {shown}" if shown else ""
-            raise OutputInvalidError(
-                where, [Problem(shown, f"not a JSON value: a float that is not finite{at}")]
-            )
+        path_found = _find_nonfinite(value)
+        path_found = _find_nonfinite(given) if path_found is None else path_found
+        if path_found is not None:
+            raise OutputInvalidError.not_json(where, ".".join(path_found), "a float that is not finite")
     return plain
+
+
+_MAX_PARTS = 100_000
+"""Parts of a result that are looked at to name the one that JSON cannot represent."""
+
+
+def _find_unserialisable(value: Any) -> tuple[tuple[str, ...], str] | None:
+    """The path of the first part that JSON cannot represent, and its shape; None if none is found."""
+    pending: list[tuple[tuple[str, ...], Any, frozenset[int]]] = [((), value, frozenset())]
+    for _ in range(_MAX_PARTS):
+        if not pending:
+            return None
+        path, one, around = pending.pop()
+        if id(one) in around:
+            return path, "a value that contains itself"
+        parts = [(str(key), part) for key, part in _parts_of(one)]
+        if not parts and (shape := _unserialisable_shape(one)):
+            return path, shape
+        inside = around | {id(one)} if parts else around
+        pending.extend(((*path, key), part, inside) for key, part in reversed(parts))
+    return None
+
+
+def _unserialisable_shape(value: Any) -> str:
+    """What a value without parts is, if JSON cannot represent it; "" otherwise."""
+    try:
+        orjson.dumps(to_jsonable_python(value))
+    except (TypeError, ValueError, PydanticSerializationError):
+        if isinstance(value, bytes | bytearray):
+            return "bytes that are not UTF-8; return Part.image, Part.audio or base64 text"
+        if isinstance(value, str):
+            return "a text with half of a surrogate pair"
+        if isinstance(value, int):
+            return "an integer of more than 64 bits"
+        name = type(value).__qualname__
+        return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return ""
 
 
 def _find_nonfinite(value: Any) -> tuple[str, ...] | None:

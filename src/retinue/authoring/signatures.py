@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,19 +18,12 @@ from pydantic import (
     create_model,
 )
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic.json_schema import GenerateJsonSchema
 
 from retinue.authoring.context import Context
+from retinue.authoring.forms import PlainSchema
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
-
-
-class _PlainSchema(GenerateJsonSchema):
-    """Omits the titles that pydantic makes from names, which add nothing to a card but size."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
 
 
 def _without_class_titles(schema: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -102,6 +95,7 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
         raise InvalidSettingError(
             f"skill {where}", str(error), remedy="import the type at the module's top"
         ) from error
+    _check_kind(function, where, hints.get("return"))
     context_name: str | None = None
     is_open = False
     parameters: dict[str, Any] = {}
@@ -128,6 +122,9 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
     try:
         arguments = create_model("Arguments", __base__=shape, **parameters)
         input_schema = _render(arguments.model_json_schema, "validation", "Arguments")
+        if not is_open:
+            # a misspelt argument is refused; what fits an author's own schema is not refused by the model
+            input_schema["additionalProperties"] = False
         returned = hints.get("return", Any) if reads_result else Any
         result = None if returned is Any or gives_parts(returned) else TypeAdapter(returned)
         output_schema = (
@@ -137,7 +134,9 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
         )
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise InvalidSettingError(
-            f"skill {where}", str(error).splitlines()[0], remedy="use types that JSON can represent"
+            f"skill {where}",
+            _name_culprit(parameters, names, hints.get("return", Any)) or str(error).splitlines()[0],
+            remedy="use str, int, float, bool, list, dict, a dataclass or a pydantic model",
         ) from error
     return Signature(
         where=where,
@@ -151,6 +150,43 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
     )
 
 
+def _check_kind(function: Callable[..., Any], where: str, returned: Any) -> None:
+    """Refuse functions that no call can run; raises InvalidSettingError."""
+    plain = inspect.unwrap(function)
+    is_stream = inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)
+    if is_stream or typing.get_origin(returned) in _STREAMS:
+        raise InvalidSettingError(
+            f"skill {where}",
+            "it is a generator, but a call has one result",
+            remedy="return a list, and report steps with ctx.progress",
+        )
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    owner = getattr(plain, "__qualname__", "").rpartition(".")[0]
+    is_method = owner and not owner.endswith("<locals>")
+    if is_method and first is not None and first.name in ("self", "cls") and first.annotation is first.empty:
+        name = plain.__name__
+        raise InvalidSettingError(
+            f"skill {where}",
+            f"{name} is a method without its object: {first.name} would be an argument",
+            remedy=f"add the method of an object, such as agent.skill({owner.rpartition('.')[2]}().{name})",
+        )
+
+
+_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator, Iterator)
+
+
+def _name_culprit(parameters: Mapping[str, Any], names: Mapping[str, str], returned: Any) -> str:
+    """Which parameter, or the result, has a type that JSON cannot represent; "" if it is not found."""
+    typed = [(f"parameter {names[field]}", annotation) for field, (annotation, _) in parameters.items()]
+    for what, annotation in (*typed, ("the result", returned)):
+        try:
+            TypeAdapter(annotation).json_schema()
+        except (PydanticSchemaGenerationError, PydanticUserError):
+            shown = getattr(annotation, "__qualname__", None) or str(annotation)
+            return f"{what} has the type {shown}, which JSON cannot represent"
+    return ""
+
+
 def _is_context(annotation: Any) -> bool:
     return annotation is Context or Context in typing.get_args(annotation)
 
@@ -162,7 +198,7 @@ def _field(default: Any, name: str) -> Any:
 def _render(
     make: Callable[..., dict[str, Any]], mode: Literal["validation", "serialization"], class_name: str
 ) -> dict[str, Any]:
-    schema = _without_class_titles(make(by_alias=True, schema_generator=_PlainSchema, mode=mode), class_name)
+    schema = _without_class_titles(make(by_alias=True, schema_generator=PlainSchema, mode=mode), class_name)
     # The order in which people write a schema; pydantic sorts its keys.
     first = [k for k in ("type", "properties", "required") if k in schema]
     return {k: schema[k] for k in (*first, *(k for k in schema if k not in first))}

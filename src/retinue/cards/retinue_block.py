@@ -35,6 +35,8 @@ _RECORD_KEYS = frozenset(
         "languages",
         "resource_globs",
         "security",
+        "deprecated",
+        "weight",
     }
 )
 _SKILL_KEYS = frozenset({"title", "tags", "similes", "examples", "roles", "visibility", "hints", "timeout_s"})

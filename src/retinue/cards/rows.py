@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retinue.core.record import AgentRecord, Candidate, Health, Listing, Skill, Stats, is_visible
+from retinue.core.record import (
+    AgentRecord,
+    Candidate,
+    Health,
+    Listing,
+    Skill,
+    Stats,
+    is_visible,
+    render_deprecation,
+)
 
 _SCORES = ("planning", "execution", "review")
 _STATUS: Mapping[Health, str] = {
@@ -37,6 +46,8 @@ def render_agent_row(
     }
     if capabilities := _capabilities(record):
         row["capabilities"] = capabilities
+    if deprecated := render_deprecation(record):
+        row["deprecated"] = deprecated
     if listing.since is not None:
         row["since"] = listing.since.isoformat(timespec="seconds")
     if listing.last_error is not None and listing.reachable is not None:
@@ -48,7 +59,7 @@ def render_agent_row(
 
 def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
     """One skill of one agent, as in the reply of ``find_skills``."""
-    return {
+    row = {
         "agent": agent.name,
         "skill": skill.id,
         "description": skill.description,
@@ -58,6 +69,7 @@ def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
         "url": agent.url,
         "input_schema": skill.input_schema,
     }
+    return {**row, "deprecated": True} if agent.deprecated else row
 
 
 def _status(agent: Candidate) -> str:

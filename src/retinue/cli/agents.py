@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -48,8 +49,10 @@ def agents(text: str, as_json: bool) -> None:
     else:
         note(f"no agent matches {text!r}; list all: retinue agents" if text else _NO_AGENTS)
     for row in rows:
+        if row.get("deprecated"):
+            warn(row["deprecated"])
         if row.get("last_error"):
-            warn(f"{row['name']} {_render_status(row)}: {row['last_error']}")
+            warn(f"{row['name']}: {row['last_error']}")
     warn_missing(reply)
 
 
@@ -60,7 +63,8 @@ def agents(text: str, as_json: bool) -> None:
 def show(name: str, markdown: bool, as_json: bool) -> None:
     """Show one agent and its skills.
 
-    NAME is the agent's name, or name@source if several registries list that name.
+    NAME is the agent's name; name@1 for an older major version, name@source if several registries list
+    that name.
     """
     if markdown and as_json:
         raise click.UsageError("--markdown and --json cannot be combined.")
@@ -82,6 +86,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
         "digest": listing.get("digest"),
         "maintainer": card.get("maintainer"),
         "last error": listing.get("last_error"),
+        "deprecated": listing.get("deprecated"),
     }
     for label, value in facts.items():
         if value:
@@ -149,5 +154,21 @@ def _shorten(skills: Any) -> Any:
 def _render_status(row: Mapping[str, Any]) -> str:
     status = str(row.get("status") or "unknown")
     if status in {"unavailable", "degraded"} and row.get("since"):
-        return f"{status} since {row['since']}"
+        return f"{status} since {describe_age(str(row['since']))}"
     return status
+
+
+_UNITS = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min"))
+
+
+def describe_age(time: str, now: datetime | None = None) -> str:
+    """How long ago an ISO time was: ``5 s ago``; the text itself if it is none."""
+    try:
+        then = datetime.fromisoformat(time.replace("Z", "+00:00"))
+        age_s = ((now or datetime.now(UTC)) - then).total_seconds()
+    except (ValueError, TypeError):
+        return clean(time)
+    for least_s, unit_s, unit in _UNITS:
+        if age_s >= least_s:
+            return f"{age_s // unit_s:.0f} {unit} ago"
+    return f"{max(age_s, 0):.0f} s ago"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.core.errors import RemoteFaultError, RetinueError
+from retinue.core.errors import LookupFailedError, RemoteFaultError, RetinueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,9 +68,15 @@ def show(failure: Failure, *, as_json: bool = False) -> None:
 
         click.echo(orjson.dumps(failure.as_json(), default=str).decode(), err=True)
         return
+    from retinue.core.remote_faults import describe_fault
+
     remedy = f" — {_one_line(failure.remedy)}" if failure.remedy else ""
     label = paint("error:", fg="red", bold=True)
-    click.echo(f"{label} {_one_line(failure.message)}{remedy}", err=True)
+    facts = dict(failure.data)
+    detail = facts.pop("detail", "")
+    click.echo(f"{label} {_one_line(describe_fault(failure.message, facts))}{remedy}", err=True)
+    for line in detail.splitlines() if isinstance(detail, str) else ():  # further lines of an exception
+        click.echo("  " + "".join(c for c in line if c.isprintable()), err=True)
 
 
 def paint(text: str, **style: Any) -> str:
@@ -79,6 +85,7 @@ def paint(text: str, **style: Any) -> str:
 
 
 def _describe_own(error: RetinueError, trace: str) -> Failure:
+    from retinue.core.remote_faults import plain_message
     from retinue.web.error_table import exit_code, list_error_classes, row_of
 
     if not isinstance(error, RemoteFaultError):
@@ -89,9 +96,11 @@ def _describe_own(error: RetinueError, trace: str) -> Failure:
     status = row_of(kinds[0]).exit_code if kinds else exit_code(error)
     remedy = facts.get("remedy")
     data = {key: value for key, value in facts.items() if key not in ("type", "remedy")}
+    is_lookup = bool(kinds) and issubclass(kinds[0], LookupFailedError)
     return Failure(
         error.remote_type,
-        error.message,
+        # of a name that was not found the message alone says all
+        plain_message(error.message) if is_lookup else error.message,
         remedy if isinstance(remedy, str) else error.remedy,
         status,
         {"code": error.code, **data},

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
+
+from retinue.cli.output import command_line, module_command
 
 NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
 MAX_NAME_CHARS = 64
@@ -23,7 +26,7 @@ def new(name: str) -> None:
     """Create the folder of a new agent.
 
     NAME is the folder and the agent's name. The folder holds agent.py with one skill, agent.json,
-    a test and a README.
+    a test with its pytest.ini, and a README.
     """
     from retinue.core.errors import InvalidSettingError, StateError
     from retinue.storage.files import storage_errors
@@ -46,10 +49,12 @@ def new(name: str) -> None:
                 "NAME", f"{folder} exists", remedy="choose another name, or move the folder away"
             ) from None
         raise
-    click.echo(f"Created {name}/ with agent.py, agent.json, test_agent.py and README.md. Try:")
-    click.echo(f"  retinue serve {name}/agent.json")
-    click.echo("""  retinue call greet '{"name": "Ada"}'      (in another terminal)""")
-    click.echo(f"  python -m pytest {name}      (needs: pip install pytest)")
+    click.echo(f"Created {name}/ with agent.py, agent.json, test_agent.py, pytest.ini and README.md. Try:")
+    retinue = command_line()
+    needed = "" if find_spec("pytest") else "      (needs: pip install pytest)"
+    click.echo(f"  {retinue} serve {name}/agent.json")
+    click.echo(f"""  {retinue} call greet '{{"name": "Ada"}}'      (in another terminal)""")
+    click.echo(f"  {module_command('pytest')} {name}{needed}")
 
 
 def read_templates(name: str) -> dict[str, str]:

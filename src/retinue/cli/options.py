@@ -41,6 +41,17 @@ def join_option(command: F) -> F:
     )(command)
 
 
+def weight_option(command: F) -> F:
+    """``--weight N``"""
+    return click.option(
+        "--weight",
+        metavar="N",
+        type=click.IntRange(0, 100),
+        help="Per cent of the calls without a version range that this version gets while it is the newest; "
+        "the next older version gets the rest. Default: 100.",
+    )(command)
+
+
 def database_option(command: F) -> F:
     """``--database URL``"""
     return click.option(

@@ -5,9 +5,12 @@ Names and descriptions come from cards of other people, so control characters ar
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -82,20 +85,32 @@ def warn(text: str) -> None:
     click.echo(f"{paint('warning:', fg='yellow')} {clean(text)}", err=True)
 
 
-@contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints lines on standard error; a terminal also shows ``what`` with a spinner."""
+class Working:
+    """Prints lines on standard error while a command works; in a terminal ``now`` stands below them."""
 
-    def echo(line: str) -> None:
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        self._show = show
+
+    def __call__(self, line: str) -> None:
         click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
 
+    def now(self, text: str) -> None:
+        """Show what is going on, until something else is; nothing is printed without a terminal."""
+        if self._show is not None:
+            self._show(clean(text))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Working]:
+    """Yield what prints lines on standard error; a terminal also shows ``what`` with a spinner."""
     if not sys.stderr.isatty():
-        yield echo
+        yield Working()
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(file=sys.stderr, highlight=False, markup=False).status(what):
-        yield echo
+    with Console(file=sys.stderr, highlight=False, markup=False).status(what) as status:
+        yield Working(lambda text: status.update(Text(text)))
 
 
 def warn_missing(reply: Mapping[str, Any]) -> None:
@@ -103,3 +118,28 @@ def warn_missing(reply: Mapping[str, Any]) -> None:
     for problem in reply.get("missing", ()):
         place = "/".join(clean(problem[key]) for key in ("source", "key") if problem.get(key))
         warn(f"{place}: {problem.get('error')}")
+
+
+def command_line() -> str:
+    """The command that started this program, to be typed again in this folder."""
+    called = Path(sys.argv[0])
+    found = shutil.which("retinue")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "retinue"
+    if called.name == "retinue":
+        return os.path.relpath(called)
+    return f"{_interpreter()} -m retinue"
+
+
+def module_command(module: str) -> str:
+    """The command that runs a module with the interpreter of this program, to be typed in this folder."""
+    return f"{_interpreter()} -m {module}"
+
+
+def _interpreter() -> str:
+    found = shutil.which("python")
+    if found is not None and os.path.realpath(Path(found).parent) == os.path.realpath(
+        Path(sys.executable).parent
+    ):
+        return "python"
+    return os.path.relpath(sys.executable)

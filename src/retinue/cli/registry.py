@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.completion import complete_agent
-from retinue.cli.options import json_option, registry_option
+from retinue.cli.options import json_option, registry_option, weight_option
 from retinue.cli.output import clean, note, print_json, warn, working
 from retinue.cli.session import open_session, run_command
 
@@ -22,20 +22,28 @@ REGISTRY_HELP = "An OCI registry (http://host:port) or a folder; else the one in
 
 @click.command()
 @click.argument("target")
-@click.option("--tag", default="v1", show_default=True, help="Tag to publish under.")
+@click.option("--tag", help="Tag to publish under; default: v and the major version, such as v1.")
+@weight_option
 @click.option("--repository", metavar="R", help="Repository; default: derived from the name.")
 @click.option("--url", metavar="URL", help="URL of a Python agent; a card file names its own.")
 @registry_option(REGISTRY_HELP)
 @json_option
 def publish(
-    target: str, tag: str, repository: str | None, url: str | None, registry: str | None, as_json: bool
+    target: str,
+    tag: str | None,
+    weight: int | None,
+    repository: str | None,
+    url: str | None,
+    registry: str | None,
+    as_json: bool,
 ) -> None:
     """Publish an agent card or a workflow to a registry.
 
     TARGET is an agent card (.json), a workflow (.yaml), or an agent: file.py[:name], module:name or
-    agent.json. Files are published byte for byte.
+    agent.json. Files are published byte for byte. Each major version of an agent has a tag of its own, so
+    that versions stay published side by side.
     """
-    published = run_command(_publish(target, url, registry, tag=tag, repository=repository))
+    published = run_command(_publish(target, url, registry, weight, tag=tag, repository=repository))
     if published.superseded_by is not None:
         warn(f"another publisher has moved {published} to {published.superseded_by} since")
     if as_json:
@@ -82,18 +90,21 @@ def pull(reference: str, output: str | None, force: bool, registry: str | None) 
 def forget(name: str, repository: str | None, registry: str | None) -> None:
     """Remove an agent or a workflow from a registry.
 
-    NAME is the agent's name, or workflows/NAME. Removes all tags; a running agent keeps running.
+    NAME is the agent's name, or workflows/NAME. Removes all tags, and with NAME@TAG only that one; a
+    running agent keeps running.
     """
     place, tags = run_command(_forget(name, repository, registry))
     click.echo(f"{place}: {', '.join(tags)} removed")
 
 
-async def _publish(target: str, url: str | None, registry: str | None, **options: Any) -> Published:
+async def _publish(
+    target: str, url: str | None, registry: str | None, weight: int | None, **options: Any
+) -> Published:
     from retinue.runtime.commands.publishing import open_catalog
     from retinue.runtime.publishables import read_target
 
     session = open_session()
-    content = read_target(target, url=url)
+    content = read_target(target, url=url, weight=weight)
     async with open_catalog(session.settings, session.state, registry) as catalog:
         return await catalog.publish(content, **options)
 

@@ -84,7 +84,7 @@ async def _run(
 
     async with open_session().client() as client:
         with working("running") as echo:
-            return await RunFollower(client, echo).run(workflow, given, run_id, overrides)
+            return await RunFollower(client, echo, echo.now).run(workflow, given, run_id, overrides)
 
 
 @click.command()

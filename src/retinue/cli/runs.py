@@ -145,7 +145,7 @@ async def _follow(ask: Callable[[RunFollower], Any]) -> Any:
 
     async with open_session().client() as client:
         with working("running") as echo:
-            return await ask(RunFollower(client, echo))
+            return await ask(RunFollower(client, echo, echo.now))
 
 
 def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:

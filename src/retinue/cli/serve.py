@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import database_option, join_option, registry_option
+from retinue.cli.options import database_option, join_option, registry_option, weight_option
 from retinue.cli.session import accept_join, open_session
 
 
@@ -22,7 +24,10 @@ from retinue.cli.session import accept_join, open_session
     help="Port to listen on; default: the first free one from 8001.",
 )
 @click.option("--no-publish", is_flag=True, help="Do not publish the agent's card.")
-@click.option("--tag", metavar="TAG", default="v1", show_default=True, help="Tag to publish under.")
+@click.option(
+    "--tag", metavar="TAG", help="Tag to publish under; default: v and the major version, such as v1."
+)
+@weight_option
 @registry_option("Registry to publish to (http://host:port or a folder); default: the state folder.")
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
@@ -38,7 +43,8 @@ def serve(
     host: str,
     port: int | None,
     no_publish: bool,
-    tag: str,
+    tag: str | None,
+    weight: int | None,
     registry: str | None,
     hub_url: str | None,
     stdio: bool,
@@ -78,12 +84,15 @@ def serve(
         publish=not no_publish,
         registry=None if registry is None else check_location(registry),
         tag=tag,
+        weight=weight,
         hub_url=hub_url,
         insecure_bind=insecure_bind,
     )
 
-    def serve_once(loaded: Target) -> int:
-        return run_loop(lambda: serve_agent(loaded, options, session.settings, session.state, click.echo))
+    def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
+        return run_loop(
+            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo), leave=leave
+        )
 
     if reloads:
         return serve_reloading(target, serve_once, click.echo)

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
@@ -41,17 +42,22 @@ class Session:
     state: State
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """Open a client of the running hub; without a hub, of the same skills in this process."""
+    async def client(self, *, is_interactive: bool = False) -> AsyncIterator[Client]:
+        """Open a client of the running hub; without a hub, of the same skills in this process.
+
+        An interactive one passes progress and questions of a call on.
+        """
         from retinue.core.errors import AgentUnreachableError
         from retinue.runtime.commands.client import open_client
 
-        async with open_client(self.settings, self.state) as client:
+        async with open_client(self.settings, self.state, is_interactive=is_interactive) as client:
             try:
                 yield client
             except AgentUnreachableError as error:
                 # Only a request of this process is lost on the way to the hub itself.
                 if client.hub_url is not None:
+                    error.message = f"the hub at {client.hub_url} is unreachable: {error.cause}"
+                    error.args = (error.message,)
                     error.remedy = "start it: retinue hub; or see what is wrong: retinue doctor"
                 raise
 
@@ -107,8 +113,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def configure_logs(level: str = "info") -> None:
     """Configure structlog for this process; logs go to standard error, results to standard output."""
     stream = sys.stderr
-    readable, plain = structlog.dev.ConsoleRenderer, structlog.processors.JSONRenderer
-    renderer = readable() if stream.isatty() else plain()
+    renderer = ReadableLines() if stream.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -123,6 +128,34 @@ def configure_logs(level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     _catch_others(stream)
+
+
+class ReadableLines:
+    """Renders log lines for a terminal: a call as ``06:25:53 greet → my-agent  18 ms  done``."""
+
+    def __init__(self) -> None:
+        self._other = structlog.dev.ConsoleRenderer()
+
+    def __call__(self, logger: Any, method: str, row: MutableMapping[str, Any]) -> str:
+        if row.get("event") != "call" or "skill" not in row:
+            return self._other(logger, method, row)
+        if row["skill"] == "refresh_agents" and row.get("status") == "done":
+            raise structlog.DropEvent  # agents that come and go say so to the hub: no call of a person
+        at = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
+        agent = f" → {row['agent']}" if row.get("agent") else ""
+        error = f" ({row['error']})" if row.get("error") else ""
+        took = (
+            f"{row['duration_ms']:.0f} ms"
+            if row["duration_ms"] < 10_000
+            else f"{row['duration_ms'] / 1000:.1f} s"
+        )
+        line = f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}"
+        return f"{line}\n{row['exception']}" if row.get("exception") else line
+
+
+def _plain(text: Any) -> str:
+    """The text of a caller or a card without control characters."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
 
 
 class _HidingFormatter(logging.Formatter):

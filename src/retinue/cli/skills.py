@@ -80,7 +80,7 @@ def find(
         if meant := reply.get("did_you_mean"):
             note(f"did you mean: {meant}")
         if rows and not reply.get("fit", {}).get("likely", True):
-            note("no skill seems to do this; these are the closest")
+            note("only some of these words match; the closest skills are shown")
         if because := reply.get("why"):
             note(f"{because['agent']}: {'; '.join(because['reasons'])}")
         if more := reply.get("more"):
@@ -128,17 +128,35 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str
     show_default=True,
     help="Give up after this many seconds.",
 )
+@click.option(
+    "--progress/--no-progress",
+    "is_interactive",
+    default=None,
+    help="Print progress and answer questions of the skill; default: in a terminal.",
+)
 @json_option
 def call(
-    skill: str, arguments: str, agent: str | None, version: str | None, timeout_s: float, as_json: bool
+    skill: str,
+    arguments: str,
+    agent: str | None,
+    version: str | None,
+    timeout_s: float,
+    is_interactive: bool | None,
+    as_json: bool,
 ) -> None:
     """Call a skill on any agent that offers it.
 
     JSON is an object that matches the skill's input schema; - reads it from standard input. The result is
-    printed as JSON.
+    printed as JSON. In a terminal, progress and log lines of the skill are printed on standard error, and its
+    questions are asked there; the time limit pauses while you answer.
     """
     given = read_object(arguments, "arguments")
-    outcome = run_command(_call(skill, given, agent=agent, version=version, timeout_s=timeout_s))
+    if is_interactive is None:
+        is_interactive = sys.stderr.isatty()
+    asked = _call(
+        skill, given, agent=agent, version=version, timeout_s=timeout_s, is_interactive=is_interactive
+    )
+    outcome = run_command(asked)
     for warning in outcome.warnings:
         warn(warning)
     print_json(outcome.value, compact=as_json)
@@ -146,8 +164,12 @@ def call(
         note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
 
 
-async def _call(skill: str, arguments: dict[str, Any], **options: Any) -> Outcome:
-    async with open_session().client() as client:
+async def _call(skill: str, arguments: dict[str, Any], *, is_interactive: bool, **options: Any) -> Outcome:
+    async with open_session().client(is_interactive=is_interactive) as client:
+        if is_interactive:
+            from retinue.cli.terminal_channel import TerminalChannel
+
+            options["channel"] = TerminalChannel(asks=sys.stdin.isatty() and sys.stderr.isatty())
         began = time.monotonic()
         outcome = await client.ask(skill, arguments, **options)
         # the time-out may also be that of a nested call, with less time

@@ -59,7 +59,8 @@ RetinueError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
 │   │   └── ContentMissingError  a manifest names content that does not exist
-│   └── RepositoryTakenError  the repository holds a card of another name
+│   ├── RepositoryTakenError  the repository holds a card of another name
+│   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
     ├── StateDamagedError
     ├── StorageFullError
@@ -72,7 +73,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from retinue.core.durations import render_duration
 
@@ -90,18 +91,31 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message."""
+    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message.
+
+    ``hint`` is what was probably meant; it is told to people and models, not in the message itself.
+    """
 
     path: str
     message: str
+    hint: str = ""
 
     def as_json(self) -> dict[str, str]:
-        return {"path": self.path, "message": self.message}
+        found = {"path": self.path, "message": self.message}
+        return {**found, "hint": self.hint} if self.hint else found
+
+
+def join_problems(problems: Sequence[Problem]) -> str:
+    """All problems as one line, in their order (SPEC 7, P-23)."""
+    return "; ".join(problem.message for problem in problems)
 
 
 _REQUEST = Kind(retryable=False, counts_against_health=False, on_error="request")
 _REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
 _FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
+
+EXECUTION_FAILED = "Execution failed: "
+"""What stands before the message of a failed skill on the wire (P-24)."""
 
 
 class RetinueError(Exception):
@@ -111,7 +125,7 @@ class RetinueError(Exception):
     about it, ``data`` holds further facts.
     """
 
-    type: ClassVar[str] = "error"
+    type: str = "error"
     kind: Kind = _FAILED
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
@@ -166,13 +180,14 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class InvalidParametersError(RequestError):
-    """Arguments do not fit the skill's input schema; the first problem is the message (P-12, P-23)."""
+    """Arguments do not fit the skill's input schema; the message names every problem (P-12, P-23)."""
 
     type = "validation_error"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        first = problems[0]
-        super().__init__(first.message, remedy="send what the skill's input schema asks for")
+        # a hint says more than the general remedy
+        remedy = "" if any(one.hint for one in problems) else "send what the skill's input schema asks for"
+        super().__init__(join_problems(problems), remedy=remedy)
         self.problems = tuple(problems)
 
     @property
@@ -592,10 +607,13 @@ class BusyError(RetinueError):
     def __init__(self, what: str, retry_after_s: float) -> None:
         super().__init__(f"Busy: {what}", remedy=f"try again in {render_duration(retry_after_s)}")
         self.retry_after_s = retry_after_s
+        self.is_nested = False
+        """Whether a further call of the skill was refused, so that the skill itself has begun."""
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"retry_after_s": round(self.retry_after_s, 3)}
+        found: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
+        return {**found, "nested": True} if self.is_nested else found
 
 
 class ExecutionError(RetinueError):
@@ -604,17 +622,45 @@ class ExecutionError(RetinueError):
     type = "execution_error"
 
 
+MAX_DETAIL_CHARACTERS = 2_000
+"""What is kept of the further lines of an exception's text."""
+
+
 class ExecutionFailedError(ExecutionError):
-    """The skill raised; the message is one line of what it raised, its class name if empty (P-24)."""
+    """The skill raised; the message is one line of what it raised, its class name if empty (P-24).
+
+    ``data`` has the class of the exception, the skill, and the further lines of its text.
+    """
+
+    def __init__(
+        self, message: str, *, remedy: str = "", exception: str = "", detail: str = "", skill: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.exception = exception
+        self.detail = detail
+        self.skill = skill
 
     @classmethod
-    def from_exception(cls, error: BaseException) -> ExecutionFailedError:
+    def from_exception(cls, error: BaseException, skill: str = "") -> ExecutionFailedError:
+        """The failure of ``skill`` by what it raised."""
+        if isinstance(error, RetinueError):
+            return cls(error.message.removeprefix(EXECUTION_FAILED))
         name = type(error).__name__
-        lines = str(error).strip().splitlines()
-        if not lines:
-            return cls(name)
-        # "3" says nothing, "SystemExit: 3" does
-        return cls(lines[0] if isinstance(error, Exception) else f"{name}: {lines[0]}")
+        first, *further = str(error).strip().splitlines() or [name]
+        if not isinstance(error, Exception) and first != name:
+            first = f"{name}: {first}"  # "3" says nothing, "SystemExit: 3" does
+        detail = "\n".join(line.rstrip() for line in further)
+        return cls(first, exception=name, detail=_shorten(detail), skill=skill)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        facts = {"exception": self.exception, "detail": self.detail, "skill": self.skill}
+        return {name: fact for name, fact in facts.items() if fact}
+
+
+def _shorten(text: str) -> str:
+    left = len(text) - MAX_DETAIL_CHARACTERS
+    return text if left <= 0 else f"{text[:MAX_DETAIL_CHARACTERS]} … ({left:,} characters more)"
 
 
 class OutputInvalidError(ExecutionError):
@@ -625,10 +671,20 @@ class OutputInvalidError(ExecutionError):
 
     def __init__(self, skill: str, problems: Sequence[Problem]) -> None:
         super().__init__(
-            f"the result of {skill} breaks its output schema: {problems[0].message}",
+            f"the result of {skill} breaks its output schema: {join_problems(problems)}",
             remedy="fix the skill or its output schema",
         )
         self.problems = tuple(problems)
+
+    @classmethod
+    def not_json(cls, skill: str, path: str, shape: str) -> OutputInvalidError:
+        """The error of a result that is not JSON at ``path``; ``shape`` is what stands there."""
+        problem = Problem(path, f"not a JSON value{f' at {path}' if path else ''}: {shape}")
+        error = cls(skill, [problem])
+        error.message = f"the result of {skill} is {problem.message}"
+        error.args = (error.message,)
+        error.remedy = "return JSON values, dataclasses, pydantic models, or types that pydantic encodes"
+        return error
 
     @property
     def data(self) -> dict[str, Any]:
@@ -675,6 +731,13 @@ class CallCancelledError(ExecutionError):
         super().__init__(f"{what} was cancelled by its caller")
 
 
+AWAY_RETRY_S = 2.0
+"""After this time a call to an agent that is away is worth another try; a restart takes about that."""
+
+HUB = "hub"
+"""The name under which calls of a command or an agent to its hub fail."""
+
+
 class AgentUnreachableError(ExecutionError):
     """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
 
@@ -686,13 +749,15 @@ class AgentUnreachableError(ExecutionError):
 
     def __init__(self, agent: str, url: str, cause: str, *, sent: bool = False) -> None:
         super().__init__(
-            f"agent {agent} at {url} is unreachable: {cause}",
+            f"{'the hub' if agent == HUB else f'agent {agent}'} at {url} is unreachable: {cause}",
             remedy="start it, or see its state: retinue agents",
         )
         self.agent = agent
         self.url = url
+        self.cause = cause
         self.sent = sent
         self.waited_s = 0.0
+        self.retry_after_s: float | None = None
 
     @classmethod
     def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
@@ -703,11 +768,14 @@ class AgentUnreachableError(ExecutionError):
         error.message = f"agent {agent} is away {since}{last}"
         error.args = (error.message,)
         error.remedy = f"start {agent} again; see: retinue agents"
+        error.retry_after_s = AWAY_RETRY_S
         return error
 
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        if self.retry_after_s is not None:
+            found["retry_after_s"] = self.retry_after_s
         return found | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
@@ -722,13 +790,21 @@ class RemoteFaultError(ExecutionError):
         self.agent = agent
         self.code = code
         self.fault_data = fault_data
+        # the same failure has the same type in this process and over the wire
+        self.type = self.remote_type
+
+    @property
+    def data(self) -> dict[str, Any]:
+        if not isinstance(self.fault_data, Mapping):
+            return {}
+        return {key: fact for key, fact in self.fault_data.items() if key not in ("type", "remedy")}
 
     @property
     def remote_type(self) -> str:
         """The remote ``data.type`` where there is one (SPEC 2, doubt 1), otherwise the type of this class."""
         if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
             return str(self.fault_data["type"])
-        return self.type
+        return RemoteFaultError.type
 
 
 def is_callers_time(error: RetinueError | None) -> bool:
@@ -753,7 +829,8 @@ class CannotAskError(InputRequiredError):
     def __init__(self, capability: str) -> None:
         super().__init__(
             f"the caller does not support {capability}",
-            remedy=f"use a client that declares the capability {capability}",
+            remedy=f"use a client that declares the capability {capability}"
+            + (", or call it with retinue call in a terminal" if capability == "elicitation" else ""),
         )
         self.capability = capability
 
@@ -990,6 +1067,21 @@ class RepositoryTakenError(RegistryError):
         super().__init__(
             f"{repository} holds the card of {holder}, not of {name}",
             remedy="choose another with --repository",
+        )
+
+
+class TagTakenError(RegistryError):
+    """The tag holds another major version of the agent (SPEC 7, versions side by side)."""
+
+    type = "tag_taken"
+    kind = _REFUSED
+
+    def __init__(self, name: str, place: str, held: str, version: str, *, free_tag: str) -> None:
+        tag = place.rpartition(":")[2]
+        super().__init__(
+            f"{place} holds version {held} of {name}; version {version} would replace it",
+            remedy=f"publish under a tag of its own: --tag {free_tag}; "
+            f"or remove the other first: retinue forget {name}@{tag}",
         )
 
 

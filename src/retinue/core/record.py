@@ -153,6 +153,10 @@ class AgentRecord:
     annotations: Mapping[str, str] = field(default_factory=_no_labels)
     resource_globs: Mapping[Literal["expose", "private"], tuple[str, ...]] | None = None
     security: Mapping[str, Any] | None = None
+    deprecated: bool | str = False
+    """True, or the reason: other agents are preferred, and callers get a warning."""
+    weight: int = 100
+    """Per cent of the calls without a version range that go to this version while it is the newest."""
     extra: Mapping[str, Any] = field(default_factory=_no_facts)
 
     def find_skill(self, skill_id: str) -> Skill | None:
@@ -171,11 +175,24 @@ class AgentRecord:
         return None
 
 
+def render_deprecation(record: AgentRecord) -> str:
+    """The warning that a caller of a deprecated agent gets; "" for an agent that is not deprecated."""
+    if record.deprecated is False:
+        return ""
+    subject = f"{record.name} {record.version or ''}".rstrip()
+    reason = f": {record.deprecated}" if isinstance(record.deprecated, str) and record.deprecated else ""
+    return f"{subject} is deprecated{reason}"
+
+
 class ListingKey(NamedTuple):
-    """The id of a listing: its source, and the repository or RID within it."""
+    """The id of a listing: its source, the repository or RID within it, and the tag, "" where there is none.
+
+    The tags of one repository are the versions of one agent.
+    """
 
     source: str
     key: str
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +231,7 @@ class Listing:
 
     @property
     def id(self) -> ListingKey:
-        return ListingKey(self.source, self.key)
+        return ListingKey(self.source, self.key, self.tag or "")
 
     @property
     def name(self) -> str:
@@ -232,6 +249,21 @@ class Listing:
     @property
     def labels(self) -> Mapping[str, str]:
         return self.record.labels
+
+    @property
+    def deprecated(self) -> bool:
+        """Whether its author has deprecated it."""
+        return self.record.deprecated is not False
+
+    @property
+    def weight(self) -> int:
+        """As `AgentRecord.weight`."""
+        return self.record.weight
+
+    @property
+    def standby(self) -> bool:
+        """As `Candidate.standby`."""
+        return False
 
     @property
     def health(self) -> Health:
@@ -264,6 +296,15 @@ class Candidate(Protocol):
     def reachable(self) -> bool | None: ...
     @property
     def last_error(self) -> str | None: ...
+    @property
+    def deprecated(self) -> bool: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def standby(self) -> bool:
+        """Whether a newer version of the same agent takes the calls, or the agent is deprecated."""
+        ...
+
     @property
     def health(self) -> Health: ...
 

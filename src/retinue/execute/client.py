@@ -35,7 +35,13 @@ from retinue.mesh.permissions import is_exposed_here
 from retinue.web.addresses import is_loopback_url
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, render_request
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
-from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
+from retinue.web.codec.trace import (
+    CALLS_USED_KEY,
+    WARNINGS_KEY,
+    parse_calls_used,
+    parse_warnings,
+    render_trace_headers,
+)
 from retinue.web.transport import HttpRequester, HttpResponse, ResponseTooLargeError, TransportError
 
 _UNBOUNDED_S = 3600.0
@@ -78,7 +84,9 @@ class PeerInvoker:
         target = Target(name, url, name, skill.id, self._token_for(listing.source, url))
         with admitted.forward() as outgoing:
             try:
-                return Answer(value=await execute(self._http, target, call, outgoing, self._signer))
+                warnings: list[str] = []
+                value = await execute(self._http, target, call, outgoing, self._signer, warnings)
+                return Answer(value=value, warnings=tuple(warnings))
             except (RemoteFaultError, NotAuthenticatedError) as error:
                 # Such an answer may come from another agent that has taken the port of one that is gone.
                 is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
@@ -120,22 +128,31 @@ class HubCalls:
         self._http = http
         self._url = url
         self._signer = signer
-        self._token = joined or (token if is_loopback_url(url) else None)
+        self.token = joined or (token if is_loopback_url(url) else None)
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """The outcome as the hub reports it; ``agent`` is None where only the hub knows it."""
         base = self._url.rstrip("/")
         url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
-        target = Target("hub", url, call.agent or "", call.skill, self._token)
+        target = Target("hub", url, call.agent or "", call.skill, self.token)
         outgoing = OutgoingCall(call.trace)
+        warnings: list[str] = []
         try:
-            value = await execute(self._http, target, call, outgoing, self._signer)
+            value = await execute(self._http, target, call, outgoing, self._signer, warnings)
         except RetinueError as error:
             status: Status = "refused" if isinstance(error, GuardError) else "failed"
             return Outcome(
                 call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
             )
-        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value, calls_used=outgoing.used)
+        return Outcome(
+            call.id,
+            call.skill,
+            "done",
+            agent=call.agent,
+            value=value,
+            warnings=tuple(warnings),
+            calls_used=outgoing.used,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +167,18 @@ class Target:
 
 
 async def execute(
-    http: HttpRequester, target: Target, call: Call, outgoing: OutgoingCall, signer: Signer | None = None
+    http: HttpRequester,
+    target: Target,
+    call: Call,
+    outgoing: OutgoingCall,
+    signer: Signer | None = None,
+    warnings: list[str] | None = None,
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
 
-    The usage that the reply reports is recorded in ``outgoing``. Raises RemoteFaultError,
-    AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the GuardError of a process
-    further down the chain.
+    The usage that the reply reports is recorded in ``outgoing``, its warnings are added to ``warnings``.
+    Raises RemoteFaultError, AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the
+    GuardError of a process further down the chain.
     """
     timeout_s = _UNBOUNDED_S
     trace = outgoing.trace
@@ -189,6 +211,8 @@ async def execute(
         raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
     if reply.status < 400 or not is_lost(reply.status):
         outgoing.record_usage(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
+    if warnings is not None:
+        warnings += parse_warnings(reply.headers.get(WARNINGS_KEY))
     return _read_reply(reply, target)
 
 

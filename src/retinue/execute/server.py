@@ -26,7 +26,6 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
     OutputInvalidError,
-    Problem,
     RetinueError,
     UnknownAgentError,
     UnknownSkillError,
@@ -41,7 +40,7 @@ from retinue.web.codec.jsonrpc import (
     render_error,
     render_result,
 )
-from retinue.web.codec.trace import CALLS_USED_KEY, parse_trace_headers
+from retinue.web.codec.trace import CALLS_USED_KEY, WARNINGS_KEY, parse_trace_headers, render_warnings
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import execute_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
@@ -66,6 +65,7 @@ _TRACE_HEADERS = {
 }
 
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
+_WARNINGS = WARNINGS_KEY.lower().encode()
 
 _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
@@ -170,6 +170,7 @@ class ExecuteEndpoint:
                 # this endpoint named the agent, not the caller: a hidden one must not tell its name
                 error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
+            used.warnings += outcome.warnings
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
             # A bug in Retinue: its text belongs in the log, not on the wire.
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
@@ -180,7 +181,7 @@ class ExecuteEndpoint:
             try:
                 return render_result(entry.id, outcome.value)
             except TypeError as cause:
-                error = OutputInvalidError(entry.method, [Problem("", f"it is not a JSON value: {cause}")])
+                error = OutputInvalidError.not_json(entry.method, "", str(cause))
         return self._render_error(entry.id, error)
 
     def _render_error(self, request_id: Any, error: RetinueError) -> bytes:
@@ -190,9 +191,13 @@ class ExecuteEndpoint:
 
 @dataclass(slots=True)
 class _CallsUsed:
-    """Further calls that a request has caused; reported to its caller, which counts them in its budget."""
+    """Further calls that a request has caused; reported to its caller, which counts them in its budget.
+
+    ``warnings`` are those of its outcomes, which the body has no place for.
+    """
 
     calls: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
@@ -203,6 +208,8 @@ async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if used.calls:
         headers.append((_CALLS_USED, str(used.calls).encode()))
+    if used.warnings:
+        headers.append((_WARNINGS, render_warnings(used.warnings).encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

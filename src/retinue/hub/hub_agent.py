@@ -15,8 +15,10 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_agent_row
+from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Listing, ListingKey, Stats
+from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import add_agent_resources, render_agent
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills
@@ -32,7 +34,6 @@ from retinue.workflows.orchestrator import Orchestrator
 
 Json = dict[str, Any]
 
-HUB_NAME = "retinue"
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""
 
@@ -75,7 +76,8 @@ def hub_agent(
     ) -> Any:
         """Calls a skill of the mesh, found by its id, with the caller's own rights."""
         outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
-        return outcome.get()
+        value = outcome.get()
+        return Answer(value, warnings=outcome.warnings) if outcome.warnings else value
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:
@@ -183,15 +185,16 @@ async def _render_rows(directory: Directory, entries: Sequence[Entry], scopes: f
 
 
 def _render_place(listing_id: ListingKey) -> str:
-    return f"{listing_id.key} {listing_id.source}"
+    return f"{listing_id.key}:{listing_id.tag} {listing_id.source}"
 
 
 def _parse_place(text: str | None) -> ListingKey | None:
     if text is None:
         return None
-    key, space, source = text.partition(" ")
-    if not space:
+    place, space, source = text.partition(" ")
+    key, colon, tag = place.rpartition(":")
+    if not (space and colon):
         raise InvalidSettingError(
             "after", "not a place in the list", remedy="pass next of the previous reply"
         )
-    return ListingKey(source, key)
+    return ListingKey(source, key, tag)

@@ -151,7 +151,8 @@ class _Finder:
             )
         if view is not None:
             said.pop("did_you_mean", None)  # the word may come from a hidden agent
-        return [(hit.entry, hit.skill) for hit in found.hits], said
+        hits = sorted(found.hits, key=lambda hit: hit.entry.deprecated)
+        return [(hit.entry, hit.skill) for hit in hits], said
 
     async def _list_by_name(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
         """Listings to search without an index; of many, those with a word of the query in a name."""

@@ -6,10 +6,10 @@ The time limit of a call is paused while its caller is asked a question: a perso
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from retinue.core.errors import CannotAskError, InputRequiredError
 from retinue.mesh.time_limit import TimeLimit
@@ -19,6 +19,11 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 Capability = Literal["progress", "log", "elicitation", "sampling", "roots"]
 """What the client of a call listens to, or can be asked for."""
+
+ASKABLE: frozenset[Capability] = frozenset({"elicitation", "sampling", "roots"})
+"""What a client can be asked for; the answer may take longer than any program."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ class Channel(Protocol):
         """The places that the caller works in; raises CannotAskError where it does not list them."""
 
 
+HOW_TO_BE_ASKED = (
+    "call it where a person can be asked: with retinue call in a terminal, or from an MCP client that "
+    "supports elicitation"
+)
+
+
 class NullChannel:
     """The channel of endpoints without a way back: progress and logs are dropped, questions fail."""
 
@@ -73,7 +84,7 @@ class NullChannel:
         return None
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
-        raise InputRequiredError(f"input required: {message}")
+        raise InputRequiredError(f"input required: {message}", remedy=HOW_TO_BE_ASKED)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
         raise CannotAskError("sampling")
@@ -132,3 +143,13 @@ class PausingChannel:
             self._open -= 1
             if not self._open and not self._limit.expired:
                 self._limit.reschedule(loop.time() + self._left_s)
+
+
+async def run_within(timeout_s: float, channel: Channel, work: Callable[[Channel], Awaitable[T]]) -> T:
+    """Await ``work`` for at most ``timeout_s`` seconds, in which its open questions do not count.
+
+    Raises TimeoutError.
+    """
+    limit = TimeLimit(timeout_s)
+    with limit:
+        return await work(PausingChannel(channel, limit))

@@ -23,7 +23,7 @@ from retinue.core.errors import (
     RetinueError,
     UnknownSkillError,
 )
-from retinue.core.record import Candidate, Listing, ListingKey, Skill
+from retinue.core.record import Candidate, Listing, ListingKey, Skill, render_deprecation
 from retinue.mesh.admission import Admission
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
@@ -258,14 +258,14 @@ class Dispatcher:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            raise ExecutionFailedError.from_exception(error) from error
+            raise ExecutionFailedError.from_exception(error, call.skill) from error
         except GeneratorExit:
             raise
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired:
                 raise CallTimedOutError(call.skill, timeout_s, layer=layer, setting=setting) from error
             # A skill that calls sys.exit has failed; other agents of this process keep running.
-            raise ExecutionFailedError.from_exception(error) from error
+            raise ExecutionFailedError.from_exception(error, call.skill) from error
 
     def _time_left(self, skill: Skill, call: Call) -> tuple[float, str, str]:
         if skill.timeout_s is not None:
@@ -355,10 +355,18 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
         attempts=tuple(state.attempts),
         duration_ms=(time.perf_counter() - state.started) * 1000,
         usage=answer.usage,
-        warnings=answer.warnings,
+        warnings=answer.warnings if chosen is None else _with_warning(answer.warnings, chosen),
         meta=answer.meta,
         calls_used=state.calls_used,
     )
+
+
+def _with_warning(warnings: tuple[str, ...], chosen: Candidate) -> tuple[str, ...]:
+    if not chosen.deprecated or not isinstance(chosen, Listing):
+        return warnings
+    warning = render_deprecation(chosen.record)
+    # the agent's own process may have said so already
+    return warnings if warning in warnings else (*warnings, warning)
 
 
 def _failed(call: Call, state: _CallState, error: RetinueError) -> Outcome:

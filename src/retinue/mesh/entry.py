@@ -52,6 +52,10 @@ class Entry:
     reachable: bool | None
     since: datetime | None
     last_error: str | None
+    deprecated: bool = False
+    weight: int = 100
+    standby: bool = False
+    """Set in the result of a look-up only (`retinue.mesh.directory.version_choice`)."""
 
     @property
     def source(self) -> str:
@@ -130,6 +134,8 @@ def entry_of(listing: Listing) -> Entry:
         listing.reachable,
         listing.since,
         listing.last_error,
+        listing.deprecated,
+        listing.weight,
     )
 
 
@@ -150,10 +156,12 @@ def make_entry(
     reachable: bool | None,
     since: datetime | None,
     last_error: str | None,
+    deprecated: bool = False,
+    weight: int = 100,
 ) -> Entry:
     """An entry whose strings are shared with other entries that have equal ones."""
     return Entry(
-        ListingKey(_share(listing_id.source), listing_id.key),
+        ListingKey(_share(listing_id.source), listing_id.key, _share(listing_id.tag)),
         name,
         version and _share(version),
         url,
@@ -169,6 +177,8 @@ def make_entry(
         reachable,
         since,
         last_error and _share(last_error),
+        deprecated,
+        weight,
     )
 
 

@@ -30,6 +30,7 @@ from retinue.oci.codec.artifacts import (
     card_artifact,
     find_card_name,
     only_card_of,
+    only_version_of,
     workflow_artifact,
 )
 from retinue.oci.codec.bulk import Pulled
@@ -40,6 +41,7 @@ from retinue.oci.codec.reference import (
     Reference,
     card_repository,
     choose_tag,
+    default_tag,
     workflow_repository,
 )
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -229,16 +231,18 @@ async def publish_card(
     skills: Sequence[str],
     created: datetime,
     repository: str | None = None,
-    tag: str = DEFAULT_TAG,
+    tag: str | None = None,
 ) -> Published:
     """Publish an agent card byte for byte, as ``oras push`` would (SPEC 2, formats).
 
-    ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``.
-    Raises RepositoryTakenError when the repository holds anything but a card of this name.
+    ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
+    one of the major version (`default_tag`). Raises RepositoryTakenError when the repository holds anything
+    but a card of this name, TagTakenError when the tag holds another major version of it.
     """
     place = repository or card_repository(name)
     artifact = card_artifact(name, card, version=version, skills=skills, created=created)
-    return await _publish(registry, place, tag, artifact, only_card_of(name, place))
+    tag = tag or default_tag(version)
+    return await _publish(registry, place, tag, artifact, only_version_of(name, place, tag, version))
 
 
 async def publish_workflow(
@@ -264,15 +268,18 @@ async def publish_workflow(
     return await _publish(registry, place, tag, artifact, guard)
 
 
-async def forget(registry: Registry, name: str, *, repository: str | None = None) -> tuple[str, ...]:
-    """Delete all tags of an agent card; returns the deleted tags.
+async def forget(
+    registry: Registry, name: str, *, repository: str | None = None, tag: str | None = None
+) -> tuple[str, ...]:
+    """Delete all tags of an agent card, or one tag; returns the deleted tags.
 
     Raises ReferenceNotFoundError when there are none, RepositoryTakenError when the card has another name.
     """
     place = repository or card_repository(name)
-    tags = await registry.list_tags(place)
+    held = await registry.list_tags(place)
+    tags = held if tag is None else [one for one in held if one == tag]
     if not tags:
-        raise ReferenceNotFoundError(registry.name, place)
+        raise ReferenceNotFoundError(registry.name, place if tag is None else f"{place}:{tag}")
     best = choose_tag(tags)
     # An unreadable card has no owner, and deleting it is the remedy.
     with suppress(MalformedArtifactError):
@@ -283,7 +290,8 @@ async def forget(registry: Registry, name: str, *, repository: str | None = None
         except ReferenceNotFoundError:
             # A registry that deletes by digest removes all tags of a card at once.
             continue
-    await index_change(registry, gone={place})
+    if not await registry.list_tags(place):
+        await index_change(registry, gone={place})
     return tuple(tags)
 
 

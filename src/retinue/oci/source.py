@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.schema.checks import check_skill
 from retinue.oci.codec.artifacts import Artifact
 from retinue.oci.codec.catalog import Heads
-from retinue.oci.codec.reference import Reference, choose_tag, is_repository
+from retinue.oci.codec.reference import Reference, choose_version_tags, is_repository
 from retinue.oci.registry import Registry, read_published
 
 AGENTS = "agents/"
@@ -110,22 +110,38 @@ class ReadAhead:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """State of a repository at its last reading; the listing itself is kept by the directory."""
+    """State of a tag at its last reading; the listing itself is kept by the directory."""
 
     tag: str
     digest: str
     is_card: bool = True
     error: MalformedArtifactError | None = None
     listed_at: float = -inf
-    """When the tags were last listed, on the monotonic clock."""
+    """When the tags of the repository were last listed, on the monotonic clock."""
+    is_alias: bool = False
+    """Whether another tag of the repository has the same digest, and stands for both."""
+
+    @staticmethod
+    def find(known: Iterable[_Known], tag: str, digest: str) -> _Known | None:
+        """The state of this tag, where it still has this digest."""
+        return next((one for one in known if (one.tag, one.digest) == (tag, digest)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What reading one repository gave: new listings, and why a card could not be read."""
+
+    listings: tuple[Listing, ...] = ()
+    error: MalformedArtifactError | None = None
 
 
 class RegistrySource(Source):
     """The agent cards of any registry as a source.
 
     Cards are expected in ``agents/…`` at any depth (SPEC 2, doubt 10), and recognised elsewhere by artifact
-    type. ``tag`` reads only that tag instead of the best one (doubt 7). A card is read again only when its
-    tag or digest has changed.
+    type. Each tag that is a version (``v1``, ``2.0``) is a version of the agent; other tags are read only
+    where there is none, the best of them (doubt 7). ``tag`` reads only that tag. A card is read again only
+    when its tag or digest has changed.
     """
 
     def __init__(
@@ -145,13 +161,14 @@ class RegistrySource(Source):
         self._stamp: str | None = None
         self._full_read_at = 0.0
         self._problems: tuple[SourceProblem, ...] = ()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[_Known, ...]] = {}
 
     def remember(self, held: Iterable[Entry]) -> None:
         """Take over stored entries of this source, so that unchanged cards are not read again."""
         for entry in held:
             if entry.source == self.name and entry.tag is not None and entry.digest is not None:
-                self._known[entry.key] = _Known(entry.tag, entry.digest)
+                held_before = self._known.get(entry.key, ())
+                self._known[entry.key] = (*held_before, _Known(entry.tag, entry.digest))
 
     def changed(self) -> bool:
         """Whether the registry's generation differs from the last reading; False where it has none."""
@@ -176,7 +193,7 @@ class RegistrySource(Source):
                 repositories.append(repository)
             if number % GLANCED == 0:
                 await asyncio.sleep(0)
-        listings: dict[str, Listing] = {}
+        listings: dict[tuple[str, str], Listing] = {}
         problems: dict[str, SourceProblem] = {}
         waiting = iter(repositories)
         ahead = ReadAhead(self._registry, self._list_new(repositories, catalog.heads))
@@ -184,12 +201,13 @@ class RegistrySource(Source):
         async def work() -> None:
             for repository in waiting:
                 try:
-                    listing = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
+                    found = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
                 except RetinueError as error:
                     problems[repository] = SourceProblem(self.name, repository, error)
                 else:
-                    if listing is not None:
-                        listings[repository] = listing
+                    if found.error is not None:
+                        problems[repository] = SourceProblem(self.name, repository, found.error)
+                    listings.update(((one.key, one.id.tag), one) for one in found.listings)
                     if give is not None and len(listings) >= GIVEN_AT_ONCE:
                         give(list(listings.values()))
                         listings.clear()
@@ -202,37 +220,41 @@ class RegistrySource(Source):
         await asyncio.sleep(0)
         self._problems = tuple(problems[r] for r in sorted(problems))
         self._stamp, self._full_read_at = stamp, began_at
-        given = tuple(listings[r] for r in sorted(listings))
+        given = tuple(listings[place] for place in sorted(listings))
         return Reading(given, self._problems, await self._list_unchanged(listings.keys()))
 
-    async def _list_unchanged(self, given: Collection[str]) -> dict[str, str]:
-        """Digests by repository of the cards that did not change.
+    async def _list_unchanged(self, given: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Digests by repository and tag of the cards that did not change.
 
         Those with a problem are reported as such.
         """
-        unchanged: dict[str, str] = {}
+        unchanged: dict[tuple[str, str], str] = {}
         for number, key in enumerate(list(self._known)):
-            known = self._known.get(key)
-            if known is not None and known.is_card and known.error is None and key not in given:
-                unchanged[key] = known.digest
+            for known in self._known.get(key, ()):
+                is_listing = known.is_card and not known.is_alias and known.error is None
+                if is_listing and (key, known.tag) not in given:
+                    unchanged[key, known.tag] = known.digest
             if number % GLANCED == 0:
                 await asyncio.sleep(0)
         return unchanged
 
-    async def read_one(self, key: str) -> Listing | None:
-        """Read the card in the repository ``key``; None when it has no tag or holds no card.
+    async def read_key(self, key: str) -> tuple[Listing, ...]:
+        """Read every version in the repository ``key``; () when it has no tag or holds no card.
 
         Raises MalformedArtifactError, ReferenceNotFoundError (the configured tag is missing) and what the
         registry raises.
         """
-        return await self._read(key, again=True)
+        found = await self._read(key, again=True)
+        if found.error is not None and not found.listings:
+            raise found.error
+        return found.listings
 
     def _list_new(self, repositories: Iterable[str], heads: Mapping[str, Heads]) -> Iterator[Reference]:
-        """References with digest of the cards that the catalog reports and that are new or changed."""
+        """References with digest of the newest versions that the catalog reports as new or changed."""
         for key in repositories:
-            tags, known = heads.get(key, {}), self._known.get(key)
-            tag = choose_tag(tags, self._tag)
-            if tag is not None and (known is None or (known.tag, known.digest) != (tag, tags[tag])):
+            tags = heads.get(key, {})
+            tag = next(iter(self._choose_tags(tags)), None)
+            if tag is not None and _Known.find(self._known.get(key, ()), tag, tags[tag]) is None:
                 yield Reference(key, tag=tag, digest=tags[tag])
 
     async def _read(
@@ -243,58 +265,88 @@ class RegistrySource(Source):
         ahead: ReadAhead | None = None,
         *,
         again: bool = False,
-    ) -> Listing | None:
-        """Read the card when it has changed, or always with ``again``.
+    ) -> _Found:
+        """Read the cards that have changed, or all of them with ``again``.
 
         ``heads`` are the tags reported by the catalog, which save all requests except those of ``ahead``.
         """
-        known = self._known.get(key)
         if heads is not None:
-            tag = self._choose(key, heads)
-            if known is not None and (known.tag, known.digest) == (tag, heads.get(tag or "")):
-                _raise_problem(known)
-                return None
-            return None if tag is None else await self._read_tag(key, tag, -inf, ahead)
-        likely = self._tag
-        if likely is None and known is not None and known.listed_at > tags_since:
-            likely = known.tag
-        if likely is not None:
-            # The tag is configured or was chosen recently; if it is gone, choose among the others.
+            return await self._read_tags(key, self._choose(key, heads), -inf, heads, ahead)
+        known = self._known.get(key, ())
+        listed_at = known[0].listed_at if known else -inf
+        likely: tuple[str, ...] = ()
+        if self._tag is not None:
+            likely = (self._tag,)
+        elif listed_at > tags_since:
+            likely = tuple(one.tag for one in known)
+        if likely:
+            # These tags are configured or were chosen recently; if one is gone, choose among the others.
             with suppress(ReferenceNotFoundError):
-                listed_at = known.listed_at if known is not None else -inf
-                return await self._read_tag(key, likely, listed_at, again=again)
+                return await self._read_tags(key, likely, listed_at, again=again)
         listed_at = self._clock()
-        tag = self._choose(key, await self._registry.list_tags(key))
-        return None if tag is None else await self._read_tag(key, tag, listed_at, again=again)
+        tags = self._choose(key, await self._registry.list_tags(key))
+        return await self._read_tags(key, tags, listed_at, again=again)
 
-    def _choose(self, key: str, tags: Iterable[str]) -> str | None:
-        """The tag to read; None when there are no tags. Raises ReferenceNotFoundError."""
+    def _choose_tags(self, tags: Iterable[str]) -> tuple[str, ...]:
+        if self._tag is None:
+            return choose_version_tags(tags)
+        return (self._tag,) if self._tag in tags else ()
+
+    def _choose(self, key: str, tags: Iterable[str]) -> tuple[str, ...]:
+        """The tags to read; () when there are no tags. Raises ReferenceNotFoundError."""
         held = list(tags)
-        if not held:
-            self._known.pop(key, None)
-            return None
-        tag = choose_tag(held, self._tag)
-        if tag is None:
+        chosen = self._choose_tags(held)
+        if held and not chosen:
             raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")
-        return tag
+        return chosen
 
-    async def _read_tag(
-        self, key: str, tag: str, listed_at: float, ahead: ReadAhead | None = None, *, again: bool = False
-    ) -> Listing | None:
-        known = None if again else self._known.get(key)
-        if known is not None and known.tag != tag:
-            known = None
-        reference = Reference(key, tag=tag)
-        artifact = await self._pull(reference, known, ahead or self._registry)
-        listing: Listing | None = None
-        if artifact is not None:
-            known, listing = self._open(reference, artifact)
-        elif known is None:
+    async def _read_tags(
+        self,
+        key: str,
+        tags: Sequence[str],
+        listed_at: float,
+        heads: Heads | None = None,
+        ahead: ReadAhead | None = None,
+        *,
+        again: bool = False,
+    ) -> _Found:
+        """Read the tags of one repository, newest first; tags of one digest are one listing."""
+        before = {one.tag: one for one in self._known.get(key, ())}
+        states: list[_Known] = []
+        listings: list[Listing] = []
+        seen: set[str] = set()
+        error: MalformedArtifactError | None = None
+        for tag in tags:
+            held, reference = before.get(tag), Reference(key, tag=tag)
+            digest = None if heads is None else heads[tag]
+            if digest is not None and digest in seen:
+                continue
+            if held is not None and held.is_alias and held.digest not in seen:
+                held = None
+            listing: Listing | None = None
+            if held is None or held.digest != digest:
+                reader = ahead if ahead is not None and tag == tags[0] else self._registry
+                try:
+                    artifact = await self._pull(reference, None if again else held, reader)
+                except MalformedArtifactError as malformed:
+                    error = error or malformed
+                    states += [] if held is None else [held]
+                    continue
+                if artifact is not None:
+                    held, listing = self._open(reference, artifact)
+                elif held is None or again:
+                    continue
+            is_alias = held.digest in seen
+            states.append(replace(held, listed_at=listed_at, is_alias=is_alias))
+            seen.add(held.digest)
+            error = error or held.error
+            if listing is not None and not is_alias:
+                listings.append(listing)
+        if states:
+            self._known[key] = tuple(states)
+        else:
             self._known.pop(key, None)
-            return None
-        self._known[key] = replace(known, listed_at=listed_at)
-        _raise_problem(known)
-        return listing
+        return _Found(tuple(listings), error)
 
     async def _pull(
         self, reference: Reference, known: _Known | None, registry: Registry | ReadAhead
@@ -330,12 +382,6 @@ class RegistrySource(Source):
             fetched_at=self._now(),
         )
         return _Known(tag, artifact.digest), listing
-
-
-def _raise_problem(known: _Known) -> None:
-    """Raise the error of an unreadable card, which every reading reports."""
-    if known.error is not None:
-        raise known.error
 
 
 def _check_schemas(record: AgentRecord, reference: str) -> None:

@@ -74,7 +74,9 @@ class ServeOptions:
     port_may_move: bool = False
     publish: bool = True
     registry: str | None = None
-    tag: str = "v1"
+    tag: str | None = None
+    """None means the tag of the major version (`default_tag`)."""
+    weight: int | None = None
     hub_url: str | None = None
     insecure_bind: bool = False
 
@@ -87,6 +89,8 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    if options.weight is not None:
+        agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
     state.prepare()
     take_from_others(state, echo)
@@ -211,7 +215,12 @@ def agent_app(
 
     app = Router(
         routes=[
-            execute_route(dispatcher, agent=agent.name, answer_without_id=settings.execute.answer_without_id),
+            execute_route(
+                dispatcher,
+                agent=agent.name,
+                answer_without_id=settings.execute.answer_without_id,
+                validation_code=settings.execute.validation_code,
+            ),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
             *(() if mcp is None else (mcp.route(),)),

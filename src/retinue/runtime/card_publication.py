@@ -1,8 +1,9 @@
 """The published card of a served agent: publishes it, keeps it published while it is served, withdraws it.
 
-A tag of an agent's repository holds one card. If two processes serve the same name, the later one replaces
-the card of the earlier one. When the later one stops answering, the earlier one publishes its card again. A
-card that a person removes from the registry is not published again.
+A tag of an agent's repository holds one card. If two processes serve the same name and major version, the
+later one replaces the card of the earlier one; other major versions have tags of their own. When the later
+one stops answering, the earlier one publishes its card again. A card that a person removes from the registry
+is not published again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.execute.probe import find_trouble
-from retinue.oci.codec.reference import Reference, card_repository
+from retinue.oci.codec.reference import Reference, card_repository, default_tag
 from retinue.oci.registry import Published, Registry, publish_card, withdraw
 from retinue.runtime.publishables import PUBLISHED_SCOPES
 from retinue.runtime.serving import Echo
@@ -37,7 +38,7 @@ class CardPublication:
         self,
         registry: Registry,
         read_record: Callable[[], AgentRecord],
-        tag: str,
+        tag: str | None,
         http: HttpClient,
         echo: Echo,
         *,
@@ -46,7 +47,8 @@ class CardPublication:
         self._registry = registry
         self._read_record = read_record
         self._record = read_record()
-        self._reference = Reference(card_repository(self._record.name), tag=tag)
+        self._tag = tag or default_tag(self._record.version)
+        self._reference = Reference(card_repository(self._record.name), tag=self._tag)
         self._http = http
         self._echo = echo
         self._probe_timeout_s = probe_timeout_s
@@ -56,11 +58,14 @@ class CardPublication:
         """Whether the tag holds the card of another process."""
 
     async def publish(self) -> None:
-        """Publish and print so; names the agent whose card is replaced, if any. Raises RegistryError."""
+        """Publish and print so; names the agent whose card is replaced, if any.
+
+        Raises RegistryError, such as TagTakenError where the tag holds another major version.
+        """
         before = await self._find_other()
+        self._published = await self._push()
         if before is not None and await self._answers(before):
             self._echo(f"another {before.name} answers at {before.url}; this card replaces that one's")
-        self._published = await self._push()
         self._echo(f"published {self._published} in {self._published.registry}")
 
     async def renew(self) -> None:
@@ -126,7 +131,7 @@ class CardPublication:
             version=self._record.version,
             skills=[skill["id"] for skill in card["skills"]],
             created=datetime.now(UTC),
-            tag=self._reference.tag or "",
+            tag=self._tag,
         )
 
     async def _find_other(self) -> AgentRecord | None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import structlog
 from starlette.requests import Request
@@ -30,6 +30,7 @@ from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded, take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits
+from retinue.runtime.imports import follow_imports, make_imported_servers
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
@@ -83,8 +84,18 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(texts.close)
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         runs = LazyRuns(settings, state)
+        imports = make_imported_servers(settings, state)
         mesh = await stack.enter_async_context(
-            open_mesh(settings, state, listings, open_runs=runs.open, hub_id=hub_id, url=url, texts=texts)
+            open_mesh(
+                settings,
+                state,
+                listings,
+                open_runs=runs.open,
+                hub_id=hub_id,
+                url=url,
+                texts=texts,
+                imports=imports,
+            )
         )
         mesh.events.subscribe(record_calls(audit.append))
         mesh.events.subscribe(log_line)
@@ -94,6 +105,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(mcp.end)
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
+        await stack.enter_async_context(follow_imports(imports, mesh.directory, settings, state, mesh.http))
         await mesh.directory.ensure_fresh()
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
@@ -141,7 +153,12 @@ def hub_app(
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
-    without_id = settings.execute.answer_without_id
+    execute = partial(
+        execute_route,
+        mesh.dispatcher,
+        answer_without_id=settings.execute.answer_without_id,
+        validation_code=settings.execute.validation_code,
+    )
 
     @lru_cache(maxsize=8)
     def own_card(scopes: frozenset[str]) -> bytes:
@@ -165,8 +182,8 @@ def hub_app(
 
     app = Router(
         routes=[
-            execute_route(mesh.dispatcher, answer_without_id=without_id),
-            execute_route(mesh.dispatcher, path="/agents/{agent}/execute", answer_without_id=without_id),
+            execute(),
+            execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),

@@ -16,6 +16,9 @@ import structlog
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
 from retinue.execute.client import HubCalls, PeerInvoker
+from retinue.hub.names import HUB_NAME
+from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -69,7 +72,8 @@ class JoinedMesh:
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         of_mesh = mesh_sources(settings, state, (source.name for source in sources))
         bearer = MeshBearer(state.mesh_key(), of_mesh)
-        peers = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
+        plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
+        peers = InteractiveInvoker(AgentClient(http, bearer.token_for, signer), plain)
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
@@ -96,7 +100,15 @@ class JoinedMesh:
         if url is None:
             return await self._direct.dispatch(call, channel or NullChannel())
         hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
-        return await hub.dispatch(call, channel)
+        if channel is None or not channel.capabilities:
+            return await hub.dispatch(call)
+        return await interactive_calls(self._http, url, hub, self.signer).dispatch(call, channel)
+
+
+def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: Signer) -> InteractiveHubCalls:
+    """Calls to the hub at ``url`` whose channel reaches through; the others go by ``hub``."""
+    client = AgentClient(http, lambda source, url: hub.token, signer)
+    return InteractiveHubCalls(client, HUB_NAME, url, hub)
 
 
 async def notify_hub(

@@ -19,17 +19,20 @@ import structlog
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
+from retinue.core.record import Listing
 from retinue.execute.client import PeerInvoker
-from retinue.hub.hub_agent import HUB_NAME, hub_agent
+from retinue.hub.hub_agent import hub_agent
+from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported import IMPORTS, ImportedServers
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import make_strategy
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.events import EventBus
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
@@ -101,11 +104,12 @@ async def open_mesh(
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
+    imports: ImportedServers | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
-    ``open_runs`` opens the workflow runs, each of which executes the given body; production code passes
-    `LazyRuns.open`.
+    ``imports`` are the imported MCP servers of a hub. ``open_runs`` opens the workflow runs, each of which
+    executes the given body; production code passes `LazyRuns.open`.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
@@ -113,7 +117,7 @@ async def open_mesh(
         registries = named_registries(settings, home, http, state)
         directory = Directory(
             listings,
-            registry_sources(settings, registries),
+            [*registry_sources(settings, registries), *([] if imports is None else [imports])],
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
@@ -141,10 +145,16 @@ async def open_mesh(
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain))
+
+        def invoker_of(listing: Listing) -> Invoker:
+            if imports is not None and listing.source == IMPORTS:
+                return imports
+            return lookup.invoker_of(listing)
+
         dispatcher = Dispatcher(
             agent=HUB_NAME,
             lookup=lookup,
-            invoker_of=lookup.invoker_of,
+            invoker_of=invoker_of,
             admission=Admission(guard, Limits(limit_settings(settings)), events),
             agent_stats=agent_stats,
             health_sink=directory.record_health,

@@ -5,7 +5,7 @@ Files are checked, then published byte for byte.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,23 @@ class WorkflowText:
     content: bytes
 
 
-def read_target(text: str, *, url: str | None = None) -> Card | WorkflowText:
+def read_target(text: str, *, url: str | None = None, weight: int | None = None) -> Card | WorkflowText:
     """Read a card (``.json``), a workflow (``.yaml`` or ``.json``) or a Python agent.
 
-    ``url`` is the address of a Python agent; a card file states its own. Raises InvalidSettingError,
+    ``url`` is the address of a Python agent; a card file states its own. A card is published byte for byte
+    unless ``weight`` sets its share of the calls. Raises InvalidSettingError,
     MalformedArtifactError, SchemaRefusedError, DefinitionError, TooLargeError.
     """
+    found = _read_target(text, url)
+    if weight is None:
+        return found
+    if isinstance(found, WorkflowText):
+        raise InvalidSettingError("--weight", "a workflow has no weight", remedy="omit --weight")
+    record = replace(parse_card(found.content, reference=text), weight=weight)
+    return replace(found, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
+
+
+def _read_target(text: str, url: str | None) -> Card | WorkflowText:
     path = Path(text)
     if path.suffix in _YAML:
         return _as_workflow(path, _read_file(path))

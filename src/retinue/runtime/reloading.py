@@ -32,10 +32,12 @@ ListsStamp = tuple[int, int] | None
 """Modification time in ns and size in bytes; None if the file does not exist."""
 
 
-def serve_reloading(text: str, serve_once: Callable[[Target], int], echo: Echo) -> int:
+def serve_reloading(text: str, serve_once: Callable[[Target, Callable[[int], None]], int], echo: Echo) -> int:
     """Serve the target ``text`` and restart this process after a change; returns only when asked to stop.
 
-    If the agent does not load, the error is printed and the next change of its files awaited.
+    If the agent does not load, the error is printed and the next change of its files awaited. ``serve_once``
+    serves and returns the exit code; where a blocked thread keeps it from returning, it calls the function
+    that it was given with the code.
     """
     place = _find_place(text)
     # before the agent is loaded, to detect changes made meanwhile
@@ -56,15 +58,24 @@ def serve_reloading(text: str, serve_once: Callable[[Target], int], echo: Echo) 
             changed.set()
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def restart_if_changed() -> None:
+        if changed.is_set():
+            echo("a file changed; restarting")
+            _restart()
+
+    def leave(code: int) -> None:
+        try:
+            restart_if_changed()
+        finally:
+            os._exit(code)
+
     watcher = threading.Thread(target=watch, name="reload", daemon=True)
     watcher.start()
     try:
-        status = serve_once(target)
+        status = serve_once(target, leave)
     finally:
         stop.set()
-    if changed.is_set():
-        echo("a file changed; restarting")
-        _restart()
+    restart_if_changed()
     return status
 
 

@@ -257,10 +257,11 @@ def _fit_to_open_files(limits: HttpLimits, open_files: int) -> HttpLimits:
     return replace(limits, connections=min(limits.connections, max(1, open_files // 2)))
 
 
-def run_loop(main: Callable[[], Awaitable[int]]) -> int:
+def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None] = os._exit) -> int:
     """Run a process's main coroutine on uvloop; returns its exit code.
 
-    A skill that blocks a thread delays the end of the process by a few seconds only.
+    A skill that blocks a thread delays the end by a few seconds only: then ``leave`` is called with the exit
+    code, in another thread. It must end or replace the process, since the blocked thread cannot be ended.
     """
 
     async def entry() -> int:
@@ -271,7 +272,7 @@ def run_loop(main: Callable[[], Awaitable[int]]) -> int:
     try:
         code = runner.run(entry())
     finally:
-        leaving = threading.Timer(_THREADS_GRACE_S, lambda: os._exit(code))
+        leaving = threading.Timer(_THREADS_GRACE_S, lambda: leave(code))
         leaving.daemon = True
         leaving.start()
         runner.close()

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pyjson5
+import structlog
 
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
@@ -21,9 +22,22 @@ from retinue.core.json_values import name_shape
 from retinue.core.record import Trait
 from retinue.mesh.permissions import AccessRule, ExposureLists
 
+_log = structlog.get_logger("retinue.targets")
+
 MAX_FILE_BYTES = 1024 * 1024
 
-_KNOWN = ("name", "version", "entry", "description", "topics", "scores", "traits", "mcp", "access")
+_KNOWN = (
+    "name",
+    "version",
+    "entry",
+    "description",
+    "topics",
+    "scores",
+    "traits",
+    "deprecated",
+    "mcp",
+    "access",
+)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _BYTES = re.compile(r"b'(\w+)'")
 """Bytes literals in pyjson5's messages, such as ``Unclosed b'object'``."""
@@ -43,8 +57,20 @@ class Target:
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
-    """Load ``file.py[:attr]``, ``module:attr`` or ``agent.json``; raises InvalidSettingError."""
-    folder = folder or Path.cwd()
+    """Load ``file.py[:attr]``, ``module:attr`` or ``agent.json``; raises InvalidSettingError.
+
+    A skill without a description, by which nobody finds it, is logged as a warning.
+    """
+    target = _load(text, folder or Path.cwd())
+    silent = [one.id for one in target.agent.skills if not one.description and one.visibility != "private"]
+    if silent:
+        _log.warning(
+            f"no description of {', '.join(silent)}: write a docstring, by which callers find the skill"
+        )
+    return target
+
+
+def _load(text: str, folder: Path) -> Target:
     place, _, attribute = text.rpartition(":") if _has_attribute(text) else (text, "", "")
     path = (folder / place).resolve()
     if path.suffix in (".json", ".jsonc"):
@@ -147,6 +173,7 @@ def _load_agent_file(path: Path) -> Target:
         topics=_texts(facts, "topics", path),
         scores=_scores(facts, path),
         traits=_traits(facts, path),
+        deprecated=_deprecated(facts, path),
     )
     agent.expose_by(_lists(facts, path))
     return Target(agent, (path, *loaded.files), _access(facts, path), path)
@@ -249,6 +276,15 @@ def _traits(facts: Mapping[str, Any], path: Path) -> tuple[Trait, ...] | None:
         Trait(name=name, description=f"{name} trait", type=type(one).__name__, value=one)
         for name, one in value.items()
     )
+
+
+def _deprecated(facts: Mapping[str, Any], path: Path) -> bool | str | None:
+    value = facts.get("deprecated")
+    if value is not None and not isinstance(value, bool | str):
+        raise InvalidSettingError(
+            f"{path.name}: deprecated", _found(value), remedy="write true, or the reason as a string"
+        )
+    return value
 
 
 def _found(value: Any) -> str:

@@ -49,6 +49,32 @@ _MIGRATIONS = (
         FROM listings_before;
     DROP TABLE listings_before;
     """,
+    # the tag becomes part of the key: each version of an agent is a listing
+    """
+    ALTER TABLE listings RENAME TO listings_before;
+    ALTER TABLE cards RENAME TO cards_before;
+    CREATE TABLE listings (
+        source TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, version TEXT, url TEXT,
+        tag TEXT NOT NULL, digest TEXT, owner TEXT, published_at TEXT,
+        skills TEXT NOT NULL, kinds TEXT NOT NULL, roles TEXT, labels TEXT,
+        enabled INTEGER NOT NULL, reachable INTEGER, since TEXT, last_error TEXT,
+        deprecated INTEGER NOT NULL, weight INTEGER NOT NULL, form TEXT NOT NULL,
+        PRIMARY KEY (source, key, tag)
+    ) WITHOUT ROWID;
+    CREATE TABLE cards (
+        source TEXT NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL, raw BLOB NOT NULL,
+        rendered INTEGER NOT NULL, hash TEXT, fetched_at TEXT, etag TEXT, signature TEXT NOT NULL,
+        hops TEXT NOT NULL,
+        UNIQUE (source, key, tag)
+    );
+    INSERT INTO listings SELECT source, key, name, version, url, coalesce(tag, ''), digest, owner,
+        published_at, skills, kinds, roles, labels, enabled, reachable, since, last_error, 0, 100, ''
+        FROM listings_before;
+    INSERT INTO cards SELECT c.source, c.key, coalesce(l.tag, ''), c.raw, c.rendered, c.hash, c.fetched_at,
+        c.etag, c.signature, c.hops FROM cards_before c JOIN listings_before l USING (source, key);
+    DROP TABLE listings_before;
+    DROP TABLE cards_before;
+    """,
 )
 """One script per ``user_version``. Append new ones; never change a released one."""
 

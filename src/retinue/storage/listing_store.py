@@ -39,33 +39,35 @@ AUDIT_KEEP_ROWS = 100_000
 
 _ALL_SCOPES = frozenset({"mesh", "exposed"})
 
-FORM = f"1 {version('retinue')}"
+FORM = f"2 {version('retinue')}"
 """Changes whenever the same card could yield other columns; rows of another form are rebuilt."""
 
 _REBUILT_AT_ONCE = 500
 
 _SHORT = (
     "source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels, "
-    "enabled, reachable, since, last_error"
+    "enabled, reachable, since, last_error, deprecated, weight"
 )
 _WHOLE = (
     "source, key, raw, rendered, fetched_at, signature, "
     "tag, digest, owner, published_at, enabled, reachable, since, last_error"
 )
-_PUT = f"INSERT OR REPLACE INTO listings ({_SHORT}, form) VALUES ({', '.join('?' * 18)})"  # noqa: S608
+_PUT = f"INSERT OR REPLACE INTO listings ({_SHORT}, form) VALUES ({', '.join('?' * 20)})"  # noqa: S608
 # the columns hash, etag and hops of the table have no readers yet
 _PUT_CARD = (
-    "INSERT OR REPLACE INTO cards (source, key, raw, rendered, fetched_at, signature, hops) "
-    "VALUES (?, ?, ?, ?, ?, ?, '[]')"
+    "INSERT OR REPLACE INTO cards (source, key, tag, raw, rendered, fetched_at, signature, hops) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, '[]')"
 )
 _UPDATE_HEALTH = (
-    "UPDATE listings SET enabled = ?, reachable = ?, since = ?, last_error = ? WHERE source = ? AND key = ?"
+    "UPDATE listings SET enabled = ?, reachable = ?, since = ?, last_error = ? "
+    "WHERE source = ? AND key = ? AND tag = ?"
 )
-_LOAD = f"SELECT {_SHORT} FROM listings WHERE form = ? ORDER BY source, key"  # noqa: S608
-_OPEN = f"SELECT {_WHOLE} FROM listings JOIN cards USING (source, key)"  # noqa: S608
-_FIND = f"{_OPEN} WHERE source = ? AND key = ?"
+_LOAD = f"SELECT {_SHORT} FROM listings WHERE form = ? ORDER BY source, key, tag"  # noqa: S608
+_OPEN = f"SELECT {_WHOLE} FROM listings JOIN cards USING (source, key, tag)"  # noqa: S608
+_FIND = f"{_OPEN} WHERE source = ? AND key = ? AND tag = ?"
 _FIND_CARD = (
-    "SELECT raw FROM listings JOIN cards USING (source, key) WHERE source = ? AND key = ? AND digest IS ?"
+    "SELECT raw FROM listings JOIN cards USING (source, key, tag) "
+    "WHERE source = ? AND key = ? AND tag = ? AND digest IS ?"
 )
 _FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_REBUILT_AT_ONCE}"
 
@@ -131,7 +133,7 @@ class SqliteListings:
         with self._database.writing() as connection:
             for table in ("listings", "cards"):
                 connection.executemany(
-                    f"DELETE FROM {table} WHERE source = ? AND key = ?",  # noqa: S608
+                    f"DELETE FROM {table} WHERE source = ? AND key = ? AND tag = ?",  # noqa: S608
                     listing_ids,
                 )
 
@@ -145,7 +147,7 @@ class SqliteListings:
                 rows = connection.execute(_FIND_OLD, (FORM,)).fetchall()
             if not rows:
                 return
-            opened = {ListingKey(row["source"], row["key"]): _open_row(row) for row in rows}
+            opened = {ListingKey(row["source"], row["key"], row["tag"]): _open_row(row) for row in rows}
             self.put_all([listing for listing in opened.values() if listing is not None])
             self.remove_all([listing_id for listing_id, listing in opened.items() if listing is None])
 
@@ -206,11 +208,12 @@ class SqliteAudit:
 
 def _render_entry(entry: Entry) -> tuple[object, ...]:
     return (
-        *entry.id,
+        entry.source,
+        entry.key,
         entry.name,
         entry.version,
         entry.url,
-        entry.tag,
+        entry.id.tag,
         entry.digest,
         entry.owner,
         _render_time(entry.published_at),
@@ -222,6 +225,8 @@ def _render_entry(entry: Entry) -> tuple[object, ...]:
         entry.reachable,
         _render_time(entry.since),
         entry.last_error,
+        entry.deprecated,
+        entry.weight,
         FORM,
     )
 
@@ -230,6 +235,7 @@ def _render_card(listing: Listing) -> tuple[object, ...]:
     return (
         listing.source,
         listing.key,
+        listing.id.tag,
         listing.raw or encode_card(render_card(listing.record, scopes=_ALL_SCOPES)),
         not listing.raw,
         _render_time(listing.fetched_at),
@@ -239,13 +245,13 @@ def _render_card(listing: Listing) -> tuple[object, ...]:
 
 def _parse_entry(row: tuple[Any, ...]) -> Entry:
     source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels = row[:13]
-    enabled, reachable, since, last_error = row[13:]
+    enabled, reachable, since, last_error, deprecated, weight = row[13:]
     return make_entry(
-        ListingKey(source, key),
+        ListingKey(source, key, tag),
         name,
         version,
         url,
-        tag,
+        tag or None,
         digest,
         owner,
         _parse_time(published_at),
@@ -257,6 +263,8 @@ def _parse_entry(row: tuple[Any, ...]) -> Entry:
         None if reachable is None else bool(reachable),
         _parse_time(since),
         last_error,
+        bool(deprecated),
+        weight,
     )
 
 
@@ -276,7 +284,7 @@ def _parse_row(row: sqlite3.Row) -> Listing:
         record=parse_card(raw, reference=row["key"]),
         source=row["source"],
         key=row["key"],
-        tag=row["tag"],
+        tag=row["tag"] or None,
         digest=row["digest"],
         raw=b"" if row["rendered"] else raw,
         published_at=_parse_time(row["published_at"]),

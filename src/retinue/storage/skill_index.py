@@ -30,7 +30,7 @@ ENOUGH = 10
 
 MAX_STEMS = 96
 
-_VERSION = TEXT_VERSION
+_VERSION = f"{TEXT_VERSION} tags"
 """Stored in the file; tables of another version are dropped, and the listings are indexed again."""
 
 _NAME = next(iter(FIELDS))
@@ -42,8 +42,8 @@ _CHUNK = 500
 T = TypeVar("T")
 _TABLES = f"""
     CREATE TABLE search_listings (
-        id INTEGER PRIMARY KEY, source TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL,
-        UNIQUE (source, key)
+        id INTEGER PRIMARY KEY, source TEXT NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL,
+        digest TEXT NOT NULL, UNIQUE (source, key, tag)
     );
     CREATE TABLE search_skills (
         id INTEGER PRIMARY KEY, listing INTEGER NOT NULL, skill TEXT NOT NULL, length REAL NOT NULL
@@ -71,10 +71,10 @@ _BY_LENGTH = (
 Among rows that have the same stems, the shorter ones are better."""
 
 _TEXTS = (
-    f"SELECT s.id, l.source, l.key, s.skill, {', '.join(f'w.{name}' for name in FIELDS)} "  # noqa: S608
+    f"SELECT s.id, l.source, l.key, l.tag, s.skill, {', '.join(f'w.{name}' for name in FIELDS)} "  # noqa: S608
     "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
 )
-_DIGESTS = f"SELECT id, source, key, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
+_DIGESTS = f"SELECT id, source, key, tag, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
 _ADD_TERM = (
     "INSERT INTO search_terms (stem, word, skills) VALUES (?, ?, ?) "
     "ON CONFLICT (stem) DO UPDATE SET skills = skills + excluded.skills"
@@ -116,8 +116,8 @@ class SqliteTextIndex:
                 for text in last.values():
                     words.update(text.words)
                     listing = connection.execute(
-                        "INSERT INTO search_listings (source, key, digest) VALUES (?, ?, ?)",
-                        (text.listing_id.source, text.listing_id.key, text.digest),
+                        "INSERT INTO search_listings (source, key, tag, digest) VALUES (?, ?, ?, ?)",
+                        (*text.listing_id, text.digest),
                     ).lastrowid
                     for skill in text.skills:
                         skill_id = next_id << _VISIBILITY_BITS | _KINDS.index(skill.visibility)
@@ -147,9 +147,9 @@ class SqliteTextIndex:
             raise
 
     def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
-        query = "SELECT digest FROM search_listings WHERE source = ? AND key = ?"
+        query = "SELECT digest FROM search_listings WHERE source = ? AND key = ? AND tag = ?"
         with self._database.reading() as connection:
-            rows = [(one, connection.execute(query, (one.source, one.key)).fetchone()) for one in listing_ids]
+            rows = [(one, connection.execute(query, one).fetchone()) for one in listing_ids]
         return {listing_id: row["digest"] for listing_id, row in rows if row is not None}
 
     def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
@@ -160,8 +160,8 @@ class SqliteTextIndex:
             if not rows:
                 return
             last = rows[-1]["id"]
-            for _, source, key, digest in rows:
-                yield ListingKey(source, key), digest
+            for _, source, key, tag, digest in rows:
+                yield ListingKey(source, key, tag), digest
 
     def corpus(self) -> Corpus:
         with self._database.reading() as connection:
@@ -202,8 +202,8 @@ class SqliteTextIndex:
                 row["id"]
                 for listing_id in listing_ids
                 for row in connection.execute(
-                    "SELECT id FROM search_listings WHERE source = ? AND key = ?",
-                    (listing_id.source, listing_id.key),
+                    "SELECT id FROM search_listings WHERE source = ? AND key = ? AND tag = ?",
+                    listing_id,
                 )
             ]
             texts = _load_texts(connection, "s.listing", listings)
@@ -225,8 +225,8 @@ class SqliteTextIndex:
         self._count(connection)
         for listing_id in listing_ids:
             row = connection.execute(
-                "DELETE FROM search_listings WHERE source = ? AND key = ? RETURNING id",
-                (listing_id.source, listing_id.key),
+                "DELETE FROM search_listings WHERE source = ? AND key = ? AND tag = ? RETURNING id",
+                listing_id,
             ).fetchone()
             if row is None:
                 continue
@@ -332,9 +332,9 @@ def _load_texts(connection: Connection, column: str, ids: Sequence[int]) -> list
 
 
 def _parse_row(row: Row) -> SkillText:
-    skill_id, source, key, skill, *fields = row
+    skill_id, source, key, tag, skill, *fields = row
     visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
-    return SkillText(ListingKey(source, key), skill, visibility, tuple(fields))
+    return SkillText(ListingKey(source, key, tag), skill, visibility, tuple(fields))
 
 
 def _any(stems: Iterable[str]) -> str:

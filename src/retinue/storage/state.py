@@ -88,6 +88,16 @@ class State:
         return self.root / "nodes"
 
     @property
+    def imports(self) -> Path:
+        """The imported MCP servers."""
+        return self.root / "imports.toml"
+
+    @property
+    def pins(self) -> Path:
+        """The accepted tools of the imported servers."""
+        return self.root / "imported-tools.json"
+
+    @property
     def keys(self) -> Path:
         return self.root / "keys"
 

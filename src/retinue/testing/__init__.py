@@ -1,6 +1,11 @@
-"""Runs workflows inside a test: no hub, no sockets, no database.
+"""Tests of agents and workflows in one process: no hub, no sockets, no database.
 
-`memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns` executes the runs:
+For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks.
+`scripted_caller.ScriptedCaller` is a caller with a person and a model that answer as scripted,
+`scripted_peer.scripted_peer` another agent; ``fixtures`` makes both in pytest.
+
+For a workflow, `memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns`
+executes the runs:
 
 >>> import asyncio
 >>> from retinue.testing.memory_caller import MemoryCaller
@@ -19,6 +24,4 @@
 ...     return record.get()
 >>> asyncio.run(run_workflow())
 {'n': 12}
-
-An agent needs nothing of this package: ``await agent.call(skill_id, arguments)``.
 """

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from retinue.core import errors as e
 from retinue.core.errors import OnErrorClass, RetinueError
+from retinue.core.remote_faults import describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
 
 PARSE_ERROR = -32700
@@ -113,7 +114,7 @@ def _row(
 
 
 _PARAMETERS = (INTERNAL_ERROR, "Invalid parameters: ")
-_FAILED = (INTERNAL_ERROR, "Execution failed: ")
+_FAILED = (INTERNAL_ERROR, e.EXECUTION_FAILED)
 _ERROR: tuple[McpForm, A2aForm] = ("error", "error")
 _RESULT: tuple[McpForm, A2aForm] = ("tool_error", "error")
 _TASK: tuple[McpForm, A2aForm] = ("tool_error", "failed")
@@ -182,6 +183,7 @@ TABLE: dict[type[RetinueError], Row] = {
         *_PARAMETERS, 422, _RESULT, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS
     ),
     e.RepositoryTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
+    e.TagTakenError: _row(*_FAILED, 409, _TASK, _FAILURE, 7),
     e.StateError: _row(*_FAILED, 500, _TASK, _FAILURE, 8),
     e.StorageFullError: _row(*_FAILED, 507, _TASK, _FAILURE, 8),
 }
@@ -236,22 +238,40 @@ def rest_fault(error: RetinueError) -> RestFault:
     return RestFault(row.rest, body, headers)
 
 
-def mcp_fault(error: RetinueError, *, guard_as_tool_error: bool = False) -> McpFault:
+def mcp_fault(error: RetinueError, *, tool: str | None = None, guard_as_tool_error: bool = False) -> McpFault:
     """A JSON-RPC error or an ``isError`` result of MCP ``tools/call``.
 
-    Unknown and hidden tools yield the same error, without data (SPEC 5, doubt 9). With
-    ``guard_as_tool_error`` guard errors become results, from which models recover better.
+    The text of a result has the hints and the remedy, because a model reads nothing else of it. Unknown and
+    hidden tools yield the same error, without data (SPEC 5, doubt 9); a ``tool`` that does not find another
+    skill has failed. With ``guard_as_tool_error`` guard errors become results, from which models recover
+    better.
     """
-    if isinstance(error, e.UnknownSkillError):
+    if isinstance(error, e.UnknownSkillError) and tool in (None, error.skill):
         return McpFault(INVALID_PARAMETERS, f"Unknown tool: {error.skill}", None)
     if isinstance(error, e.NotCallableError):
         return McpFault(INVALID_PARAMETERS, f"Unknown tool: {error.name}", None)
     if isinstance(error, e.RemoteFaultError):
-        relayed = error.code in _RELAYED_CODES and not guard_as_tool_error
-        return McpFault(error.code if relayed else None, error.message, error.fault_data)
+        if error.code in _RELAYED_CODES and not guard_as_tool_error:
+            return McpFault(error.code, error.message, error.fault_data)
+        return _failed_result(error)
     row = row_of(type(error))
-    as_result = row.mcp == "tool_error" or (guard_as_tool_error and isinstance(error, e.GuardError))
-    return McpFault(None if as_result else row.standard_code, row.prefix + error.message, facts_of(error))
+    is_result = row.mcp == "tool_error" or isinstance(error, e.UnknownSkillError)
+    if is_result or (guard_as_tool_error and isinstance(error, e.GuardError)):
+        return _failed_result(error)
+    return McpFault(row.standard_code, row.prefix + error.message, facts_of(error))
+
+
+def _failed_result(error: RetinueError) -> McpFault:
+    """The text for a model; the facts have the code and message of ``/execute`` where those differ."""
+    code, message, facts = execute_fault(error)
+    text = describe_for_model(message, facts)
+    if isinstance(facts, dict):
+        facts = {
+            **facts,
+            **({"code": code} if code != INTERNAL_ERROR else {}),
+            **({"message": message} if text != message else {}),
+        }
+    return McpFault(None, text, facts)
 
 
 def mcp_read_fault(error: RetinueError) -> McpError:
@@ -285,8 +305,7 @@ def a2a_fault(error: RetinueError) -> A2aFault:
 def performative_fault(error: RetinueError) -> PerformativeFault:
     """The performative of an error (seed 000), with reason code and text."""
     row = row_of(type(error))
-    kind = error.remote_type if isinstance(error, e.RemoteFaultError) else error.type
-    return PerformativeFault(row.performative, row.reason_code or kind, error.message)
+    return PerformativeFault(row.performative, row.reason_code or error.type, error.message)
 
 
 def exit_code(error: RetinueError) -> int:
@@ -305,7 +324,7 @@ def on_error_class(error: RetinueError) -> OnErrorClass:
     """
     if not isinstance(error, e.RemoteFaultError):
         return error.kind.on_error
-    named = _classes_by_type().get(error.remote_type) if error.remote_type != error.type else None
+    named = _classes_by_type().get(error.remote_type) if error.remote_type != type(error).type else None
     if named is not None:
         return named
     if error.code in (PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMETERS):

@@ -9,13 +9,12 @@ Who is asked when a step names a role: the agents of the directory that have it,
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal
 from retinue.core.errors import LookupFailedError, RoleNotOfferedError, UnknownAgentError
-from retinue.core.record import Listing
+from retinue.core.record import Candidate, Listing
 from retinue.core.text import suggest
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.directory.directory import Directory
@@ -28,6 +27,7 @@ from retinue.mesh.directory.routing import (
     order_candidates,
     parse_role,
 )
+from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
 from retinue.mesh.permissions import Access, AgentView, is_seen
@@ -51,20 +51,24 @@ class RoleChoice:
         """As ``Caller.list_role``, within the view of the caller."""
         role = parse_role(role)
         await self._directory.ensure_fresh()
-        entries = [one for one in self._directory.list_with_role(role, scopes) if is_seen(view, one.name)]
+        seen = [one for one in self._directory.list_with_role(role, scopes) if is_seen(view, one.name)]
+        entries = mark_standby(seen)
+        if not agents:
+            # of the versions of an agent, the newest has the role; a deprecated agent if no other has it
+            entries = [one for one in entries if not one.standby] or entries
         listings: list[Listing] = []
         for start in range(0, len(entries), _OPENED):
             if start:
                 await asyncio.sleep(0)
             listings += self._directory.open_all(entries[start : start + _OPENED])
         offers = list_offers(listings, role, scopes, self._strategy)
-        names = Counter(offer.listing.record.name for offer in offers)
+        found = [offer.listing for offer in offers]
         if agents:
-            return [_choose(self._find(agent, role, offers, view), names) for agent in agents]
+            return [_choose(self._find(agent, role, offers, view), found) for agent in agents]
         available = [offer for offer in offers if offer.is_available]
         if not available:
             raise RoleNotOfferedError(role)
-        return [_choose(offer, names) for offer in available]
+        return [_choose(offer, found) for offer in available]
 
     def _find(self, agent: str, role: str, offers: Iterable[RoleOffer], view: AgentView | None) -> RoleOffer:
         found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
@@ -77,10 +81,10 @@ class RoleChoice:
         raise UnknownAgentError(agent, near=suggest(agent, names))
 
 
-def _choose(offer: RoleOffer, names: Counter[str]) -> Choice:
+def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
     record = offer.listing.record
     return Choice(
-        agent=record.name if names[record.name] == 1 else f"{record.name}@{offer.listing.source}",
+        agent=_name_among(found, offer.listing),
         skill=offer.skill.id,
         version=record.version,
         url=record.url,
@@ -137,11 +141,11 @@ class DispatchCaller:
         chosen = order_candidates(found, self._strategy, skill)[0]
         listing = await self._lookup.open(chosen)
         offer = None if listing is None else listing.record.find_skill(skill)
-        name = chosen.name
-        if sum(one.name == name for one in found) > 1:
-            name = f"{name}@{chosen.source}"
+        if version_range is not None or agent is not None:
+            # the name must mean this version also among those that were not asked for
+            found = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
         return Choice(
-            agent=name,
+            agent=_name_among(found, chosen),
             skill=skill,
             version=chosen.version,
             url=chosen.url,
@@ -204,7 +208,17 @@ class DispatchCaller:
         same = next((one for one in found if one.url == choice.url), None)
         if same is None:
             return choice.agent
-        return name if len(found) == 1 else f"{name}@{same.source}"
+        return _name_among(found, same)
+
+
+def _name_among(found: Iterable[Candidate], chosen: Candidate) -> str:
+    """The name that means this agent alone among those found: with its version or its source if needed."""
+    same_name = [one for one in found if one.name == chosen.name]
+    if all(one.id == chosen.id for one in same_name):
+        return chosen.name
+    if all(is_same_repository(one, chosen) for one in same_name):
+        return name_version(chosen, same_name)
+    return f"{chosen.name}@{chosen.source}"
 
 
 def _principal(caller: str, scopes: frozenset[str]) -> Principal:

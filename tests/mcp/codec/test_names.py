@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.mcp.codec.tools import is_safe, list_spellings, safe_names, tool_id
+from retinue.mcp.codec.tools import is_safe, list_agents_of, list_spellings, safe_names, tool_id
 from tests.requirements import requirement
 from tests.strategies import texts
 
@@ -56,6 +56,17 @@ def test_names_that_fold_into_one_end_in_a_hash_unless_one_is_that_name() -> Non
 def test_a_long_name_is_cut_and_ends_in_a_hash() -> None:
     alias = safe_names(["x" * 65])["x" * 65]
     assert re.fullmatch(r"x{55}_[0-9a-f]{8}", alias)
+
+
+def test_an_older_major_version_has_its_number_in_the_name() -> None:
+    assert tool_id("weather@1", "forecast") == "weather-v1__forecast"
+    assert list_spellings("weather@1", "forecast") == (
+        "weather-v1__forecast",
+        "weather@1__forecast",
+        "weather@1.forecast",
+    )
+    assert list_agents_of("weather-v1") == ("weather-v1", "weather@1")
+    assert list_agents_of("weather-vienna") == ("weather-vienna",)
 
 
 def test_tools_of_other_agents_have_the_agents_name_in_front() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.errors import CannotAskError, RemoteFaultError
+from retinue.core.errors import CallTooDeepError, CannotAskError, RemoteFaultError
 from retinue.core.record import Skill
 from retinue.mcp.codec.content import render_call_result, render_error_result
 from retinue.mcp.codec.messages import parse_reply
@@ -93,12 +93,14 @@ def test_failures_keep_what_the_agent_says_of_them() -> None:
     failed = render_error_result("it broke", {"type": "timeout"})
     for reply, code, kind in [
         (_reply(failed), -32603, "timeout"),
-        (_error(-33007, "too deep", {"type": "recursion_limit"}), -33007, "recursion_limit"),
         (_error(-32602, "Unknown tool: s"), -32601, "unknown_skill"),
     ]:
         with pytest.raises(RemoteFaultError) as caught:
             read_answer(reply, "a", Skill("s"))
         assert (caught.value.code, caught.value.remote_type) == (code, kind)
+    with pytest.raises(CallTooDeepError) as too_deep:
+        read_answer(_error(-33007, "too deep", {"type": "recursion_limit", "depth": 6}), "a", Skill("s"))
+    assert (too_deep.value.relayed, too_deep.value.depth) == (True, 6)
     with pytest.raises(CannotAskError, match="sampling"):
         read_answer(_error(-32021, "no", {"requiredCapabilities": {"sampling": {}}}), "a", Skill("s"))
 

@@ -22,6 +22,19 @@ async def withdrawn(clock: Clock) -> tuple[Directory, MemorySource]:
     return directory, source
 
 
+async def test_a_look_up_between_the_withdrawal_and_the_message_does_not_make_it_unknown() -> None:
+    plan = listing("plan-agent", "create_plan")
+    source = MemorySource("home", [plan])
+    directory = Directory(MemoryListings(), [source], clock=Clock())
+    await directory.refresh()
+    source.remove(plan.key)
+    await directory.refresh()
+    await directory.note_withdrawal("plan-agent")
+    with pytest.raises(AgentUnreachableError, match="agent plan-agent is away since") as caught:
+        await directory.resolve_skill("create_plan", MESH_VIEW)
+    assert caught.value.retry_after_s is not None
+
+
 @pytest.mark.parametrize("agent", [None, "plan-agent"])
 async def test_it_is_away_since_the_time_that_passed_and_worth_a_retry(agent: str | None) -> None:
     clock = Clock()

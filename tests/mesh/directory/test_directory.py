@@ -491,10 +491,10 @@ async def test_closing_ends_readings_on_their_way(clock: Clock) -> None:
     class SilentSource(SlowSource):
         asked_for_one = asyncio.Event()
 
-        async def read_one(self, key: str) -> Listing | None:
+        async def read_key(self, key: str) -> Sequence[Listing]:
             self.asked_for_one.set()
             await self.let.wait()
-            return None
+            return ()
 
     source = SilentSource("home", [listing("x")])
     source.let.set()
@@ -631,7 +631,7 @@ async def test_a_restart_keeps_agents_measurements_and_choices(
     await directory.refresh()
     directory.mark_unreachable(directory.get("a"), "refused")
     directory.set_enabled(directory.get("b"), False)
-    directory.remove(ListingKey("home", "agents/c"))
+    directory.remove(ListingKey("home", "agents/c", "v1"))
     since = directory.get("a").since
 
     source.failure = DOWN
@@ -798,12 +798,14 @@ class UnchangingSource(MemorySource):
         new = tuple(one for one in found.listings if self.given.get(one.key) != one.digest)
         self.given = {one.key: one.digest or "" for one in found.listings}
         return Reading(
-            new, found.problems, {k: d for k, d in self.given.items() if k not in {n.key for n in new}}
+            new,
+            found.problems,
+            {(k, "v1"): d for k, d in self.given.items() if k not in {n.key for n in new}},
         )
 
-    async def read_one(self, key: str) -> Listing | None:
+    async def read_key(self, key: str) -> Sequence[Listing]:
         self.read_alone.append(key)
-        return await super().read_one(key)
+        return await super().read_key(key)
 
 
 async def test_what_is_unchanged_stays_and_what_is_listed_no_more_goes(
@@ -838,7 +840,7 @@ async def test_a_source_may_give_by_and_by_what_it_reads(clock: Clock) -> None:
             assert give is not None
             give([first])
             assert directory.find(first.name) == first
-            return Reading(tuple(rest), (), {first.key: first.digest or ""})
+            return Reading(tuple(rest), (), {(first.key, "v1"): first.digest or ""})
 
     source = Gradual("home", [listing("a"), listing("b")])
     directory = directory_of(clock, source)
@@ -857,7 +859,7 @@ async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch:
     pages = [page async for page in directory.iterate_pages()]
     assert [one for page in pages for one in page] == directory.list_entries()
     assert keys(directory.list_entries()) == ["agents/a", "agents/b", "agents/c"] * 2
-    behind = ListingKey("home", "agents/b")
+    behind = ListingKey("home", "agents/b", "v1")
     directory.remove(behind)
     directory.upsert(listing("bb"))
     found = [entry.key async for page in directory.iterate_pages(behind) for entry in page]

@@ -19,14 +19,26 @@ RANKS = {"home": 0, "far": 1}
 
 
 def entry(
-    number: int, source: str, *skills: str, name: str | None = None, roles: tuple[str, ...] = ()
+    number: int,
+    source: str,
+    *skills: str,
+    name: str | None = None,
+    roles: tuple[str, ...] = (),
+    tag: str = "",
+    deprecated: bool = False,
 ) -> Entry:
     offered = tuple(Skill(one, visibility="exposed" if number % 2 else "mesh") for one in skills)
     named = name or f"a{number}-{source}"
     if roles:
         offered += (Skill("do", roles=roles, visibility="private" if number == 3 else "mesh"),)
-    record = AgentRecord(named, endpoints=(Endpoint("execute", f"http://{named}"),), skills=offered)
-    return entry_of(Listing(record, source, f"agents/{number}"))
+    record = AgentRecord(
+        named,
+        version=tag or None,
+        endpoints=(Endpoint("execute", f"http://{named}{tag}"),),
+        skills=offered,
+        deprecated=deprecated,
+    )
+    return entry_of(Listing(record, source, f"agents/{number}", tag=tag or None))
 
 
 @st.composite
@@ -37,6 +49,8 @@ def entries(draw: st.DrawFn) -> Entry:
         *draw(st.sampled_from([("plan",), ("build",), ("plan", "build")])),
         name=draw(st.sampled_from([None, None, "shared"])),
         roles=draw(st.sampled_from([(), (), ("review",), ("plan", "review")])),
+        tag=draw(st.sampled_from(["", "v1", "v2", "v3-rc.1"])),
+        deprecated=draw(st.sampled_from([False, False, True])),
     )
     return replace(
         made,

@@ -95,6 +95,7 @@ def test_nobody_asked_means_nobody_knows() -> None:
 
 
 @requirement("P-30")
+@requirement("S-17")
 def test_it_goes_from_healthy_over_degraded_to_unreachable_and_back() -> None:
     condition = Condition()
     condition.answered()

@@ -134,10 +134,10 @@ HERE = "the value must "
             {"ab": 1},
             HERE + "have only field names that the schema allows; it is an object of 1 field",
         ),
-        ({"properties": {"a": False}}, {"a": 1}, "unexpected field 'a'"),
-        ({"additionalProperties": False}, {"a": 1}, "unexpected field 'a'"),
-        ({"properties": {}, "additionalProperties": False}, {"a": 1}, "unexpected field 'a'"),
-        ({"unevaluatedProperties": False}, {"a": 1}, "unexpected field 'a'"),
+        ({"properties": {"a": False}}, {"a": 1}, "unknown field 'a'"),
+        ({"additionalProperties": False}, {"a": 1}, "unknown field 'a'"),
+        ({"properties": {}, "additionalProperties": False}, {"a": 1}, "unknown field 'a'"),
+        ({"unevaluatedProperties": False}, {"a": 1}, "unknown field 'a'"),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "missing required field 'b'"),
         (False, 1, "no value is allowed"),
     ],
@@ -362,3 +362,55 @@ def test_no_schema_and_no_value_crash_the_check(schema: Any, value: Any) -> None
     problems = check.problems(value)
     assert bool(problems) != check.is_valid(value)
     assert all(p.message for p in problems)
+
+
+CLOSED = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "tone": {"type": "string"},
+        "to": {"$ref": "#/$defs/Place"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+    "$defs": {
+        "Place": {"type": "object", "properties": {"city": {}, "zip": {}}, "additionalProperties": False}
+    },
+}
+
+
+@requirement("P-23")
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"name": "a", "tune": "b"}, [("unknown field 'tune'", "did you mean 'tone'?")]),
+        ({"name": "a", "zzzzzz": 1}, [("unknown field 'zzzzzz'", "there are: name, tone, to")]),
+        ({"name": "a", "to": {"citty": 1}}, [("unknown field 'to.citty'", "did you mean 'city'?")]),
+        (
+            {"nam": "a", "tone": 1},
+            [
+                ("missing required field 'name'", ""),
+                ("unknown field 'nam'", "did you mean 'name'?"),
+                ("field 'tone' must be string; it is an integer", ""),
+            ],
+        ),
+    ],
+    ids=["near", "not near", "inside", "several"],
+)
+def test_an_unknown_field_is_named_with_the_nearest_known_one(
+    value: Any, told: list[tuple[str, str]]
+) -> None:
+    problems = compile_schema(CLOSED, "test").problems(value, CLOSED)
+    assert [(problem.message, problem.hint) for problem in problems] == told
+
+
+def test_a_name_that_is_given_already_is_not_suggested() -> None:
+    schema = {"type": "object", "properties": {"text": {}, "texts": {}}, "additionalProperties": False}
+    (problem,) = compile_schema(schema, "test").problems({"text": 1, "textt": 2}, schema)
+    assert problem.hint == "did you mean 'texts'?"
+
+
+def test_an_object_without_fields_says_so() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    (problem,) = compile_schema(schema, "test").problems({"a": 1}, schema)
+    assert (problem.message, problem.hint) == ("unknown field 'a'", "there are no fields")

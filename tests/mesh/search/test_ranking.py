@@ -18,6 +18,7 @@ from retinue.mesh.search.agents import AgentSearch, Explanation, explain_place
 from retinue.mesh.search.ranking import BATCH, WITHIN, Found, SkillSearch, rank_skills
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.storage.skill_index import SqliteTextIndex
+from tests.requirements import requirement
 from tests.strategies import skills
 
 MESH = frozenset({"mesh", "exposed"})
@@ -214,6 +215,21 @@ def test_whether_anybody_fits_is_said_beside_the_hits(mesh_of: Open) -> None:
     assert able.score > 0.5
     assert not unable.is_likely
     assert 0.0 < unable.score < 0.4
+
+
+@requirement("P-30")
+@pytest.mark.parametrize("text", ["write tests", "say hello to somebody"])
+def test_among_few_skills_one_that_has_the_words_is_likely(mesh_of: Open, text: str) -> None:
+    """All words are frequent among four skills, so that every score is low."""
+    few = [
+        agent("plan", Skill("create_plan", "Creates structured plans: the tests to write for a module")),
+        agent("build", Skill("generate_code", "Writes tests for the functions of a module from a plan")),
+        agent("test", Skill("review_code", "Runs the tests of a module and says what to write anew")),
+        agent("my", Skill("greet", "Greets a person by name", examples=(Example("say hello to Ada"),))),
+    ]
+    found = mesh_of(few).find(text)
+    assert found.hits
+    assert found.fit.is_likely
 
 
 async def test_an_index_is_brought_up_to_date_with_what_is_listed(mesh_of: Open) -> None:

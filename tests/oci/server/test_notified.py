@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -32,10 +32,10 @@ class SlowSource(MemorySource):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def read_one(self, key: str) -> Listing | None:
+    async def read_key(self, key: str) -> Sequence[Listing]:
         self.asked.append(key)
         self.started.set()
-        held = await super().read_one(key)
+        held = await super().read_key(key)
         await self.gate.wait()
         return held
 
@@ -128,14 +128,14 @@ async def test_too_many_repositories_are_refused_and_those_noted_are_read(bench:
 async def test_one_that_fails_keeps_no_other_from_being_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = bench.sources[ONE].read_one
+    read = bench.sources[ONE].read_key
 
-    async def read_one(key: str) -> Listing | None:
+    async def read_key(key: str) -> Sequence[Listing]:
         if key == "agents/bad":
             raise ValueError("unforeseen")
         return await read(key)
 
-    monkeypatch.setattr(bench.sources[ONE], "read_one", read_one)
+    monkeypatch.setattr(bench.sources[ONE], "read_key", read_key)
     bench.sources[ONE].put(listing("agents/plan"))
     bench.notifications.take([push("agents/bad"), push()])
     await bench.settle()

@@ -10,7 +10,6 @@ import asyncio
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -23,8 +22,9 @@ from urllib.parse import urlsplit
 import click
 from filelock import FileLock, Timeout
 
+from retinue.cli.output import command_line, module_command
 from retinue.cli.session import open_session
-from retinue.core.errors import ChildFailedError, ExecutionFailedError
+from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError
 from retinue.execute.probe import answers
 from retinue.plugins import AGENTS, list_plugins
 from retinue.runtime.commands.client import Client, RunFollower, open_client
@@ -34,6 +34,7 @@ from retinue.settings import load_settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
+from retinue_testwriter.inspection import inspect_text
 
 _PREFIX = "retinue-demo-"
 _LOCK = "demo.lock"
@@ -94,6 +95,7 @@ async def run_demo(options: DemoOptions, echo: Echo) -> int:
 async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
     async with AsyncExitStack() as stack:
         check_loopback()
+        await _check_module(options)
         home = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
         client = await stack.enter_async_context(_team(home, echo))
         echo("")
@@ -116,6 +118,18 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
             )
             await stop.wait()
     return 0
+
+
+async def _check_module(options: DemoOptions) -> None:
+    """Find the module before anything is started; raises InvalidSettingError."""
+    try:
+        await inspect_text(options.module, options.python or "")
+    except ExecutionFailedError as error:
+        raise InvalidSettingError(
+            "MODULE",
+            error.message,
+            remedy="name an importable module or a .py file; another interpreter: --python EXE",
+        ) from error
 
 
 @contextmanager
@@ -191,29 +205,17 @@ def _save(folder: Path, output: Mapping[str, Any]) -> Path:
     with storage_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, code.encode())
+        settings = folder / "pytest.ini"
+        if not settings.exists():
+            # those of a surrounding project may name plugins that are not installed here
+            replace_file(settings, b"[pytest]\n")
     return path
 
 
 def _echo_next(options: DemoOptions, file: Path, echo: Echo) -> None:
-    command = _command()
+    command = command_line()
     other = "shlex" if options.module != "shlex" else "textwrap"
     echo("Try next:")
-    echo(f"  {_pytest()} {file}")
+    echo(f"  {module_command('pytest')} {file}")
     echo(f"  {command} demo {other}")
     echo(f"  {command} new my-agent")
-
-
-def _command() -> str:
-    """The command that started this program, to be typed again in this folder."""
-    called = Path(sys.argv[0])
-    found = shutil.which("retinue")
-    if found is not None and Path(found).resolve() == called.resolve():
-        return "retinue"
-    if called.name == "retinue":
-        return os.path.relpath(called)
-    return f"{os.path.relpath(sys.executable)} -m retinue"
-
-
-def _pytest() -> str:
-    beside = Path(sys.executable).with_name("pytest")
-    return os.path.relpath(beside) if beside.exists() else f"{os.path.relpath(sys.executable)} -m pytest"

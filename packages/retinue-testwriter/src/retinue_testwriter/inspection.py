@@ -112,7 +112,8 @@ async def _inspect(request: Mapping[str, Any], python: str, wanted: str) -> Subj
     outline = await _ask(python, "outline.py", request)
     if not outline["module"]:
         raise ExecutionFailedError(
-            f"{python} finds no module {wanted}", remedy=f"{_REMEDY}; another interpreter with python="
+            f"{python} finds no module {wanted}",
+            remedy=f"{_REMEDY}; for another interpreter, give python (--python)",
         )
     if outline["error"]:
         raise ExecutionFailedError(f"cannot read {outline['source']}: {outline['error']}")

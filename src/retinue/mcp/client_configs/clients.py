@@ -87,6 +87,12 @@ class Client:
         codec = toml_edit if self.format == "toml" else jsonc_edit
         return codec.read_value(text, (self.container, entry_name), where)
 
+    def list_entries(self, text: str, where: str) -> dict[str, Any]:
+        """Every entry by name, {} if there is none. Raises InvalidSettingError for invalid syntax."""
+        codec = toml_edit if self.format == "toml" else jsonc_edit
+        found = codec.read_value(text, (self.container,), where)
+        return dict(found) if isinstance(found, dict) else {}
+
     def write_entry(self, text: str, entry_name: str, entry: dict[str, Any], where: str) -> str:
         """The text with the entry added; unchanged if it has the entry.
 

@@ -18,12 +18,15 @@ from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
 from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.web.codec.jsonrpc import find_guard_error
 
 VERSION = "2026-07-28"
 WHOLE_KEY = "retinue/whole"
 """In ``_meta`` of a call: the result goes to a program and must not be shortened."""
 
 ERROR_KEY = "retinue/error"
+CODE_FACT, MESSAGE_FACT = "code", "message"
+"""In the facts of a failed result: code and message as ``/execute`` has them, where they differ."""
 
 _META = "io.modelcontextprotocol/"
 _LACKING = -32021
@@ -120,9 +123,7 @@ def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
         raise _read_error(reply.error, agent, skill)
     result = reply.result or {}
     if reply.is_tool_error:
-        meta = result.get("_meta")
-        facts = meta.get(ERROR_KEY) if isinstance(meta, dict) else None
-        raise RemoteFaultError(agent, -32603, reply.text or "the tool failed", facts)
+        raise _read_tool_error(result, reply.text or "the tool failed", agent)
     content = result.get("content")
     blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
     plain = len(blocks) == 1 and blocks[0].get("type") == "text"
@@ -130,6 +131,12 @@ def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
     if "structuredContent" not in result:
         return Answer(value=reply.text if plain else None, parts=parts)
     return Answer(value=_unwrap(result["structuredContent"], skill.output_schema), parts=parts)
+
+
+def is_unknown_tool(reply: Reply) -> bool:
+    """Whether the server has no tool of this name, or hides it: nothing was run."""
+    message = (reply.error or {}).get("message")
+    return isinstance(message, str) and message.startswith("Unknown tool")
 
 
 def list_questions(reply: Reply) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
@@ -153,6 +160,18 @@ def _unwrap(structured: Any, schema: Schema | None) -> Any:
     return structured
 
 
+def _read_tool_error(result: Mapping[str, Any], text: str, agent: str) -> RetinueError:
+    """The error with code and message of ``/execute``, if the server is of our kind and gave them."""
+    meta = result.get("_meta")
+    facts = meta.get(ERROR_KEY) if isinstance(meta, dict) else None
+    code: Any = None
+    if isinstance(facts, dict):
+        facts = dict(facts)
+        code, said = facts.pop(CODE_FACT, None), facts.pop(MESSAGE_FACT, text)
+        text = said if isinstance(said, str) else text
+    return _remote_error(agent, code, text, facts)
+
+
 def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueError:
     code, message, data = error.get("code"), error.get("message"), error.get("data")
     if code == -32602 and isinstance(message, str) and message.startswith("Unknown tool"):
@@ -160,5 +179,10 @@ def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueEr
         return RemoteFaultError(agent, -32601, f"Unknown skill: {skill.id}", {"type": "unknown_skill"})
     if code == _LACKING and isinstance(data, dict) and isinstance(data.get("requiredCapabilities"), dict):
         return CannotAskError(next(iter(data["requiredCapabilities"]), "capability"))
+    return _remote_error(agent, code, message if isinstance(message, str) else "no message given", data)
+
+
+def _remote_error(agent: str, code: Any, message: str, data: Any) -> RetinueError:
+    """The guard's refusal further on, which is relayed unchanged, or an error of the agent."""
     code = code if type(code) is int else -32603
-    return RemoteFaultError(agent, code, message if isinstance(message, str) else "no message given", data)
+    return find_guard_error(code, message, data) or RemoteFaultError(agent, code, message, data)

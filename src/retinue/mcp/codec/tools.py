@@ -153,6 +153,8 @@ Names = Literal["safe", "seed"]
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+_VERSION_MARK = re.compile(r"@(\d+)$")
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 _HASH_LENGTH = 8
@@ -194,12 +196,24 @@ def list_spellings(agent: str | None, skill: str) -> tuple[str, ...]:
     """The spellings of a tool besides its alias that a call may use (SPEC 6: ``helpful-agent.calculate``)."""
     if agent is None:
         return (skill,)
-    return (f"{agent}{AGENT_MARK}{skill}", f"{agent}.{skill}")
+    spellings = tool_id(agent, skill), f"{agent}{AGENT_MARK}{skill}", f"{agent}.{skill}"
+    return tuple(dict.fromkeys(spellings))
+
+
+def list_agents_of(prefix: str) -> tuple[str, ...]:
+    """The agents that the part of a tool name before the skill may mean: ``weather-v1`` is ``weather@1``."""
+    name, mark, major = prefix.rpartition("-v")
+    return (prefix, f"{name}@{major}") if mark and name and major.isdecimal() else (prefix,)
+
+
+def _safe_version(agent: str) -> str:
+    """``weather-v1`` for the older major version ``weather@1``, which no client accepts in a tool name."""
+    return _VERSION_MARK.sub(r"-v\1", agent)
 
 
 def tool_id(agent: str | None, skill: str) -> str:
     """The name from which the alias is made: ``<agent>__<skill>`` for a tool of another agent."""
-    return skill if agent is None else f"{agent}{AGENT_MARK}{skill}"
+    return skill if agent is None else f"{_safe_version(agent)}{AGENT_MARK}{skill}"
 
 
 def _hashed(one: str, taken: set[str]) -> str:

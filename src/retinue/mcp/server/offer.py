@@ -42,9 +42,12 @@ class ToolCatalog:
     """
 
     def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
-        listed = list(offered)
-        ids = [tool_id(agent, skill.id) for agent, skill in listed]
-        aliases = safe_names(ids) if names == "safe" else {one: one for one in ids}
+        # of two agents whose names give one tool name, the first is listed: clients refuse a name twice
+        by_name: dict[str, tuple[str | None, Skill]] = {}
+        for agent, skill in offered:
+            by_name.setdefault(tool_id(agent, skill.id), (agent, skill))
+        listed = list(by_name.values())
+        aliases = safe_names(by_name) if names == "safe" else {one: one for one in by_name}
         entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
         self._rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
         self._found: dict[str, ToolEntry] = {}

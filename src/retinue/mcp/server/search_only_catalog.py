@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from retinue.core.record import ListingKey, Skill
-from retinue.mcp.codec.tools import AGENT_MARK, Names, safe_names, tool_id
+from retinue.mcp.codec.tools import AGENT_MARK, Names, list_agents_of, safe_names, tool_id
 from retinue.mcp.server.offer import ToolCatalog, ToolEntry
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
@@ -80,10 +80,11 @@ class SearchOnlyCatalog(ToolCatalog):
         for mark in _MARKS:
             at = name.find(mark)
             while at > 0:
-                entry = self._directory.find_named(name[:at], view=self._key.view)
-                found = None if entry is None else self._find_of(entry, name, name[at + len(mark) :])
-                if found is not None:
-                    return found
+                for agent in list_agents_of(name[:at]):
+                    entry = self._directory.find_named(agent, view=self._key.view)
+                    found = None if entry is None else self._find_of(entry, name, name[at + len(mark) :])
+                    if found is not None:
+                        return found
                 at = name.find(mark, at + 1)
         return None
 

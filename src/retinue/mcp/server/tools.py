@@ -23,7 +23,6 @@ from retinue.core.errors import (
     CannotAskError,
     ExecutionFailedError,
     OutputInvalidError,
-    Problem,
     RetinueError,
 )
 from retinue.core.record import Schema
@@ -45,7 +44,7 @@ from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import Offer
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
-from retinue.web.codec.trace import CALLS_USED_KEY
+from retinue.web.codec.trace import CALLS_USED_KEY, WARNINGS_KEY
 from retinue.web.error_table import mcp_fault, mcp_read_fault
 
 _KEY = "retinue.mcp.ready"
@@ -130,7 +129,7 @@ class ToolHandlers:
         try:
             entry = self.offer.tools(caller.principal, caller.session).find(params.name)
         except RetinueError as unreadable:
-            return self._render_error(unreadable)
+            return self._render_error(unreadable, params.name)
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
             id=new_id(),
@@ -146,12 +145,17 @@ class ToolHandlers:
         except Exception:  # noqa: BLE001 - a bug of ours: its text belongs in the log, not in a response
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
             error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
-            return self._render_error(error)
+            return self._render_error(error, call.skill)
         if isinstance(outcome.error, CannotAskError):
             refuse_unaskable(context, outcome.error)
         output_schema = None if entry is None else entry.skill.output_schema
         is_for_program = WHOLE_KEY in (context.meta or {})
         result = self._render(outcome, caller, output_schema, is_whole=is_for_program)
+        if outcome.warnings:
+            result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
+            # many clients show a model only the content
+            said = [{"type": "text", "text": f"warning: {one}"} for one in outcome.warnings]
+            result["content"] = [*result.get("content", ()), *said]
         if caller.trace.mac is not None and outcome.calls_used is not None:
             # the caller is a process of the mesh, which divides a budget
             result["_meta"] = {**result.get("_meta", {}), CALLS_USED_KEY: outcome.calls_used}
@@ -161,19 +165,20 @@ class ToolHandlers:
         self, outcome: Outcome, caller: Caller, output_schema: Schema | None, *, is_whole: bool
     ) -> dict[str, Any]:
         if outcome.error is not None:
-            return self._render_error(outcome.error)
+            return self._render_error(outcome.error, outcome.skill)
         try:
             result = render_call_result(outcome.value, outcome.parts, output_schema)
         except TypeError as cause:
-            problem = Problem("", f"it is not a JSON value: {cause}")
-            return self._render_error(OutputInvalidError(outcome.skill, [problem]))
+            return self._render_error(
+                OutputInvalidError.not_json(outcome.skill, "", str(cause)), outcome.skill
+            )
         if is_whole or render_output_schema(output_schema) is not None:
             return result
         return self.long_results.shorten(result, caller.principal)
 
-    def _render_error(self, error: RetinueError) -> dict[str, Any]:
+    def _render_error(self, error: RetinueError, tool: str) -> dict[str, Any]:
         """A result for a model to read; raises a JSON-RPC error where the table says so."""
-        code, message, data = mcp_fault(error, guard_as_tool_error=self.guard_as_tool_error)
+        code, message, data = mcp_fault(error, tool=tool, guard_as_tool_error=self.guard_as_tool_error)
         if code is not None:
             raise MCPError(code, message, data)
         return render_error_result(message, data)

@@ -30,6 +30,9 @@ _LOST = -32000
 
 _COME_BACK_S = 0.5
 
+_DRAIN_S = 30.0
+"""How long requests are still answered after the end of the input, as when a script pipes them in."""
+
 _LISTS = ("tools", "resources", "prompts")
 
 
@@ -84,11 +87,13 @@ class Bridge:
         self._listening: asyncio.Task[None] | None = None
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Serve until the client closes its end."""
+        """Serve until the client closes its end and its requests are answered."""
         try:
             async for line in lines:
                 if line.strip():
                     await self._take(line)
+            if self._running:
+                await asyncio.wait(self._running.values(), timeout=_DRAIN_S)
         finally:
             tasks = [*self._running.values(), *([self._listening] if self._listening else ())]
             for task in tasks:
@@ -107,6 +112,9 @@ class Bridge:
             task = asyncio.create_task(self._answer(message))
             self._running[message.id] = task
             task.add_done_callback(lambda _: self._forget(message.id, task))
+            if message.method == "initialize":
+                # what follows belongs to the session that this opens, whether or not the client waits for it
+                await asyncio.wait([task])
             return
         if message.method == "notifications/cancelled" and self._handshake is None:
             running = self._running.get(message.params.get("requestId"))

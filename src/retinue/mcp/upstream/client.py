@@ -168,6 +168,8 @@ class AgentClient:
 
         A session with a substitute goes on there, so within one the knowledge does not expire.
         """
+        if find_mcp_url(listing) is None:
+            return True  # the hub answers in its place, as for an imported server
         known = self._lacking.get(listing.id)
         if known is None or known[0] != listing.record.url:
             return False

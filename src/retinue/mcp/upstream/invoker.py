@@ -1,4 +1,4 @@
-"""Calls to agents whose caller can be asked or told of progress: over the agent's ``/mcp``.
+"""Calls whose caller can be asked or told of progress: over ``/mcp`` of the agent or of the hub.
 
 One POST of 2026-07-28 for each call, and one more for each round of questions. ``/execute`` serves every
 other call, because it costs less (`execute.client`).
@@ -8,18 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from retinue.core.call import Answer, Call, TraceContext
-from retinue.core.errors import AgentUnreachableError, CannotAskError, ExecutionFailedError, InputRefusedError
-from retinue.core.record import Listing, Skill
+from retinue.core.call import Answer, Call, Outcome, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CannotAskError,
+    ExecutionFailedError,
+    InputRefusedError,
+    RetinueError,
+)
+from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
 from retinue.mcp.codec.messages import Reply
-from retinue.mcp.codec.tool_calls import ToolCall, list_questions, parse_feedback, read_answer, read_state
+from retinue.mcp.codec.tool_calls import (
+    ToolCall,
+    is_unknown_tool,
+    list_questions,
+    parse_feedback,
+    read_answer,
+    read_state,
+)
 from retinue.mcp.upstream.client import AgentClient, NoEndpointError
-from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Invoker
-from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.dispatch import Calls, Invoker
+from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
+from retinue.mesh.health.failure_policy import status_of
 from retinue.mesh.permissions import is_exposed_here
 from retinue.web.codec.trace import find_calls_used
 
@@ -33,7 +49,6 @@ class InteractiveInvoker:
     def __init__(self, client: AgentClient, plain: Invoker) -> None:
         self._client = client
         self._plain = plain
-        self._version = version("retinue")
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
@@ -41,53 +56,112 @@ class InteractiveInvoker:
         """One attempt; the dispatcher holds the time limit."""
         wanted = channel.capabilities and call.idempotency_key is None and not is_exposed_here(skill)
         if wanted and not self._client.lacks_endpoint(listing):
-            with suppress(NoEndpointError):
-                return await self._converse(listing, skill, call, admitted, channel)
+            with suppress(NoEndpointError), admitted.forward() as outgoing:
+                reply = await _converse(self._client, listing, skill, call, outgoing, channel)
+                return read_answer(reply, listing.record.name, skill)
             self._client.note_lacking(listing)
         return await self._plain.invoke(listing, skill, call, admitted, channel)
 
-    async def _converse(
-        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
-    ) -> Answer:
-        name, capabilities = listing.record.name, channel.capabilities
-        tool_call = ToolCall(skill, call.arguments, capabilities)
-        with admitted.forward() as outgoing:
-            for number in range(MAX_ROUNDS):
-                try:
-                    reply = await self._ask(listing, tool_call, call, outgoing.trace, channel)
-                except (AgentUnreachableError, NoEndpointError) as error:
-                    if number == 0 and (isinstance(error, NoEndpointError) or not error.sent):
-                        outgoing.record_usage(0)
-                    raise
-                outgoing.record_usage(find_calls_used(reply.meta))
-                if not reply.needs_input:
-                    return read_answer(reply, name, skill)
-                answers = {
-                    key: await _answer(channel, key, method, params)
-                    for key, method, params in list_questions(reply)
-                }
-                tool_call = ToolCall(skill, call.arguments, capabilities, answers, read_state(reply))
-        raise ExecutionFailedError(f"agent {name} asks without end: over {MAX_ROUNDS} rounds")
 
-    async def _ask(
-        self, listing: Listing, tool_call: ToolCall, call: Call, trace: TraceContext, channel: Channel
-    ) -> Reply:
-        message = tool_call.as_message("retinue", self._version)
-        sending = self._client.post(listing, message, trace, call.principal, signed_for=tool_call.skill.id)
-        async with sending as response:
-            while batch := await response.next():
-                for incoming in batch:
-                    if incoming.reply is not None:
-                        return incoming.reply
-                    told = None if incoming.document is None else parse_feedback(incoming.document)
-                    if told is not None and told.kind == "progress":
-                        await channel.progress(told.fraction, told.text)
-                    elif told is not None:
-                        await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
-            raise response.no_reply()
+CALL_SKILL = Skill("call_skill", "Calls a skill of the mesh.")
+"""The hub's skill that calls on with the caller's rights; its result is that of the called skill."""
 
 
-async def _answer(channel: Channel, key: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+class InteractiveHubCalls:
+    """The mesh behind a hub, whose calls go over the hub's ``/mcp`` if the channel has capabilities.
+
+    Every other call goes by ``plain``: calls with an idempotency key, calls for a principal that sees only
+    some agents and so not the hub, and those to a hub without ``call_skill``. ``hub`` is the hub's name.
+    """
+
+    def __init__(self, client: AgentClient, hub: str, url: str, plain: Calls) -> None:
+        self._client = client
+        self._plain = plain
+        self._hub = Listing(
+            record=AgentRecord(hub, endpoints=(Endpoint("execute", url),)), source="hub", key=url
+        )
+
+    async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        """The outcome as the hub reports it; ``agent`` is None where only the hub knows it."""
+        channel = channel or NullChannel()
+        is_plain = call.idempotency_key is not None or call.principal.agents
+        if is_plain or not channel.capabilities or not isinstance(call.arguments, Mapping):
+            return await self._plain.dispatch(call, channel)
+        asked = {"agent": call.agent, "version": call.version_range}
+        arguments = {"skill": call.skill, "arguments": call.arguments}
+        arguments |= {name: value for name, value in asked.items() if value is not None}
+        outgoing = OutgoingCall(call.trace)
+        try:
+            relayed = replace(call, arguments=arguments)
+            reply = await _converse(self._client, self._hub, CALL_SKILL, relayed, outgoing, channel)
+            if is_unknown_tool(reply):
+                return await self._plain.dispatch(call, channel)
+            value = read_answer(reply, self._hub.record.name, CALL_SKILL).value
+        except NoEndpointError:
+            return await self._plain.dispatch(call, channel)
+        except RetinueError as error:
+            status = status_of(error)
+            return Outcome(
+                call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
+            )
+        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value, calls_used=outgoing.used)
+
+
+async def _converse(
+    client: AgentClient, listing: Listing, skill: Skill, call: Call, outgoing: OutgoingCall, channel: Channel
+) -> Reply:
+    """The last reply to a tool call, after all questions were answered by ``channel``."""
+    tool_call = ToolCall(skill, call.arguments, channel.capabilities)
+    for number in range(MAX_ROUNDS):
+        try:
+            reply = await _ask(client, listing, tool_call, call, outgoing.trace, channel)
+        except (AgentUnreachableError, NoEndpointError) as error:
+            if number == 0 and (isinstance(error, NoEndpointError) or not error.sent):
+                outgoing.record_usage(0)
+            raise
+        outgoing.record_usage(find_calls_used(reply.meta))
+        if not reply.needs_input:
+            return reply
+        answers = {
+            key: await answer_question(channel, key, method, params)
+            for key, method, params in list_questions(reply)
+        }
+        tool_call = replace(tool_call, answers=answers, state=read_state(reply))
+    raise ExecutionFailedError(f"agent {listing.record.name} asks without end: over {MAX_ROUNDS} rounds")
+
+
+async def _ask(
+    client: AgentClient,
+    listing: Listing,
+    tool_call: ToolCall,
+    call: Call,
+    trace: TraceContext,
+    channel: Channel,
+) -> Reply:
+    message = tool_call.as_message("retinue", _own_version())
+    async with client.post(
+        listing, message, trace, call.principal, signed_for=tool_call.skill.id
+    ) as response:
+        while batch := await response.next():
+            for incoming in batch:
+                if incoming.reply is not None:
+                    return incoming.reply
+                told = None if incoming.document is None else parse_feedback(incoming.document)
+                if told is not None and told.kind == "progress":
+                    await channel.progress(told.fraction, told.text)
+                elif told is not None:
+                    await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+        raise response.no_reply()
+
+
+@cache
+def _own_version() -> str:
+    return version("retinue")
+
+
+async def answer_question(
+    channel: Channel, key: str, method: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
     """The caller's answer to one question, in the form that the agent expects."""
     if method == "elicitation/create":
         message, schema = str(params.get("message", "")), params.get("requestedSchema") or {"type": "object"}

@@ -16,14 +16,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from cachetools import TTLCache
+
 from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
 from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
-from retinue.mesh.directory.away import AwayAgents
+from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
-from retinue.mesh.directory.routing import not_found_error, select_candidates, visible_candidates
+from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
 from retinue.mesh.directory.source_refresh import YIELD_EVERY, SourceRefresher, SourceSync
 from retinue.mesh.directory.sources import Source, SourceProblem
+from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.permissions import AgentView, is_seen
 
@@ -38,6 +41,9 @@ STORE = "store"
 
 _RANK_OF_GIVEN = -1
 """Listings that `Directory.upsert` added under the name of no source rank before all sources."""
+
+REMOVED_S = 30.0
+"""How long a removed listing is remembered, for the message of its agent that it has withdrawn the card."""
 
 MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 """The scopes of agents of the mesh and of programs on the same machine."""
@@ -67,6 +73,7 @@ class Directory:
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._away = AwayAgents(clock)
+        self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
         self._cache = ListingCache(
             listings,
@@ -103,7 +110,7 @@ class Directory:
         return tuple(self.open_all(self.list_entries()))
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
-        """Enabled agents that offer the skill to these scopes: health ▸ source order ▸ key ▸ version.
+        """Enabled agents that offer the skill to these scopes: choice tier ▸ source order ▸ key ▸ version.
 
         Reads no source. The first one is the seed's "first in catalog order" among live agents.
         """
@@ -114,9 +121,9 @@ class Directory:
         return self._index.list_with_role(role, scopes)
 
     def find_named(self, name: str, *, view: AgentView | None = None) -> Entry | None:
-        """The agent of a bare name or ``name@source``, within the view of the caller.
+        """The agent of a bare name, ``name@source`` or ``name@version``, within the view of the caller.
 
-        Among agents of one bare name, the order is enabled ▸ health ▸ source order ▸ version.
+        A bare name means the first of `ListingIndex.list_named`: the newest stable version that answers.
         """
         found = self._index.find_named(name)
         return found if found is not None and is_seen(view, found.name) else None
@@ -172,13 +179,13 @@ class Directory:
                 raise
             listing = None
         if listing is None and (refresher := self._refreshers.get(candidate.source)) is not None:
-            task = self._rereads.get(candidate.id)
-            await asyncio.shield(task or self._start_reread(refresher, candidate.id))
+            place = candidate.id._replace(tag="")
+            await asyncio.shield(self._rereads.get(place) or self._start_reread(refresher, place))
             listing = self._cache.open(candidate.id)
         return listing
 
     def name_of(self, entry: Candidate) -> str:
-        """The name that identifies this agent: ``name@source`` where another agent has the same name."""
+        """The name that identifies this agent, as `ListingIndex.name_of`."""
         return self._index.name_of(entry)
 
     def represents_agent(self, entry: Candidate) -> bool:
@@ -212,7 +219,7 @@ class Directory:
         reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
         narrow: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = tuple
         if agent is not None or version_range is not None:
-            narrow = partial(select_candidates, agent=agent, version_range=version_range)
+            narrow = partial(select_versions, agent=agent, version_range=version_range)
         await self.ensure_fresh()
         found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         if not found and self._refreshers:
@@ -252,12 +259,15 @@ class Directory:
         """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
         before = self._index.find_named(name)
         await self.refresh()
+        # a look-up may have read the source between the withdrawal and this message
+        before = before or self._removed.get(name)
         if before is not None and self._index.find_named(name) is None:
             self._away.add(before)
 
     def forget_away(self, name: str) -> None:
         """Take an agent for unknown that is away: somebody removed it."""
         self._away.forget(name)
+        self._removed.pop(name, None)
 
     async def ensure_fresh(self) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
@@ -284,21 +294,22 @@ class Directory:
         """
         refresher = self._refreshers.get(listing.source)
         if refresher is not None:
-            task = self._rereads.get(listing.id)
-            await asyncio.shield(task or self._start_reread(refresher, listing.id))
+            place = listing.id._replace(tag="")
+            await asyncio.shield(self._rereads.get(place) or self._start_reread(refresher, place))
         return self._cache.open(listing.id)
 
     async def reread_key(self, source: str, key: str) -> Entry | None:
-        """Read one key, known or not, from a source; None for an unknown source.
+        """Read one key, known or not, from a source, and return its newest version.
 
-        As `reread`, but never uses a reading that began before the call.
+        None for an unknown source and for a key that it does not list. As `reread`, but never uses a reading
+        that began before the call.
         """
         refresher, listing_id = self._refreshers.get(source), ListingKey(source, key)
         if refresher is not None:
             while (task := self._rereads.get(listing_id)) is not None:
                 await asyncio.wait([task])
             await asyncio.shield(self._start_reread(refresher, listing_id))
-        return self._index.find(listing_id)
+        return max(self._index.list_tags(source, key), key=version_preference, default=None)
 
     def upsert(self, listing: Listing) -> Entry:
         """Add or replace a listing; returns the current entry.
@@ -391,19 +402,22 @@ class Directory:
     async def _reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> None:
         refresher.add_reread_key(listing_id.key)
         try:
-            listing = await refresher.source.read_one(listing_id.key)
+            listings = await refresher.source.read_key(listing_id.key)
         except RetinueError as error:
             refresher.problems[listing_id.key] = SourceProblem(listing_id.source, listing_id.key, error)
             return
         refresher.problems.pop(listing_id.key, None)
-        if listing is None:
-            self.remove(listing_id)
-        else:
+        for listing in listings:
             self.upsert(listing)
             self._cache.keep_in_memory(listing)
+        listed = {listing.id for listing in listings}
+        held = self._index.list_tags(listing_id.source, listing_id.key)
+        self._cache.remove([entry.id for entry in held if entry.id not in listed])
 
     def _notify(self, change: ListingChange) -> None:
-        if change.kind == "added":
+        if change.kind == "removed":
+            self._removed[change.entry.name] = change.entry
+        elif change.kind == "added":
             self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)

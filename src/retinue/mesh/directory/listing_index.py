@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 
 from retinue.core.record import Candidate, ListingKey
 from retinue.core.text import suggest
-from retinue.mesh.directory.versions import version_key
+from retinue.mesh.directory.versions import (
+    choice_tier,
+    is_same_repository,
+    is_stable,
+    is_version_named,
+    mark_standby,
+    name_version,
+    version_key,
+)
 from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.health.breaker import health_tier
 from retinue.mesh.permissions import AgentView, is_seen
@@ -136,6 +144,23 @@ class ListingIndex:
 
     def list_ids(self, after: ListingKey | None = None) -> list[ListingKey]:
         """The ids of all entries by source and key, or those behind ``after`` in that order."""
+        self._update_order()
+        if after is None:
+            return self._order.copy()
+        at = self._position_of(after)
+        return self._order[at + (self._order[at : at + 1] == [after]) :]
+
+    def list_tags(self, source: str, key: str) -> list[Entry]:
+        """The entries of one key of a source: the versions of one agent, by tag."""
+        self._update_order()
+        at = self._position_of(ListingKey(source, key))
+        found = []
+        while at < len(self._order) and self._order[at][:2] == (source, key):
+            found.append(self._entries[self._order[at]])
+            at += 1
+        return found
+
+    def _update_order(self) -> None:
         if self._moved is None:
             # The second sort is stable, and cheap on input that is partly sorted.
             self._order = sorted(self._entries)
@@ -149,35 +174,58 @@ class ListingIndex:
                 elif not is_listed and listing_id in self._entries:
                     self._order.insert(at, listing_id)
         self._moved = {}
-        if after is None:
-            return self._order.copy()
-        at = self._position_of(after)
-        return self._order[at + (self._order[at : at + 1] == [after]) :]
 
     def list_named(self, name: str, *, source: str | None = None) -> list[Entry]:
-        """The agents of one name, best first: enabled ▸ health ▸ source order ▸ version."""
+        """The agents of one name, best first: enabled ▸ health ▸ supported ▸ source order ▸ stable ▸ version.
+
+        The versions of one agent are separate entries.
+        """
         ids = self._by_name.list_of(name)
         entries = [self._entries[i] for i in ids if source is None or i.source == source]
         if len(entries) < 2:
             return entries
         entries.sort(key=lambda a: a.key)
-        entries.sort(key=lambda a: version_key(a.version), reverse=True)
-        entries.sort(key=lambda a: (not a.enabled, health_tier(a), self._rank(a.source)))
+        entries.sort(key=lambda a: (version_key(a.version), version_key(a.tag)), reverse=True)
+        entries.sort(
+            key=lambda a: (
+                not a.enabled,
+                health_tier(a),
+                a.deprecated,
+                self._rank(a.source),
+                not is_stable(a.version),
+            )
+        )
         return merge_same_agents(entries)
 
     def find_named(self, name: str) -> Entry | None:
-        """The best agent of a bare name or ``name@source``."""
+        """The best agent of a bare name, ``name@source`` or ``name@version``."""
         named = self.list_named(name)
         if not named:
-            parts = (name[:at] for at, character in enumerate(name) if character == "@")
+            parts = [name[:at] for at, character in enumerate(name) if character == "@"]
             named = [one for part in parts for one in self.list_named(part, source=name[len(part) + 1 :])]
+            named = named or [
+                one
+                for part in parts
+                for one in self.list_named(part)
+                if is_version_named(one.version, name[len(part) + 1 :])
+            ]
         return named[0] if named else None
 
     def name_of(self, entry: Candidate) -> str:
-        """The name that identifies this agent: ``name@source`` where another agent has the same name."""
+        """The name that identifies this agent.
+
+        ``name@source`` where another agent has the same name, ``name@1`` for a version of an agent that is
+        not the one which its bare name means.
+        """
         name = entry.name
-        is_alone = len(self._by_name.list_of(name)) <= 1 or len(self.list_named(name)) <= 1
-        return name if is_alone else f"{name}@{entry.id.source}"
+        if len(self._by_name.list_of(name)) <= 1:
+            return name
+        named = self.list_named(name)
+        if not all(is_same_repository(one, entry) for one in named):
+            return f"{name}@{entry.id.source}"
+        if len(named) <= 1 or named[0].id == entry.id:
+            return name
+        return name_version(entry, named)
 
     def represents_agent(self, entry: Candidate) -> bool:
         """Whether `list_agents` has this listing for its agent, rather than another one of the agent."""
@@ -186,7 +234,7 @@ class ListingIndex:
         return any(one.id == entry.id for one in self.list_named(entry.name))
 
     def list_offering(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
-        """Enabled agents with a visible skill of this id: health ▸ source order ▸ key ▸ version."""
+        """Enabled agents with a visible skill of this id: choice tier ▸ source order ▸ key ▸ version."""
         if skill_id not in self._by_skill:
             return ()
         lookups = self._lookups.get(skill_id)
@@ -266,13 +314,14 @@ class ListingIndex:
     def _list_offering(self, skill_id: str, scopes: Scopes) -> list[Entry]:
         ids = self._by_skill.list_of(skill_id)
         found = [self._entries[i] for i in ids if self._offers(i, skill_id, scopes)]
+        found = mark_standby(found)
         if len(found) > 1:
             found.sort(key=lambda a: version_key(a.version), reverse=True)
             found.sort(key=self._preference)
         return found
 
     def _preference(self, entry: Entry) -> tuple[int, int, str]:
-        return health_tier(entry), self._rank(entry.id.source), entry.id.key
+        return choice_tier(entry), self._rank(entry.id.source), entry.id.key
 
     def _offers(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> bool:
         entry = self._entries[listing_id]
@@ -281,7 +330,7 @@ class ListingIndex:
     def _invalidate(self, entry: Entry, before: Entry | None) -> None:
         """Mark cached look-ups as changed; ``before`` is the entry that they may contain."""
         same_name = self._by_name.list_of(entry.name)
-        if len(same_name) == 1:
+        if len(same_name) == 1 and not entry.deprecated and not (before and before.deprecated):
             for skill_id in entry.skills if self._lookups else ():
                 lookups = self._lookups.get(skill_id)
                 if lookups is not None:
@@ -289,7 +338,7 @@ class ListingIndex:
                     if len(lookups.changed) > MAX_INCREMENTAL_CHANGES:
                         del self._lookups[skill_id]
         else:
-            # Another listing of that name may represent the agent now.
+            # Another listing of that name may represent the agent now, or take its calls.
             for listing_id in same_name:
                 for skill_id in self._entries[listing_id].skills:
                     self._lookups.pop(skill_id, None)

@@ -26,10 +26,16 @@ from retinue.core.errors import (
 from retinue.core.record import AgentRecord, Candidate, Listing, Skill, is_visible
 from retinue.core.text import suggest
 from retinue.mesh.directory.listing_index import ListingIndex
-from retinue.mesh.directory.versions import parse_version_range
-from retinue.mesh.entry import Scopes
+from retinue.mesh.directory.versions import (
+    choice_tier,
+    is_version_named,
+    mark_standby,
+    parse_version_range,
+    share_by_weight,
+)
+from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.mesh.health.breaker import health_tier
+from retinue.mesh.health.breaker import UNREACHABLE_TIER, health_tier
 from retinue.mesh.permissions import AgentView, is_seen
 
 C = TypeVar("C", bound=Candidate)
@@ -43,7 +49,7 @@ CAPABILITIES: Mapping[str, str] = {"plan": "planning", "execute": "execution", "
 MANY = 64
 """Above this number of agents, a call does not look at each of them."""
 
-UNREACHABLE_TIER = 2
+_FULL_WEIGHT = 100
 
 _COMPARED = 8
 """Up to this number, `Best` compares all agents; above it, the first one and two others."""
@@ -161,10 +167,23 @@ def select_candidates(
     )
 
 
+def select_versions(
+    entries: Sequence[Entry], *, agent: str | None, version_range: str | None
+) -> tuple[Entry, ...]:
+    """As `select_candidates`, with the choice among the versions of each agent made anew, best first."""
+    chosen = select_candidates(entries, agent=agent, version_range=version_range)
+    if len(chosen) < len(entries) and any(one.standby for one in chosen):
+        return tuple(sorted(mark_standby(chosen), key=choice_tier))
+    return chosen
+
+
 def is_named(listing: Candidate, agent: str) -> bool:
-    """Whether ``agent`` is the listing's name, alone or with its source."""
+    """Whether ``agent`` is the listing's name, alone or with its source or a version (``name@1``)."""
     name = listing.name
-    return agent == name or agent == f"{name}@{listing.source}"
+    if agent == name:
+        return True
+    mark = agent[len(name) + 1 :] if agent.startswith(f"{name}@") else ""
+    return bool(mark) and (mark == listing.source or is_version_named(listing.version, mark))
 
 
 def has_labels(listing: Candidate, labels: Mapping[str, str]) -> bool:
@@ -174,26 +193,32 @@ def has_labels(listing: Candidate, labels: Mapping[str, str]) -> bool:
 
 
 def order_candidates(listings: Sequence[C], strategy: Strategy = first, skill_id: str = "") -> tuple[C, ...]:
-    """The order in which to try ``listings``: healthy, degraded, then unreachable agents.
+    """The order in which to try ``listings``: healthy, degraded, standby, then unreachable agents.
 
-    The strategy orders the first two groups. Unreachable agents are kept: they may be back, and perhaps no
-    other agent offers the skill. More than ``MANY`` listings must come in the directory's order.
+    The strategy orders the first two groups. Standby agents are older versions and deprecated agents.
+    Unreachable agents are kept: they may be back, and perhaps no other agent offers the skill. More than
+    ``MANY`` listings must come in the directory's order. The first one shares its calls by its weight.
     """
-    healthy, degraded, unreachable = _split_tiers(listings)
-    return (
+    healthy, degraded, others = _split_tiers(listings)
+    ordered: Sequence[C] = (
         *(strategy(healthy, skill_id) if len(healthy) > 1 else healthy),
         *(strategy(degraded, skill_id) if len(degraded) > 1 else degraded),
-        *unreachable,
+        *others,
     )
+    if len(ordered) > 1 and ordered[0].weight < _FULL_WEIGHT:
+        ordered = share_by_weight(ordered, random.random)
+    return tuple(ordered)
 
 
 def _split_tiers(listings: Sequence[C]) -> Sequence[Sequence[C]]:
     if len(listings) > MANY:
-        degraded, unreachable = (bisect_left(listings, tier, key=health_tier) for tier in (1, 2))
-        return listings[:degraded], listings[degraded:unreachable], listings[unreachable:]
+        degraded, others = (bisect_left(listings, tier, key=choice_tier) for tier in (1, 2))
+        return listings[:degraded], listings[degraded:others], listings[others:]
     tiers: tuple[list[C], list[C], list[C]] = ([], [], [])
     for listing in listings:
-        tiers[health_tier(listing)].append(listing)
+        tiers[min(choice_tier(listing), 2)].append(listing)
+    if len(tiers[2]) > 1:
+        tiers[2].sort(key=choice_tier)
     return tiers
 
 

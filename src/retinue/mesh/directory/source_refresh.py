@@ -72,16 +72,17 @@ class SourceSync:
     async def _list_missing(self, reading: Reading) -> list[str]:
         """The keys that the source reports as unchanged, but that the cache does not have in that form."""
         missing = []
-        for number, (key, digest) in enumerate(reading.unchanged.items()):
-            held = self._cache.index.find(ListingKey(self._source, key))
+        for number, ((key, tag), digest) in enumerate(reading.unchanged.items()):
+            held = self._cache.index.find(ListingKey(self._source, key, tag))
             if held is None or held.digest != digest:
                 missing.append(key)
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        return missing
+        return list(dict.fromkeys(missing))
 
     async def _list_gone(self, reading: Reading) -> list[ListingKey]:
-        spared = {a.key for a in reading.listings} | {p.key for p in reading.problems}
+        listed = {a.id for a in reading.listings}
+        spared = {p.key for p in reading.problems}
         if None in spared:
             return []
         gone: list[ListingKey] = []
@@ -91,7 +92,8 @@ class SourceSync:
                 i
                 for i in ids[start : start + YIELD_EVERY]
                 if i.source == self._source
-                and i.key not in reading.unchanged
+                and (i.key, i.tag) not in reading.unchanged
+                and i not in listed
                 and i.key not in spared
                 and i.key not in self.reread_keys
             ]

@@ -24,13 +24,13 @@ class SourceProblem:
 class Reading:
     """What a source lists at one time, except the keys that ``problems`` name.
 
-    ``unchanged`` maps keys to digests: listings that are the same as when the source last gave them, in a
-    reading, by ``read_one``, or in an earlier process (`Source.remember`).
+    ``unchanged`` maps keys with their tags to digests: listings that are the same as when the source last
+    gave them, in a reading, by ``read_key``, or in an earlier process (`Source.remember`).
     """
 
     listings: tuple[Listing, ...]
     problems: tuple[SourceProblem, ...] = ()
-    unchanged: Mapping[str, str] = field(default_factory=dict)
+    unchanged: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 Give = Callable[[Sequence[Listing]], None]
@@ -58,8 +58,8 @@ class Source(ABC):
         """
 
     @abstractmethod
-    async def read_one(self, key: str) -> Listing | None:
-        """The whole listing of this key, changed or not; None when there is none. Raises RetinueError."""
+    async def read_key(self, key: str) -> Sequence[Listing]:
+        """The whole listings of this key, changed or not: one for each version. Raises RetinueError."""
 
     def changed(self) -> bool:
         """Whether something may have changed since the last `read_all` began.

@@ -1,4 +1,6 @@
-"""Versions as people write them, and ranges of versions (SPEC 7, seed 001; P-30).
+"""Versions as people write them, ranges of versions, and the choice among the versions of one agent.
+
+SPEC 7, seed 001 and "Versions side by side"; P-30.
 
 Parsing is lenient: an optional ``v``, one to three numbers, pre-releases before their release. Other text
 sorts before versions. ``semver`` parses the part after the ``v``.
@@ -7,17 +9,26 @@ sorts before versions. ``semver`` parses the part after the ``v``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import semver
 
 from retinue.core.errors import InvalidSettingError
+from retinue.core.record import Candidate
+from retinue.mesh.entry import Entry
+from retinue.mesh.health.breaker import UNREACHABLE_TIER, health_tier
+
+C = TypeVar("C", bound=Candidate)
 
 VersionKey = tuple[Any, ...]
 """Sort key of a version: absent < other text < numbers; build metadata is ignored."""
+
+_STANDBY_TIER = 2
+
+_VERSION_MARK = re.compile(r"[vV]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 
 _PIECE = re.compile(r"(>=|<=|==|!=|>|<|=|\^|~)?\s*([vV]?[0-9*xX][0-9A-Za-z.+*-]*)")
 
@@ -29,6 +40,104 @@ def version_key(text: str | None) -> VersionKey:
         return (0,)
     version = _parse(text)
     return (1, text) if version is None else (2, *_numbers_key(version))
+
+
+@lru_cache(maxsize=8192)
+def is_stable(version: str | None) -> bool:
+    """Whether this is not a pre-release."""
+    parsed = _parse(version) if version is not None else None
+    return parsed is None or parsed.prerelease is None
+
+
+@lru_cache(maxsize=8192)
+def major_of(version: str | None) -> int:
+    """The major version; 1 for 0.x as well, and for what is no version."""
+    parsed = _parse(version) if version is not None else None
+    return 1 if parsed is None else max(1, parsed.major)
+
+
+def is_version_named(version: str | None, mark: str) -> bool:
+    """Whether ``mark``, the text behind the ``@`` of ``name@mark``, names this version.
+
+    A number alone is a major version (see `major_of`); more numbers are the beginning of a version.
+    """
+    if _VERSION_MARK.fullmatch(mark) is None:
+        return False
+    numbers = mark.lstrip("vV")
+    if numbers.isdecimal():
+        return major_of(version) == int(numbers)
+    return parse_version_range(numbers).fits(version)
+
+
+def name_version(chosen: Candidate, others: Iterable[Candidate]) -> str:
+    """``name@1``, or ``name@1.2.0`` where another of ``others`` has the same major version."""
+    major = major_of(chosen.version)
+    same = any(one.id != chosen.id and major_of(one.version) == major for one in others)
+    return f"{chosen.name}@{chosen.version if same and chosen.version else major}"
+
+
+def version_preference(candidate: Candidate) -> tuple[bool, bool, bool, VersionKey]:
+    """Sort key among the versions of one agent, greatest first: available ▸ supported ▸ stable ▸ newest."""
+    version = candidate.version
+    return (
+        health_tier(candidate) < UNREACHABLE_TIER,
+        not candidate.deprecated,
+        is_stable(version),
+        version_key(version),
+    )
+
+
+def is_same_repository(one: Candidate, other: Candidate) -> bool:
+    """Whether these are versions of one agent: of one name, from one repository of one source."""
+    return one.id[:2] == other.id[:2] and one.name == other.name
+
+
+def mark_standby(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries, marked as ``standby`` where a better version of the same agent is among them.
+
+    The tags of one repository are the versions of one agent. Deprecated agents are always standby.
+    """
+    agents: dict[tuple[str, str, str], Entry] = {}
+    for entry in entries:
+        agent = (entry.id.source, entry.id.key, entry.name)
+        best = agents.setdefault(agent, entry)
+        if best is not entry and version_preference(entry) > version_preference(best):
+            agents[agent] = entry
+    marked = []
+    for entry in entries:
+        standby = entry.deprecated or agents[entry.id.source, entry.id.key, entry.name] is not entry
+        marked.append(entry if entry.standby is standby else replace(entry, standby=standby))
+    return marked
+
+
+def choice_tier(candidate: Candidate) -> int:
+    """The order of choice: healthy ▸ degraded ▸ standby ▸ unreachable ▸ both."""
+    tier = health_tier(candidate)
+    if candidate.standby:
+        return tier + _STANDBY_TIER if tier == UNREACHABLE_TIER else _STANDBY_TIER
+    return tier + 1 if tier == UNREACHABLE_TIER else tier
+
+
+def share_by_weight(ordered: Sequence[C], draw: Callable[[], float]) -> Sequence[C]:
+    """The order of choice for one call: the next older stable version first, where the draw falls on it.
+
+    ``draw`` gives a number from 0 to 1. The first candidate keeps its ``weight`` in per cent.
+    """
+    newest = ordered[0]
+    if draw() * 100 < newest.weight:
+        return ordered
+    older = [
+        one
+        for one in ordered[1:]
+        if is_same_repository(one, newest)
+        and is_stable(one.version)
+        and not one.deprecated
+        and health_tier(one) < UNREACHABLE_TIER
+    ]
+    if not older:
+        return ordered
+    chosen = max(older, key=lambda one: version_key(one.version))
+    return [chosen, *(one for one in ordered if one is not chosen)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ Clock = Callable[[], float]
 FAILURES_TO_UNREACHABLE = 3
 """Uncertain failures in a row that make an agent unreachable."""
 
+UNREACHABLE_TIER = 2
+
 _TIERS: Mapping[Health, int] = {"healthy": 0, "unknown": 0, "degraded": 1, "unreachable": 2}
 
 

@@ -47,7 +47,9 @@ def may_fail_over(error: RetinueError, skill: Skill) -> bool:
     """Whether another agent may take the call: this one did not run it, or running it twice is harmless."""
     if isinstance(error, AgentUnreachableError):
         return not error.sent or skill.hints.idempotent or skill.hints.read_only
-    return isinstance(error, RemoteFaultError) and error.remote_type in {BusyError.type, *_NOT_THERE}
+    if isinstance(error, RemoteFaultError) and error.remote_type == BusyError.type:
+        return not error.data.get("nested")  # refused further on: the agent has begun the call
+    return isinstance(error, RemoteFaultError) and error.remote_type in _NOT_THERE
 
 
 def is_stale_input(error: RetinueError) -> bool:

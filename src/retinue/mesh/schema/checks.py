@@ -71,8 +71,10 @@ class SchemaCheck:
         except ValueError:
             return False
 
-    def problems(self, value: Any) -> list[Problem]:
+    def problems(self, value: Any, schema: Schema | bool | None = None) -> list[Problem]:
         """The problems of ``value``; empty when it fits.
+
+        With ``schema``, that of this check, an unknown field gets the nearest name as its hint.
 
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
         path (SPEC 7, P-23). No message quotes a value.
@@ -86,7 +88,7 @@ class SchemaCheck:
             found = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
         except ValueError:
             return [Problem("", "the value is not JSON")]
-        return explain(found, value)[:MAX_PROBLEMS]
+        return explain(found, value, schema)[:MAX_PROBLEMS]
 
 
 def compile_schema(schema: Schema | bool, where: str) -> SchemaCheck:
@@ -207,4 +209,4 @@ def _find_problems(
     if schema is None:
         return []
     check = find_compiled(schema) or compile_schema(schema, f"{side} of {skill.id}")
-    return [] if check.is_valid(value) else check.problems(value)
+    return [] if check.is_valid(value) else check.problems(value, schema)

@@ -42,10 +42,22 @@ def measure_schema(document: Mapping[str, Any] | bool, where: str) -> int | None
 
     Raises SchemaRefusedError when the schema exceeds a limit or refers outside itself.
     """
+    return _measure(document, where, MAX_VALUE_DEPTH)
+
+
+def check_cost(document: Mapping[str, Any] | bool, where: str) -> None:
+    """Raise SchemaRefusedError exactly where `measure_schema` does, in a fraction of its time.
+
+    A recursive schema is refused for what its first layers cost, so the others are not computed.
+    """
+    _measure(document, where, MIN_VALUE_DEPTH + 1)
+
+
+def _measure(document: Mapping[str, Any] | bool, where: str, max_recursive_layers: int) -> int | None:
     if isinstance(document, bool):
         return None
     try:
-        return _deepest_safe_value(_read_graph(document))
+        return _deepest_safe_value(_read_graph(document), max_recursive_layers)
     except _UnsafeSchema as problem:
         raise SchemaRefusedError(where, str(problem)) from None
 
@@ -68,7 +80,7 @@ class _Node:
             yield from group
 
 
-def _deepest_safe_value(graph: dict[int, _Node]) -> int | None:
+def _deepest_safe_value(graph: dict[int, _Node], max_recursive_layers: int) -> int | None:
     """The deepest value whose visits per place stay below the limit, computed layer by layer."""
     try:
         order = list(TopologicalSorter({key: node.same_place for key, node in graph.items()}).static_order())
@@ -76,7 +88,10 @@ def _deepest_safe_value(graph: dict[int, _Node]) -> int | None:
         raise _UnsafeSchema("a $ref leads back to itself at the same place") from None
     root = next(iter(graph))
     below: dict[int, int] = dict.fromkeys(graph, 0)
-    for depth in range(min(MAX_VALUE_DEPTH, max(MIN_VALUE_DEPTH + 2, _MAX_STEPS // len(graph)))):
+    layers = min(MAX_VALUE_DEPTH, max(MIN_VALUE_DEPTH + 2, _MAX_STEPS // len(graph)))
+    if max_recursive_layers < layers and _is_recursive(graph):
+        layers = max_recursive_layers
+    for depth in range(layers):
         as_array: dict[int, int] = {}
         as_object: dict[int, int] = {}
         for key in order:

@@ -13,6 +13,7 @@ import orjson
 from jsonschema_rs import ValidationError
 
 from retinue.core.errors import Problem
+from retinue.core.text import suggest
 
 MAX_QUOTED = 120
 """Maximum number of characters quoted from a schema: an enum, a pattern or a field name."""
@@ -20,12 +21,15 @@ MAX_QUOTED = 120
 Path = tuple[str | int, ...]
 
 
-def explain(errors: Iterable[ValidationError], value: Any) -> list[Problem]:
-    """The problems of one validation of ``value``: missing fields first (P-23)."""
+def explain(errors: Iterable[ValidationError], value: Any, schema: Any = None) -> list[Problem]:
+    """The problems of one validation of ``value``: missing fields first (P-23).
+
+    ``schema`` gives the names that an unknown field may have been meant for.
+    """
     found: dict[tuple[Path, str], tuple[Any, Problem]] = {}
     for error in errors:
         for keyword_error in _unfold(error):
-            for rank, problem in _describe(keyword_error, value):
+            for rank, problem in _describe(keyword_error, value, schema):
                 found.setdefault((rank[1], problem.message), (_sort_key(rank), problem))
     return [problem for _, problem in sorted(found.values(), key=lambda entry: entry[0])]
 
@@ -60,19 +64,21 @@ def _is_other_form(branch: list[ValidationError], depth: int) -> bool:
     )
 
 
-def _describe(error: ValidationError, value: Any) -> Iterator[tuple[tuple[int, Path], Problem]]:
+def _describe(error: ValidationError, value: Any, schema: Any) -> Iterator[tuple[tuple[int, Path], Problem]]:
     kind, keyword = error.kind, error.kind.name
     path: Path = tuple(error.instance_path)
     if keyword == "required":
         field = _dotted((*path, kind.as_dict()["property"]))
         yield (0, path), Problem(field, f"missing required field '{field}'")
     elif (unexpected := _find_unexpected(error, value)) is not None:
+        known = _known_fields(schema, error.schema_path)
         for name in sorted(unexpected):
             field = _dotted((*path, name))
-            yield (1, (*path, name)), Problem(field, f"unexpected field '{field}'")
+            hint = "" if known is None else _suggest_field(name, known, _at(value, path))
+            yield (1, (*path, name)), Problem(field, f"unknown field '{field}'", hint)
     elif keyword == "falseSchema":
         field = _dotted(path)
-        yield (1, path), Problem(field, f"unexpected field '{field}'" if path else "no value is allowed")
+        yield (1, path), Problem(field, f"unknown field '{field}'" if path else "no value is allowed")
     else:
         subject = f"field '{_dotted(path)}'" if path else "the value"
         text = f"{subject} must {_wanted(keyword, kind.as_dict())}; it is {describe_shape(_at(value, path))}"
@@ -87,6 +93,44 @@ def _find_unexpected(error: ValidationError, value: Any) -> list[str] | None:
         # Reported at the object instead of the field where a schema allows no fields at all.
         return list(_at(value, tuple(error.instance_path)))
     return None
+
+
+def _known_fields(schema: Any, schema_path: Iterable[Any]) -> list[str] | None:
+    """The fields of the object schema that this keyword belongs to; None where they are not to be found."""
+    found = schema
+    for part in list(schema_path)[:-1]:
+        if part == "$ref" and isinstance(found, dict):
+            found = _follow(schema, found.get("$ref"))
+        elif isinstance(found, dict) or (isinstance(found, list) and isinstance(part, int)):
+            try:
+                found = found[part]
+            except (KeyError, IndexError):
+                return None
+        else:
+            return None
+    if not isinstance(found, dict):
+        return None
+    properties = found.get("properties", {})
+    return list(properties) if isinstance(properties, dict) else None
+
+
+def _follow(schema: Any, pointer: Any) -> Any:
+    if not isinstance(pointer, str) or not pointer.startswith("#/"):
+        return None
+    found = schema
+    for part in pointer[2:].split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found
+
+
+def _suggest_field(name: str, known: list[str], given: Any) -> str:
+    """The field that an unknown one was probably meant for and that is not given yet, else all fields."""
+    if not known:
+        return "there are no fields"
+    free = [one for one in known if not (isinstance(given, dict) and one in given)]
+    if near := suggest(name, free or known, limit=1):
+        return f"did you mean '{_clip(near[0])}'?"
+    return _clip("there are: " + ", ".join(known))
 
 
 def describe_shape(value: Any) -> str:

@@ -20,7 +20,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility, is_visible
 from retinue.mesh.entry import Entry, entry_of
-from retinue.mesh.search.scoring import Query, inverse_frequency, read_query, score_skill
+from retinue.mesh.search.scoring import Query, inverse_frequency, match_asked, read_query, score_skill
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 
@@ -39,6 +39,10 @@ LIKELY_FROM = 0.38
 It is low, because words alone tell little: in ``benchmarks/ranking.py`` about 8 % of the
 correct answers are below it on MetaTool and 1 % on the second set.
 """
+
+COVERED_FROM = 0.5
+"""A hit that has this share of the words of the query is likely whatever its score: among few skills
+every word is frequent, so all scores are low."""
 
 BATCH = 100
 """How many texts are written before other tasks run: about 40 ms."""
@@ -68,11 +72,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class RankedSkill:
-    """As `Hit`, before the skill is read."""
+    """As `Hit`, before the skill is read, with what is indexed of it."""
 
     entry: Entry
     skill_id: str
     score: float
+    text: SkillText
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ class SkillSearch:
             return NOTHING
         return Found(
             tuple(islice(self._open(ranked), limit)),
-            estimate_fit(ranked[0].score if ranked else 0.0, query),
+            estimate_fit(ranked[0].score, query, ranked[0].text) if ranked else NOTHING.fit,
             max(0, len(ranked) - limit),
             self._correct(text, query, scopes),
         )
@@ -224,7 +229,7 @@ class SkillSearch:
                 and (accept is None or accept(entry))
                 and entry.offers(skill.skill_id, scopes)
             ):
-                ranked.append(RankedSkill(entry, skill.skill_id, score))
+                ranked.append(RankedSkill(entry, skill.skill_id, score, skill))
         ranked.sort(key=_preference)
         return query, ranked
 
@@ -288,8 +293,8 @@ class SkillSearch:
         return corrected if corrected != text else None
 
 
-def estimate_fit(score: float, query: Query) -> Fit:
-    """Estimate from the best score whether its skill does what was asked.
+def estimate_fit(score: float, query: Query, best: SkillText) -> Fit:
+    """Estimate from the best score, and from the words of its skill, whether it does what was asked.
 
     The score is divided by the weight of the rarest possible word and by the square root of the number
     of words: of the measures that were tried, this one separates fitting skills from others best.
@@ -298,7 +303,8 @@ def estimate_fit(score: float, query: Query) -> Fit:
         return Fit(0.0, False)
     measure = score / (inverse_frequency(0, query.corpus.skills) * math.sqrt(len(query.asked)))
     fit = 1.0 / (1.0 + math.exp(-(_FIT_SLOPE * measure + _FIT_SHIFT)))
-    return Fit(fit, fit >= LIKELY_FROM)
+    covered = sum(match_asked(best, query).values()) / len(query.asked)
+    return Fit(fit, fit >= LIKELY_FROM or covered >= COVERED_FROM)
 
 
 def visible_to(scopes: Scopes) -> frozenset[Visibility]:

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
-from retinue.core.errors import DigestMismatchError, MalformedArtifactError, RepositoryTakenError
+from retinue.core.errors import (
+    DigestMismatchError,
+    MalformedArtifactError,
+    RepositoryTakenError,
+    TagTakenError,
+)
 from retinue.oci.codec.manifest import (
     CREATED,
     EMPTY_CONFIG,
@@ -24,7 +29,7 @@ from retinue.oci.codec.manifest import (
     parse_object,
     render_manifest,
 )
-from retinue.oci.codec.reference import card_repository, digest_of, workflow_repository
+from retinue.oci.codec.reference import card_repository, default_tag, digest_of, workflow_repository
 
 CARD_ARTIFACT_TYPE = "application/vnd.a2a.agent.card"
 CARD_MEDIA_TYPE = "application/json"
@@ -152,6 +157,30 @@ def only_card_of(name: str, repository: str) -> Guard:
     return guard
 
 
+def only_version_of(name: str, repository: str, tag: str, version: str | None) -> Guard:
+    """Guard: as `only_card_of`, and a tag keeps its major version (SPEC 7, versions side by side).
+
+    It raises TagTakenError as well. A version that is none may replace any, and be replaced.
+    """
+    only_card = only_card_of(name, repository)
+
+    def guard(held: Artifact | None) -> None:
+        only_card(held)
+        if held is None or held.tag != tag or version is None:
+            return
+        holder = find_card_version(held)
+        if holder is not None and default_tag(holder) != default_tag(version):
+            raise TagTakenError(name, f"{repository}:{tag}", holder, version, free_tag=default_tag(version))
+
+    return guard
+
+
+def find_card_version(artifact: Artifact) -> str | None:
+    """The version of the card in an artifact; None where it has none or cannot be read."""
+    version = _find_fact(artifact, "version")
+    return version if isinstance(version, str) and version else None
+
+
 def same_owner(artifact: Artifact | None, repository: str) -> Guard:
     """Guard with the same rule for any artifact, card or not; None for content of another kind."""
     name = find_card_name(artifact) if artifact is not None else None
@@ -257,13 +286,18 @@ def find_content_layer(manifest: Manifest) -> Descriptor | None:
 
 def find_card_name(artifact: Artifact) -> str | None:
     """The ``name`` of the card in an artifact; None when it is not a card with a name."""
+    name = _find_fact(artifact, "name")
+    return name if isinstance(name, str) else None
+
+
+def _find_fact(artifact: Artifact, key: str) -> Any:
+    """A top-level value of the card in an artifact; None when it has none or is no readable card."""
     if artifact.form != "card":
         return None
     try:
-        name = parse_object(artifact.content, where=artifact.title, what="the card").get("name")
+        return parse_object(artifact.content, where=artifact.title, what="the card").get(key)
     except MalformedArtifactError:
         return None
-    return name if isinstance(name, str) else None
 
 
 def rfc3339(moment: datetime) -> str:

@@ -21,6 +21,9 @@ MAX_REFERENCE_CHARS = 1024
 DEFAULT_TAG = "v1"
 """The tag under which seed 001 publishes (P-03)."""
 
+MAX_VERSIONS = 8
+"""Tags of one repository that are read as versions of its agent, the newest ones."""
+
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -197,6 +200,27 @@ def rank_tag(tag: str) -> TagRank:
         return TagRank(semver.Version(major, minor, patch, prerelease=found.group(4)))
     except ValueError:  # an invalid pre-release such as "1.0-01"
         return TagRank(None)
+
+
+def default_tag(version: str | None) -> str:
+    """The tag under which an agent of this version is published: ``v`` and the major version.
+
+    ``v1`` for 0.x as well, and for what is no version.
+    """
+    rank = rank_tag(version or "").version
+    return DEFAULT_TAG if rank is None else f"v{max(1, rank.major)}"
+
+
+def choose_version_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """The tags that are versions, newest first, at most `MAX_VERSIONS`; else the tag of `choose_tag`."""
+    held = sorted(tags)
+    if len(held) < 2:
+        return tuple(held)
+    versions = [tag for tag in held if rank_tag(tag).version is not None]
+    if not versions:
+        best = choose_tag(held)
+        return () if best is None else (best,)
+    return tuple(sorted(versions, key=rank_tag, reverse=True)[:MAX_VERSIONS])
 
 
 def choose_tag(tags: Iterable[str], wanted: str | None = None) -> str | None:

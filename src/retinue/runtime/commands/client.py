@@ -17,6 +17,7 @@ from retinue.core.durations import render_elapsed
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
+    CallTimedOutError,
     ExecutionFailedError,
     RetinueError,
     StepFailedError,
@@ -30,6 +31,7 @@ from retinue.web.addresses import is_loopback_url
 from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
+    from retinue.mesh.channel import Channel
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
     from retinue.web.transport import HttpRequester
 
@@ -52,8 +54,12 @@ class Client:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float = 60.0,
+        channel: Channel | None = None,
     ) -> Outcome:
-        """Call a skill; a failure is part of the outcome."""
+        """Call a skill; a failure is part of the outcome.
+
+        ``channel`` is told of progress and asked questions; the time limit pauses while one is open.
+        """
         call = Call(
             id=new_id(),
             skill=skill,
@@ -63,9 +69,17 @@ class Client:
             trace=new_trace(),
             agent=agent,
             version_range=version,
-            deadline=asyncio.get_running_loop().time() + timeout_s,
+            deadline=None if channel is not None else asyncio.get_running_loop().time() + timeout_s,
         )
-        return await self.calls.dispatch(call)
+        if channel is None:
+            return await self.calls.dispatch(call)
+        from retinue.mesh.channel import run_within
+
+        try:
+            return await run_within(timeout_s, channel, lambda pausing: self.calls.dispatch(call, pausing))
+        except TimeoutError:
+            error = CallTimedOutError(skill, timeout_s, layer="caller", setting="the caller's timeout")
+            return Outcome(call.id, skill, "failed", agent=agent, error=error)
 
     async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """The value; raises what the call failed with."""
@@ -74,12 +88,24 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings, state: State, *, hub_url: str | None = None
+    settings: Settings, state: State, *, hub_url: str | None = None, is_interactive: bool = False
 ) -> AsyncIterator[Client]:
-    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub."""
+    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub.
+
+    Only an interactive one passes the channel of a call on to the hub.
+    """
     url = hub_url or find_hub_url(state)
     async with AsyncExitStack() as stack:
-        if url is not None:
+        if url is not None and is_interactive:
+            # imported here: the clients of streams take longer to load than most commands to run
+            from retinue.runtime.joined_mesh import interactive_calls
+            from retinue.web.http_client import HttpClient
+
+            web = await stack.enter_async_context(HttpClient())
+            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
+            hub = HubCalls(web, url, token=state.local_token(), joined=joined, signer=signer)
+            yield Client(interactive_calls(web, url, hub, signer), url)
+        elif url is not None:
             http = await stack.enter_async_context(_open_http(url))
             joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
             yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
@@ -106,15 +132,23 @@ def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
     return HttpClient()
 
 
-class RunFollower:
-    """Starts runs and follows them; prints one line for each step that starts or ends.
+CALL_KINDS = ("call", "undo", "review")
+"""The kinds of steps that are calls."""
 
-    When following a run that was started or resumed here is cancelled (Ctrl-C), the run is cancelled too.
+
+class RunFollower:
+    """Starts runs and follows them; prints one line for each step that ends, or waits.
+
+    ``now`` is told of each step that begins. When following a run that was started or resumed here is
+    cancelled (Ctrl-C), the run is cancelled too.
     """
 
-    def __init__(self, client: Client, echo: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: Client, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._client = client
         self._echo = echo
+        self._now = now
         self._failed: Mapping[str, Any] | None = None
         """The last failure, not yet printed: if the run fails with it, its error has the message."""
 
@@ -160,7 +194,9 @@ class RunFollower:
                 return _result(run, reply)
 
     def _echo_event(self, event: Mapping[str, Any], run: str) -> None:
-        if line := describe(event, run):
+        if event.get("kind") in CALL_KINDS and event["event"] != "step_finished":
+            self._now(f"{event['step']}: {event.get('skill') or '-'} at {event.get('agent') or '-'}")
+        elif line := describe(event, run):
             self._echo_failure(run, whole=True)
             if event.get("error"):
                 self._failed = event
@@ -199,7 +235,7 @@ class RunFollower:
 
 
 def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> str | None:
-    """One line for the start or end of a call, or for a wait; None for other events.
+    """One line for the end of a call, or for a wait; None for other events.
 
     Without ``whole`` the line of a failure omits its message.
     """
@@ -207,16 +243,13 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE"
-    if kind not in ("call", "undo", "review"):
-        return None
-    if event["event"] == "step_finished":
+    if kind in CALL_KINDS and event["event"] == "step_finished":
         seconds = render_elapsed(float(event.get("duration_ms") or 0) / 1000)
         error = event.get("error")
         failed = f"failed: {error['message']}" if error and whole else "failed"
         end = failed if error else f"{seconds:>8}"
-    else:
-        end = "     …"
-    return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+        return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+    return None
 
 
 _EFFECTS = {

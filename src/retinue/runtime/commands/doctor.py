@@ -35,6 +35,7 @@ from retinue.oci.registry import list_published
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
+from retinue.storage.mesh_key import joined_token
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.addresses import is_loopback_url
@@ -290,9 +291,17 @@ async def _check_list(state: State, url: str, settings: Settings, http: HttpClie
     # the first MCP request of a hub loads the SDK
     timeout_s = max(settings.timeouts.probe_s, LIST_TIMEOUT_S)
     shown = await measure_list(http, url, None, timeout_s=timeout_s)
-    token = state.local_token() if is_loopback_url(url) else None
-    connected = await measure_list(http, url, token, timeout_s=timeout_s)
-    found = f"{shown} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    token = joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    connected = None if token is None else await measure_list(http, url, token, timeout_s=timeout_s)
+    if connected is None and token is not None:
+        raise StateError(
+            "the hub refuses the token of this state", remedy="restart the hub, or join it again: --join"
+        )
+    if connected is None:
+        connected = shown
+    if connected is None:
+        return Check("tool list", "ok", "the hub requires a token, and this state has none for it")
+    found = f"{shown or 'refused'} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
     if connected.tokens > MANY_TOKENS:
         remedy = 'set hub.listing = "search" in retinue.toml, or expose fewer skills'
         return Check("tool list", "warn", found, remedy)
@@ -359,8 +368,11 @@ class ListCost:
         return f"{self.tools} tools, about {self.tokens:,} tokens"
 
 
-async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost:
-    """Measure the tool list of the hub at ``url`` for a client with ``token``; raises StateError."""
+async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost | None:
+    """Measure the tool list of the hub at ``url`` for a client with ``token``; None if it is refused.
+
+    Raises StateError.
+    """
     message = list_request("retinue", version("retinue"))
     headers = Wire().headers_of(message)
     if token is not None:
@@ -377,6 +389,8 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
         raise StateError(
             f"the hub returns no tool list: {cause}", remedy="restart it: retinue hub"
         ) from error
+    if response.status in (401, 403):
+        return None
     reply = response.reply
     tools = None if reply is None or reply.result is None else reply.result.get("tools")
     if not isinstance(tools, list):

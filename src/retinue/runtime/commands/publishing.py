@@ -55,7 +55,7 @@ class Catalog:
         self._location = location
 
     async def publish(
-        self, target: Card | WorkflowText, *, tag: str = DEFAULT_TAG, repository: str | None = None
+        self, target: Card | WorkflowText, *, tag: str | None = None, repository: str | None = None
     ) -> Published:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
@@ -72,7 +72,12 @@ class Catalog:
             )
         else:
             published = await publish_workflow(
-                registry, target.name, target.content, created=created, repository=repository, tag=tag
+                registry,
+                target.name,
+                target.content,
+                created=created,
+                repository=repository,
+                tag=tag or DEFAULT_TAG,
             )
         await notify_hub(self._http, self._state, None)
         return published
@@ -95,14 +100,20 @@ class Catalog:
         raise next((e for e in failures if not isinstance(e, ReferenceNotFoundError)), failures[0])
 
     async def forget(self, name: str, *, repository: str | None = None) -> tuple[str, tuple[str, ...]]:
-        """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags."""
+        """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags.
+
+        ``name@tag`` deletes this tag of the agent only.
+        """
         registry = self._chosen()
+        tag = ""
+        if not name.startswith(WORKFLOWS):
+            name, _, tag = name.partition("@")
         try:
             if repository is None and name.startswith(WORKFLOWS):
                 place, tags = name, await self._forget_workflow(registry, name)
             else:
                 place = repository or card_repository(name)
-                tags = await forget(registry, name, repository=repository)
+                tags = await forget(registry, name, repository=repository, tag=tag or None)
         finally:
             # Also one that has withdrawn its card itself: it is not away any more.
             await notify_hub(self._http, self._state, None, forgotten=name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -26,6 +26,11 @@ ID_KEY = "X-OpenStarry-Trace-ID"
 DEPTH_KEY = "X-OpenStarry-Trace-Depth"
 DETAIL_KEY = "X-Retinue-Trace"
 CALLS_USED_KEY = "X-Retinue-Calls-Used"
+WARNINGS_KEY = "X-Retinue-Warnings"
+"""Header of a reply and ``_meta`` key: a JSON list of texts, such as that the agent is deprecated."""
+
+_MAX_WARNINGS = 10
+_MAX_WARNING_CHARS = 500
 """In a reply.
 
 The number of further calls that the call caused; absent means 0 in headers, unknown in ``_meta``.
@@ -336,3 +341,19 @@ def _covers_the_same(one: TraceContext, other: TraceContext) -> bool:
 def _smaller(one: Any, other: Any) -> Any:
     given = [value for value in (one, other) if value is not None]
     return min(given) if given else None
+
+
+def render_warnings(warnings: Sequence[str]) -> str:
+    """The warnings as a header value: a JSON list in ASCII, shortened to what a header can carry."""
+    return json.dumps([one[:_MAX_WARNING_CHARS] for one in warnings[:_MAX_WARNINGS]])
+
+
+def parse_warnings(header: str | None) -> tuple[str, ...]:
+    """The warnings of a reply; () where there are none or the header is malformed."""
+    if header is None:
+        return ()
+    try:
+        found = json.loads(header)
+    except ValueError:
+        return ()
+    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()

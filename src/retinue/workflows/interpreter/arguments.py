@@ -1,8 +1,8 @@
 """The arguments of a step without ``with``: chained values (SPEC 7, seed 001) and prompts (seed 002).
 
 Chaining takes the properties that the input schema declares from the nearest output; the whole output only
-if the schema declares none or allows others explicitly. A required property that is missing there is looked
-up in earlier outputs, nearest first, then in the workflow's input.
+if the schema declares none and is not closed, or allows others explicitly. A required property that is
+missing there is looked up in earlier outputs, nearest first, then in the workflow's input.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 def _take_nearest(declared: Mapping[str, Any], required: list[str], scope: Scope, prompt: str | None) -> Any:
     properties = declared.get("properties")
     nearest = scope.find_nearest() if scope.outputs else scope.input
-    takes_all = not properties or declared.get("additionalProperties") not in (None, False)
+    extra = declared.get("additionalProperties")
+    takes_all = extra is not False if not properties else extra not in (None, False)
     if not isinstance(nearest, Mapping):
         # Other values could only be rejected by the schema: send no arguments then.
         fits = nearest is not None and declared.get("type") != "object"
@@ -71,7 +72,7 @@ def _take_nearest(declared: Mapping[str, Any], required: list[str], scope: Scope
         arguments = dict(nearest)
     else:
         arguments = {name: value for name, value in nearest.items() if name in (properties or {})}
-    takes_prompt = not properties or "prompt" in properties
+    takes_prompt = "prompt" in properties if properties else takes_all
     # The default prompt contains the workflow's own prompt and the previous result.
     if prompt is not None and takes_prompt and not (scope.outputs and "prompt" in arguments):
         arguments["prompt"] = prompt

@@ -28,6 +28,7 @@ from retinue.core.errors import (
     StepFailedError,
     find_guard_error,
 )
+from retinue.core.remote_faults import rebuild_error
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
 EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished"]
@@ -83,6 +84,8 @@ class Fault:
 
     @classmethod
     def from_error(cls, error: RetinueError) -> Fault:
+        """The failure as data; that of an agent elsewhere as if the agent ran here."""
+        error = rebuild_error(error)
         return cls(
             type=error.type,
             message=error.message,

@@ -1,0 +1,122 @@
+"""Errors that came over the wire, as the errors that they were where they happened.
+
+A skill that catches ``CallTimedOutError`` of a further call catches it whether the called agent runs in this
+process or elsewhere. What passes through (a hub, a relay) keeps the RemoteFaultError with the text it came
+with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from retinue.core import errors as e
+from retinue.core.errors import Problem, RemoteFaultError, RetinueError
+
+PREFIXES = (e.EXECUTION_FAILED, "Invalid parameters: ", "Invalid request: ", "Parse error: ")
+"""What an endpoint writes before the message of an error (`web.error_table`)."""
+
+Facts = Mapping[str, Any]
+
+
+def rebuild_error(error: RetinueError) -> RetinueError:
+    """The error of another process as one of this process; any other error unchanged.
+
+    Errors of unknown types, and of data that do not belong to their type, stay a RemoteFaultError.
+    """
+    if not isinstance(error, RemoteFaultError):
+        return error
+    build = _BUILDERS.get(error.remote_type)
+    if build is None:
+        return error
+    message = plain_message(error.message)
+    try:
+        found = build(error, message, error.fault_data)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return error
+    found.message, found.args, found.remedy = message, (message,), error.remedy
+    return found
+
+
+def plain_message(message: str) -> str:
+    """The message without what an endpoint wrote before it."""
+    for prefix in PREFIXES:
+        if message.startswith(prefix):
+            return message.removeprefix(prefix)
+    return message
+
+
+def _problems(facts: Facts) -> Sequence[Problem]:
+    return [Problem(one["path"], one["message"], one.get("hint", "")) for one in facts["errors"]]
+
+
+def _of_skill(kind: type[e.UnknownSkillError]) -> Callable[[RemoteFaultError, str, Facts], RetinueError]:
+    def build(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
+        near, unasked = facts.get("near", ()), facts.get("registries_not_asked", ())
+        return kind(message.removeprefix("Unknown skill: "), near=near, unasked=unasked)
+
+    return build
+
+
+def _busy(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
+    found = e.BusyError("", float(facts["retry_after_s"]))
+    found.is_nested = facts.get("nested") is True
+    return found
+
+
+_BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
+    e.InvalidParametersError.type: lambda _, m, f: e.InvalidParametersError(_problems(f)),
+    e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
+    e.SkillNotOfferedError.type: _of_skill(e.SkillNotOfferedError),
+    e.UnknownAgentError.type: lambda _, m, f: e.UnknownAgentError(m.removeprefix("Unknown agent: ")),
+    e.VersionConflictError.type: lambda _, m, f: e.VersionConflictError("", f["wanted"], f["offered"]),
+    e.NotAuthenticatedError.type: lambda _, m, f: e.NotAuthenticatedError(m),
+    e.NotAllowedError.type: lambda _, m, f: e.NotAllowedError(m),
+    e.InsufficientScopeError.type: lambda _, m, f: e.InsufficientScopeError(m, scopes=f["scopes"]),
+    e.BusyError.type: _busy,
+    e.ExecutionFailedError.type: lambda _, m, f: e.ExecutionFailedError(
+        m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
+    ),
+    e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f)),
+    e.CallTimedOutError.type: lambda _, m, f: e.CallTimedOutError(
+        "", float(f["timeout_s"]), layer=f["layer"], setting=f["setting"]
+    ),
+    e.CallCancelledError.type: lambda _, m, f: e.CallCancelledError(""),
+    e.AgentUnreachableError.type: lambda _, m, f: e.AgentUnreachableError(
+        f["agent"], "", "", sent=bool(f["sent"])
+    ),
+    e.InputRequiredError.type: lambda _, m, f: e.InputRequiredError(m),
+    e.CannotAskError.type: lambda _, m, f: e.CannotAskError(f["capability"]),
+    e.InputRefusedError.type: lambda _, m, f: e.InputRefusedError(m),
+    e.StepFailedError.type: lambda _, m, f: e.StepFailedError.from_data(f),
+}
+"""By the type that the wire carries: the error of that type, from its plain message and its data."""
+
+
+def describe_fault(message: str, facts: Any) -> str:
+    """A message for a person or a model: with the hints, the exception and the skill that ``facts`` have.
+
+    ``message`` and ``facts`` are those of `/execute`, where hints stand in the data only (SPEC 7). The text
+    may have several lines.
+    """
+    if not isinstance(facts, Mapping):
+        return message
+    problems = facts.get("errors")
+    for problem in problems if isinstance(problems, list) else ():
+        if isinstance(problem, Mapping) and (hint := problem.get("hint")):
+            said = str(problem.get("message"))
+            message = message.replace(said, f"{said} — {hint}", 1)
+    exception, detail, skill = (facts.get(key) for key in ("exception", "detail", "skill"))
+    if isinstance(exception, str) and exception:
+        plain = plain_message(message)
+        before = message[: len(message) - len(plain)]
+        named = plain if plain.startswith(exception) else f"{exception}: {plain}"
+        message = before + named + (f" (skill {skill})" if skill else "")
+    return f"{message}\n{detail}" if isinstance(detail, str) and detail else message
+
+
+def describe_for_model(message: str, facts: Any) -> str:
+    """As `describe_fault`, with the remedy."""
+    remedy = facts.get("remedy") if isinstance(facts, Mapping) else None
+    described = describe_fault(message, facts)
+    return f"{described} — {remedy}" if isinstance(remedy, str) and remedy else described

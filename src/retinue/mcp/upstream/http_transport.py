@@ -1,0 +1,111 @@
+"""The transport to an imported MCP server at a url: one POST for each message, and a stream of changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from retinue.core.errors import AgentUnreachableError, RemoteFaultError, TooLargeError
+from retinue.mcp.codec.foreign import ServerFacts
+from retinue.mcp.codec.messages import Message
+from retinue.mcp.codec.wire import SESSION_HEADER, Wire
+from retinue.mcp.upstream.client import McpResponse, open_response
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import ResponseTooLargeError, TransportError
+
+_REFUSED = {
+    401: "it asks for a login",
+    403: "it refuses the credentials",
+}
+
+
+class HttpTransport:
+    """Messages to ``url`` with ``headers`` of the person, such as a token."""
+
+    def __init__(self, name: str, http: HttpClient, url: str, headers: Mapping[str, str]) -> None:
+        self._name = name
+        self._http = http
+        self._url = url
+        self._headers = {key.lower(): value for key, value in headers.items()}
+        self._wire = Wire()
+        self._listens = False
+
+    @property
+    def place(self) -> str:
+        """The url."""
+        return self._url
+
+    @property
+    def ends_with_stream(self) -> bool:
+        return False
+
+    async def open(self) -> None:
+        """Nothing to do: the first request connects."""
+
+    async def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
+        headers = self._headers | self._wire.headers_of(message)
+        try:
+            async with open_response(self._http, "POST", self._url, headers, message) as response:
+                self._check(response)
+                if message.method == "initialize":
+                    self._wire.session = response.headers.get(SESSION_HEADER)
+                while batch := await response.next():
+                    for incoming in batch:
+                        if incoming.document is not None:
+                            yield incoming.document
+                if response.ending != "complete":
+                    raise AgentUnreachableError(
+                        self._name, self._url, f"status {response.status} without a response", sent=True
+                    )
+        except (TooLargeError, ResponseTooLargeError) as error:
+            raise RemoteFaultError(self._name, -32603, f"server {self._name}: {error}") from error
+        except TransportError as error:
+            raise AgentUnreachableError(self._name, self._url, error.cause, sent=error.sent) from error
+
+    async def listen(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The GET stream of a session; ends at once where the server has none."""
+        if not self._listens:
+            return
+        headers = self._headers | self._wire.headers_of(None)
+        try:
+            async with open_response(self._http, "GET", self._url, headers) as response:
+                if not response.is_stream:
+                    return
+                while batch := await response.next():
+                    for incoming in batch:
+                        if incoming.document is not None:
+                            yield incoming.document
+        except TransportError as error:
+            raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
+
+    async def send(self, message: Message) -> None:
+        headers = self._headers | self._wire.headers_of(message)
+        try:
+            async with open_response(self._http, "POST", self._url, headers, message) as response:
+                await response.drain(1.0)
+        except TransportError as error:
+            raise AgentUnreachableError(self._name, self._url, error.cause, sent=error.sent) from error
+
+    def agree(self, facts: ServerFacts) -> None:
+        self._wire.version = facts.version
+        self._listens = facts.era == "handshake"
+
+    async def aclose(self) -> None:
+        """End the session at the server."""
+        if self._wire.session is None:
+            return
+        headers = self._headers | self._wire.headers_of(None)
+        with suppress(TransportError):  # a server that is gone has no session left
+            async with open_response(self._http, "DELETE", self._url, headers) as response:
+                await response.drain(1.0)
+        self._wire = Wire()
+
+    def _check(self, response: McpResponse) -> None:
+        if response.is_session_gone:
+            self._wire = Wire()
+            raise AgentUnreachableError(self._name, self._url, "it has ended the session", sent=False)
+        if response.status in _REFUSED:
+            raise AgentUnreachableError(self._name, self._url, _REFUSED[response.status], sent=False)
+        if response.status >= 500 and not response.is_json:
+            raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)

@@ -1,0 +1,314 @@
+"""Imported MCP servers as agents: one session for each, their tools as skills, listed in the directory.
+
+Every server is owned by one task, which connects, reads the lists, waits for changes and connects again with
+back-off. A server that fails is listed as unreachable with the reason and never affects the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Literal
+
+import orjson
+import structlog
+
+from retinue.cards.pallet_card import render_card
+from retinue.core.call import Answer, Call
+from retinue.core.errors import AgentUnreachableError, RetinueError
+from retinue.core.record import AgentRecord, Health, Listing, Skill
+from retinue.mcp.codec.foreign import ServerLists, parse_tools
+from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.session import ServerSession, Transport
+from retinue.mesh.channel import Channel
+from retinue.mesh.directory.sources import Give, Reading, Source
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.web.codec.trace import render_trace_meta
+
+IMPORTS = "imports"
+"""The name of the source."""
+
+FIRST_BACK_OFF_S = 0.5
+LAST_BACK_OFF_S = 60.0
+RELIST_S = 60.0
+"""How often the lists of a server are read again that does not tell of changes."""
+
+MAX_DESCRIPTION = 1_000
+"""Characters of a server's instructions that become the description of its agent."""
+
+_ALL = frozenset({"mesh", "exposed"})
+
+_log = structlog.get_logger("retinue.imports")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSpec:
+    """One import: how to connect, and who sees its tools."""
+
+    name: str
+    connect: Callable[[], Transport]
+    place: str
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = 60.0
+    fingerprint: str = ""
+    """Changes whenever the import is configured differently."""
+
+
+OnChange = Callable[[Listing, Health, str], None]
+"""Called with a server's listing, its health and, where it is unreachable, the reason."""
+
+
+class ImportedServer:
+    """One imported server, connected by a task of its own."""
+
+    def __init__(self, spec: ImportSpec, client_version: str, pins: Pins, on_change: OnChange) -> None:
+        self.spec = spec
+        self.reason = "it is starting"
+        self._client_version = client_version
+        self._pins = pins
+        self._on_change = on_change
+        self._tools = pins.accepted_tools(spec.name)
+        self._record = AgentRecord(spec.name)
+        self._session: ServerSession | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_opened = False
+        """Whether the last attempt to connect succeeded."""
+        self._settled = asyncio.Event()
+        """Set at the end of an attempt to connect; cleared by a call that waits for one."""
+        self._wake = asyncio.Event()
+        self._renew = asyncio.Event()
+        self._describe(self._tools)
+
+    @property
+    def listing(self) -> Listing:
+        """The server as an agent, with what is known of it now."""
+        record = self._record
+        shown = [render_card(record, scopes=_ALL), [one.uri for one in record.resources]]
+        digest = sha256(orjson.dumps([*shown, [one.name for one in record.prompts]])).hexdigest()
+        return Listing(record=record, source=IMPORTS, key=self.spec.name, digest=f"sha256:{digest}")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a session is open."""
+        return self._session is not None
+
+    def start(self) -> None:
+        """Connect in the background."""
+        self._task = asyncio.create_task(self._run(), name=f"import {self.spec.name}")
+
+    async def stop(self) -> None:
+        """End the session, and the program behind it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.reason = "it is not imported any more"
+        self._settled.set()
+
+    def review(self) -> None:
+        """Compare the tools with the accepted ones again."""
+        self._describe(self._pins.review(self.spec.name, self._tools))
+        self._changed()
+
+    async def open_session(self) -> ServerSession:
+        """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
+        if self._session is None:
+            self._settled.clear()
+            self._wake.set()
+            await self._settled.wait()
+        if self._session is None:
+            raise AgentUnreachableError(self.spec.name, self.spec.place, self.reason, sent=False)
+        return self._session
+
+    async def renew_session(self, lost: ServerSession) -> ServerSession:
+        """The session after ``lost``. Raises AgentUnreachableError."""
+        if self._session is lost:
+            self._session = None
+            self._renew.set()
+        return await self.open_session()
+
+    async def _run(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            self._wake.clear()
+            self._renew.clear()
+            self._is_opened = False
+            began = time.monotonic()
+            transport = self.spec.connect()
+            try:
+                await self._serve(transport)
+                self._lose("the connection ended")
+            except TimeoutError:
+                self._lose(f"it did not start within {self.spec.start_s:g} s (imports.start_s)")
+            except AgentUnreachableError as error:
+                self._lose(error.cause)
+            except RetinueError as error:
+                self._lose(error.message)
+            finally:
+                self._session = None
+                await _finish(transport.aclose())
+            if time.monotonic() - began > LAST_BACK_OFF_S:
+                back_off_s = FIRST_BACK_OFF_S
+            try:
+                async with asyncio.timeout(back_off_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
+
+    async def _serve(self, transport: Transport) -> None:
+        """Open a session, and return when it has ended."""
+        session = ServerSession(self.spec.name, transport, self._client_version)
+        async with asyncio.timeout(self.spec.start_s):
+            await transport.open()
+            facts = await session.start()
+            lists = await session.read_lists()
+        described = facts.instructions[:MAX_DESCRIPTION]
+        self._record = replace(self._record, version=facts.server_version or None, description=described)
+        self._take(lists)
+        self._session, self.reason, self._is_opened = session, "", True
+        self._settled.set()
+        self._changed()
+
+        async def read_again() -> None:
+            self._take(await session.read_lists())
+            self._changed()
+
+        async def follow() -> None:
+            await session.watch(read_again)
+            if not transport.ends_with_stream:
+                await self._repeat(read_again)
+
+        tasks = [asyncio.create_task(follow()), asyncio.create_task(self._renew.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @staticmethod
+    async def _repeat(read_again: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(RELIST_S)
+            await read_again()
+
+    def _take(self, lists: ServerLists) -> None:
+        self._tools = lists.tools
+        self._record = replace(self._record, resources=lists.resources, prompts=lists.prompts)
+        self._describe(self._pins.review(self.spec.name, lists.tools))
+
+    def _describe(self, tools: Iterable[Mapping[str, Any]]) -> None:
+        skills = tuple(parse_tools(tools, self.spec.visibility))
+        self._record = replace(self._record, skills=skills)
+
+    def _lose(self, reason: str) -> None:
+        self.reason = reason
+        self._session = None
+        if not self._is_opened:
+            self._settled.set()
+        _log.warning("import unreachable", server=self.spec.name, reason=reason)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._on_change(self.listing, "healthy" if self.is_ready else "unreachable", self.reason)
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, even when cancelled meanwhile: a program must not outlive its import."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+class ImportedServers(Source):
+    """The imported servers of a process: a source of the directory, and the invoker of their tools."""
+
+    name = IMPORTS
+
+    def __init__(self, client_version: str, pins: Pins) -> None:
+        self.pins = pins
+        self._client_version = client_version
+        self._servers: dict[str, ImportedServer] = {}
+        self._on_change: OnChange = lambda listing, health, reason: None
+        self._is_dirty = False
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Call ``on_change`` after each change from now on."""
+        self._on_change = on_change
+
+    async def configure(self, specs: Mapping[str, ImportSpec]) -> None:
+        """Start what is new, stop what is gone, and start again what is configured differently."""
+        for name, server in list(self._servers.items()):
+            if name not in specs or specs[name].fingerprint != server.spec.fingerprint:
+                del self._servers[name]
+                self._is_dirty = True
+                await server.stop()
+        for name, spec in specs.items():
+            if name not in self._servers:
+                server = self._servers[name] = ImportedServer(
+                    spec, self._client_version, self.pins, self._change
+                )
+                server.start()
+                self._is_dirty = True
+
+    async def aclose(self) -> None:
+        """Stop every server."""
+        await asyncio.gather(*(server.stop() for server in self._servers.values()))
+
+    def accept(self, document: Mapping[str, Any]) -> None:
+        """Use the accepted tools that another process has kept."""
+        self.pins.load(document)
+        self.review()
+
+    def review(self) -> None:
+        """Compare the tools of every server with the accepted ones."""
+        for server in self._servers.values():
+            if server.is_ready:
+                server.review()
+
+    def find(self, name: str) -> ImportedServer | None:
+        """The server of this name."""
+        return self._servers.get(name)
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        self._is_dirty = False
+        return Reading(tuple(server.listing for server in self._servers.values()))
+
+    async def read_key(self, key: str) -> tuple[Listing, ...]:
+        server = self._servers.get(key)
+        return () if server is None else (server.listing,)
+
+    def changed(self) -> bool:
+        return self._is_dirty
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """One call of a tool; the dispatcher enforces the time limit."""
+        name = listing.record.name
+        server = self._servers.get(name)
+        if server is None:
+            raise AgentUnreachableError(name, "its server", "it is not imported any more")
+        self.pins.check(name, skill.id)
+        session = await server.open_session()
+        with admitted.forward() as outgoing:
+            # it reports no further calls; those that come back to this mesh begin chains of their own
+            outgoing.record_usage(0)
+            meta = render_trace_meta(outgoing.trace)
+            try:
+                return await session.call(skill, call.arguments, meta, channel)
+            except AgentUnreachableError as error:
+                if error.sent:
+                    raise
+                session = await server.renew_session(session)
+                return await session.call(skill, call.arguments, meta, channel)
+
+    def _change(self, listing: Listing, health: Health, reason: str) -> None:
+        self._on_change(listing, health, reason)

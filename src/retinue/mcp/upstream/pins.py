@@ -1,0 +1,136 @@
+"""The accepted tools of imported servers: a server may not change a tool's text or schemas unnoticed.
+
+The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
+called, and a new one stays hidden, until a person accepts them. Annotations are not compared: some servers
+change them at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import unified_diff
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import ExecutionFailedError
+
+Tool = Mapping[str, Any]
+
+_COMPARED = ("name", "description", "inputSchema", "outputSchema")
+_DIFF_LINES = 12
+
+
+@dataclass(slots=True)
+class ServerPins:
+    """The tools of one server by name: accepted ones, and those that wait, changed or new."""
+
+    accepted: dict[str, Tool] = field(default_factory=dict)
+    waiting: dict[str, Tool] = field(default_factory=dict)
+
+
+class Pins:
+    """The pins of all imports; ``save`` is called with the document to keep after each change.
+
+    With ``enabled=False`` every tool counts as accepted.
+    """
+
+    def __init__(
+        self,
+        document: Mapping[str, Any] | None = None,
+        save: Callable[[Mapping[str, Any]], None] = lambda document: None,
+        *,
+        enabled: bool = True,
+    ) -> None:
+        self._save = save
+        self._enabled = enabled
+        self._servers: dict[str, ServerPins] = {}
+        self.load(document or {})
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Use the pins that another process has kept."""
+        self._servers = {
+            name: ServerPins(dict(kept["accepted"]), dict(kept["waiting"])) for name, kept in document.items()
+        }
+
+    def accepted_tools(self, server: str) -> tuple[Tool, ...]:
+        """The accepted tools of a server, known before it answers."""
+        return tuple(self._of(server).accepted.values())
+
+    def list_waiting(self, server: str) -> Mapping[str, Tool]:
+        """The tools of a server that wait to be accepted, changed or new."""
+        return self._of(server).waiting
+
+    def review(self, server: str, offered: Iterable[Tool]) -> tuple[Tool, ...]:
+        """The tools to list: accepted ones in their accepted form."""
+        tools = {str(tool.get("name")): tool for tool in offered}
+        if not self._enabled:
+            return tuple(tools.values())
+        known = self._servers.get(server)
+        if known is None:
+            self._servers[server] = ServerPins(dict(tools))
+            self._keep()
+            return tuple(tools.values())
+        waiting = {
+            name: tool
+            for name, tool in tools.items()
+            if name not in known.accepted or _compared(tool) != _compared(known.accepted[name])
+        }
+        if waiting != known.waiting:
+            known.waiting = waiting
+            self._keep()
+        return tuple(
+            known.accepted[name] if name in waiting else tool
+            for name, tool in tools.items()
+            if name in known.accepted
+        )
+
+    def check(self, server: str, tool: str) -> None:
+        """Raise ExecutionFailedError for a tool that has changed since it was accepted."""
+        known = self._of(server)
+        if self._enabled and tool in known.waiting:
+            difference = describe_change(known.accepted.get(tool), known.waiting[tool])
+            raise ExecutionFailedError(
+                f"server {server} changed its tool {tool} after it was accepted:\n{difference}",
+                remedy=f"read the change, then: retinue imports accept {server}",
+            )
+
+    def accept(self, server: str) -> list[str]:
+        """Accept what waits; returns the names."""
+        known = self._of(server)
+        names = list(known.waiting)
+        if names:
+            known.accepted |= known.waiting
+            known.waiting = {}
+            self._keep()
+        return names
+
+    def forget(self, server: str) -> None:
+        """Drop what is known of a server; adding it again accepts its tools as they are then."""
+        if self._servers.pop(server, None) is not None:
+            self._keep()
+
+    def _of(self, server: str) -> ServerPins:
+        return self._servers.get(server) or ServerPins()
+
+    def _keep(self) -> None:
+        self._save(
+            {name: {"accepted": one.accepted, "waiting": one.waiting} for name, one in self._servers.items()}
+        )
+
+
+def describe_change(before: Tool | None, after: Tool) -> str:
+    """The change of a tool as the first lines of a diff."""
+    old = [] if before is None else _lines(before)
+    found = list(unified_diff(old, _lines(after), lineterm="", n=0))[2:]
+    more = [f"… {len(found) - _DIFF_LINES} more lines"] if len(found) > _DIFF_LINES else []
+    return "\n".join([*found[:_DIFF_LINES], *more])
+
+
+def _lines(tool: Tool) -> list[str]:
+    return orjson.dumps(_compared(tool), option=orjson.OPT_INDENT_2).decode().splitlines()
+
+
+def _compared(tool: Tool) -> dict[str, Any]:
+    return {key: tool[key] for key in _COMPARED if key in tool}

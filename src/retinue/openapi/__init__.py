@@ -1,0 +1,1 @@
+"""HTTP APIs described by OpenAPI documents, as skills."""

@@ -1,0 +1,1 @@
+"""Pure: OpenAPI documents to skills, arguments to requests, responses to values."""

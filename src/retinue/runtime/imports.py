@@ -1,0 +1,184 @@
+"""The imports of a process: where they are configured and kept, and how each connects."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import orjson
+import structlog
+from pydantic import ValidationError
+
+from retinue.core.errors import InvalidSettingError, RetinueError, StateDamagedError
+from retinue.core.record import Health, Listing
+from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
+from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.session import Transport
+from retinue.mesh.directory.directory import Directory
+from retinue.settings import ImportTable, Settings, environment
+from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+
+LOOK_S = 0.5
+"""Seconds between two looks whether the imports of the state have changed."""
+
+PRIVATE = 0o600
+
+_log = structlog.get_logger("retinue.imports")
+
+
+def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
+    """The imports of the state, and those of the settings, which come first.
+
+    Raises InvalidSettingError for an invalid file.
+    """
+    path = state.imports
+    try:
+        found = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+        kept = {name: ImportTable.model_validate(table) for name, table in found.items()}
+    except (OSError, ValueError, ValidationError) as error:
+        raise InvalidSettingError(
+            str(path), str(error).splitlines()[0], remedy="mend it, or delete it and import again"
+        ) from error
+    return {**kept, **settings.imports.servers}
+
+
+def write_import(state: State, name: str, table: ImportTable | None) -> None:
+    """Keep one import in the state, or remove it. The file is readable for its owner only."""
+    state.prepare()
+    path = state.imports
+    with storage_errors(path):
+        found = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+        found.pop(name, None)
+        if table is not None:
+            found[name] = table.model_dump(exclude_defaults=True, mode="json")
+        replace_file(path, _render_toml(found).encode(), mode=PRIVATE)
+
+
+def _render_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables of plain values; strings, lists and numbers of JSON are also those of TOML."""
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines.append(f"[{_quote(name)}]")
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                inner = ", ".join(f"{_quote(k)} = {_quote(str(v))}" for k, v in value.items())
+                lines.append(f"{key} = {{ {inner} }}")
+            else:
+                lines.append(f"{key} = {orjson.dumps(value).decode()}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _quote(text: str) -> str:
+    return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
+
+
+def open_pins(settings: Settings, state: State) -> Pins:
+    """The accepted tools of the imports. Raises StateDamagedError."""
+    path = state.pins
+
+    def save(kept: Mapping[str, Any]) -> None:
+        with storage_errors(path):
+            replace_file(path, orjson.dumps(kept), mode=PRIVATE)
+
+    return Pins(_read_pins(state), save, enabled=settings.imports.pin)
+
+
+def _read_pins(state: State) -> Mapping[str, Any]:
+    path = state.pins
+    try:
+        document: Mapping[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        remedy = "delete it: the tools are accepted anew as they are now"
+        raise StateDamagedError(str(path), "it is not JSON", remedy=remedy) from error
+    return document
+
+
+def import_specs(
+    tables: Mapping[str, ImportTable], http: HttpClient, own: Mapping[str, str]
+) -> dict[str, ImportSpec]:
+    """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``."""
+    return {name: _spec_of(name, table, http, own) for name, table in tables.items()}
+
+
+def _spec_of(name: str, table: ImportTable, http: HttpClient, own: Mapping[str, str]) -> ImportSpec:
+    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
+    command = (table.command, *table.args) if table.command else ()
+
+    def connect() -> Transport:
+        if table.url is not None:
+            return HttpTransport(name, http, table.url, headers)
+        return ServerProgram(name, command, environ, own=own, folder=table.folder)
+
+    return ImportSpec(
+        name,
+        connect,
+        place=table.url or " ".join(command)[:100],
+        visibility=table.visibility,
+        start_s=table.start_s,
+        fingerprint=repr((table, headers, environ)),
+    )
+
+
+@asynccontextmanager
+async def follow_imports(
+    servers: ImportedServers, directory: Directory, settings: Settings, state: State, http: HttpClient
+) -> AsyncIterator[None]:
+    """Run the imports, and take up changes of the file in the state."""
+
+    def on_change(listing: Listing, health: Health, reason: str) -> None:
+        directory.upsert(listing)
+        directory.record_health(listing, health, reason)
+
+    servers.subscribe(on_change)
+
+    async def configure() -> None:
+        await servers.configure(import_specs(read_imports(settings, state), http, environment()))
+
+    async def watch() -> None:
+        files = state.imports, state.pins
+        configured, accepted = map(_stamp_of, files)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            before, (configured, accepted) = (configured, accepted), map(_stamp_of, files)
+            try:
+                if configured != before[0]:
+                    await configure()
+                    await directory.ensure_fresh()
+                if accepted != before[1]:
+                    servers.accept(_read_pins(state))
+            except RetinueError as error:
+                _log.warning("imports not read", error=error.message)
+
+    await configure()
+    watching = asyncio.create_task(watch(), name="imports")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await servers.aclose()
+
+
+def make_imported_servers(settings: Settings, state: State) -> ImportedServers:
+    """The imported servers of a hub, not yet started."""
+    return ImportedServers(version("retinue"), open_pins(settings, state))
+
+
+def _stamp_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,84 @@
+"""An MCP server of somebody else, made with the SDK: ``python -m tests.mcp.upstream.foreign_server MODE``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel
+
+FLOOD_LINES = 20_000
+
+
+class Traveller(BaseModel):
+    """The answer of a person."""
+
+    name: str
+
+
+def make_server(*, described: str = "Shouts a text.") -> MCPServer:
+    """A server with one tool for each way in which a server can behave."""
+    server = MCPServer("foreign", version="3.1.0", instructions="Shouts and asks.")
+
+    @server.tool(description=described)
+    def shout(text: str) -> str:
+        return text.upper()
+
+    @server.tool()
+    async def count(ctx: Context[Any, Any], to: int) -> int:
+        """Counts with progress."""
+        for number in range(to):
+            await ctx.report_progress(number + 1, to, f"at {number + 1}")
+        return to
+
+    @server.tool()
+    async def book(ctx: Context[Any, Any]) -> str:
+        """Asks a person."""
+        found = await ctx.elicit("Who travels?", Traveller)
+        return f"{found.action} {found.data.name}" if found.action == "accept" else found.action
+
+    @server.tool()
+    async def hang() -> str:
+        """Never ends."""
+        await asyncio.Event().wait()
+        return ""
+
+    @server.tool()
+    def die() -> str:
+        """Ends the process in the middle of a call."""
+        os._exit(7)
+
+    @server.tool()
+    async def grow(ctx: Context[Any, Any]) -> str:
+        """Adds a tool and tells so."""
+        server.add_tool(lambda: "new", name="added", description="It is new.")
+        await ctx.session.send_tool_list_changed()
+        return "grown"
+
+    @server.resource("note://one", mime_type="text/plain")
+    def note() -> str:
+        """A note."""
+        return "remember"
+
+    return server
+
+
+def main(mode: str) -> None:
+    """Serve on the standard streams: ``plain``, ``noisy``, ``changed`` or ``broken``."""
+    if mode == "broken":
+        print("TOKEN is not set", file=sys.stderr)
+        raise SystemExit(3)
+    if mode == "noisy":
+        print("Server listening, have fun!", flush=True)
+        for number in range(FLOOD_LINES):
+            print(f"warning {number}", file=sys.stderr)
+    make_server(
+        described="Shouts, and sends it to somebody." if mode == "changed" else "Shouts a text."
+    ).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
