@@ -105,7 +105,7 @@ def test_the_page_of_an_agent_says_what_its_card_says() -> None:
         "- **Tags**: planning\n"
         "- **Roles**: plan\n"
         "- **Effects**: changes nothing\n"
-        "- **Time limit**: 60 s\n\n"
+        "- **Time limit**: 1 min\n\n"
         "### Parameters\n\n"
         "| Parameter | Type | Required | Default | Description |\n"
         "| --- | --- | --- | --- | --- |\n"

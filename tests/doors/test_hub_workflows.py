@@ -164,7 +164,11 @@ async def test_cancelling_a_run_stops_the_call_in_flight(office: Office) -> None
         told = await office.get("cancel_run", {"run": run})
         await office.bench.cancelled.wait()
     in_flight = {"step": "long", "skill": "wait", "agent": "bench-agent"}
-    assert told == {"run": run, "status": "cancelled", "effects": {"done": [], "unknown": [in_flight]}}
+    assert told == {
+        "run": run,
+        "status": "cancelled",
+        "effects": {"done": [], "undone": [], "to_undo": [], "unknown": [in_flight]},
+    }
     last = await office.follow(run)
     assert (last["status"], last["events"][-1]["event"]) == ("cancelled", "run_finished")
     assert last["effects"] == told["effects"]

@@ -57,6 +57,8 @@ class Node:
         below = [node.settle(inner, is_followed=node is not nodes[-1]) for node in nodes]
         if not self.status:
             self.status = _join(below, inner)
+        elif self.is_run and self.status == "running" and "waiting" in below and "running" not in below:
+            self.status = "waiting"
         # A failure that on_error handled does not count for the steps around it.
         return "done" if self.status == "failed" and is_handled else self.status
 
