@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from retinue.core.errors import InvalidSettingError
@@ -104,7 +105,9 @@ def test_an_entry_without_an_agent_is_refused() -> None:
         agent_rule(Settings(access={"word-agent": {"send": ["/read"]}}), "word-agent", AccessRule())
 
 
-def test_a_skill_that_nobody_would_find_is_told_of(tmp_path: Path) -> None:
+def test_a_skill_that_nobody_would_find_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a command that an earlier test ran in this process keeps the logger of its own configuration
+    monkeypatch.setattr("retinue.runtime.targets._log", structlog.get_logger())
     (tmp_path / "silent.py").write_text(
         "from retinue import Agent\n\nagent = Agent('silent-agent')\n\n\n"
         "@agent.skill\ndef greet() -> str:\n    return ''\n\n\n"
