@@ -163,8 +163,8 @@ def worker(database: str | None, hub_url: str | None) -> int:
     the hub, set RETINUE_JOIN once to the token that "retinue token new --join" prints there, and pass the
     hub's URL with --join.
     """
+    from retinue.runtime.background_tasks import run_worker
     from retinue.runtime.serving import run_loop
-    from retinue.runtime.worker_process import run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
     return run_loop(lambda: run_worker(session.settings, session.state, click.echo))
