@@ -162,22 +162,25 @@ class LocalLookup:
 class LocalFirst:
     """A look-up that asks the agents of this process first, then ``others``; used by a hub.
 
-    ``remote`` invokes what ``others`` finds.
+    ``remote`` invokes what ``others`` finds, except the listings of the sources in ``by_source``.
     """
 
-    def __init__(self, others: Lookup, remote: Invoker) -> None:
+    def __init__(
+        self, others: Lookup, remote: Invoker, by_source: Mapping[str, Invoker] | None = None
+    ) -> None:
         self._local = LocalLookup({})
         self._others = others
-        self._local_invoker = self._remote = remote
+        self._remote = remote
+        self._by_source = dict(by_source or {})
 
     def add(self, local: LocalLookup, invoker: Invoker) -> None:
         """Set the agents of this process, which are often created after this look-up."""
         self._local = local
-        self._local_invoker = invoker
+        self._by_source[LOCAL_SOURCE] = invoker
 
     def invoker_of(self, listing: Listing) -> Invoker:
         """The invoker of a listing's skills."""
-        return self._local_invoker if listing.source == LOCAL_SOURCE else self._remote
+        return self._by_source.get(listing.source, self._remote)
 
     async def resolve_skill(
         self,

@@ -19,7 +19,6 @@ import structlog
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
-from retinue.core.record import Listing
 from retinue.execute.client import PeerInvoker
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.names import HUB_NAME
@@ -32,7 +31,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import make_strategy
-from retinue.mesh.dispatch import Dispatcher, Invoker
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
@@ -144,17 +143,12 @@ async def open_mesh(
         timeouts = timeout_settings(settings)
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
-        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain))
-
-        def invoker_of(listing: Listing) -> Invoker:
-            if imports is not None and listing.source == IMPORTS:
-                return imports
-            return lookup.invoker_of(listing)
-
+        invokers = {} if imports is None else {IMPORTS: imports}
+        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain), invokers)
         dispatcher = Dispatcher(
             agent=HUB_NAME,
             lookup=lookup,
-            invoker_of=invoker_of,
+            invoker_of=lookup.invoker_of,
             admission=Admission(guard, Limits(limit_settings(settings)), events),
             agent_stats=agent_stats,
             health_sink=directory.record_health,
