@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from retinue.core.errors import AgentUnreachableError, UnknownAgentError
 from retinue.core.record import Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import Strategy, first
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard
-from retinue.workflows.dispatch_caller import DispatchCaller
+from retinue.workflows.dispatch_caller import DispatchCaller, RoleChoice
 from retinue.workflows.runs.records import Origin
+from tests.mesh.directory.test_directory import listing
 from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
+from tests.support.memory_source import MemorySource
 
 MESH = frozenset({"mesh"})
 
@@ -85,3 +90,17 @@ async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_sou
         )
         assert outcome.error is None
         assert asked == ["http://far:1"]
+
+
+async def test_an_agent_that_is_named_for_a_role_and_withdrew_its_card_is_away() -> None:
+    critic = listing("critic", "review")
+    source = MemorySource("home", [critic])
+    directory = Directory(MemoryListings(), [source])
+    await directory.refresh()
+    source.remove(critic.key)
+    await directory.note_withdrawal("critic")
+    roles = RoleChoice(directory, first)
+    with pytest.raises(AgentUnreachableError, match="agent critic is away since"):
+        await roles.list_role("review", ["critic"], MESH)
+    with pytest.raises(UnknownAgentError):
+        await roles.list_role("review", ["nobody"], MESH)

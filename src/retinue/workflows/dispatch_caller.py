@@ -64,19 +64,28 @@ class RoleChoice:
         offers = list_offers(listings, role, scopes, self._strategy)
         found = [offer.listing for offer in offers]
         if agents:
-            return [_choose(self._find(agent, role, offers, view), found) for agent in agents]
+            return [_choose(self._find(agent, role, offers, scopes, view), found) for agent in agents]
         available = [offer for offer in offers if offer.is_available]
         if not available:
             raise RoleNotOfferedError(role)
         return [_choose(offer, found) for offer in available]
 
-    def _find(self, agent: str, role: str, offers: Iterable[RoleOffer], view: AgentView | None) -> RoleOffer:
+    def _find(
+        self,
+        agent: str,
+        role: str,
+        offers: Iterable[RoleOffer],
+        scopes: frozenset[str],
+        view: AgentView | None,
+    ) -> RoleOffer:
         found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
         if found is not None:
             return found
         known = self._directory.find_named(agent, view=view)
         if known is not None and self._directory.represents_agent(known):
             raise RoleNotOfferedError(role, agent)
+        if away := self._directory.find_away(agent, role, scopes, view):
+            raise away
         names = (one.name for one in self._directory.list_entries() if is_seen(view, one.name))
         raise UnknownAgentError(agent, near=suggest(agent, names))
 

@@ -42,6 +42,16 @@ class AwayAgents:
                 return AgentUnreachableError.away(entry.name, entry.url, self._clock() - since)
         return None
 
+    def find_error_of_role(
+        self, role: str, scopes: Scopes, *, agent: str, view: AgentView | None
+    ) -> AgentUnreachableError | None:
+        """The error of a call in this role, if ``agent`` has it, may be seen by the caller and is away."""
+        for entry, since in self._list_current():
+            named = entry.name == agent.partition("@")[0]
+            if named and entry.enabled and entry.has_role(role, scopes) and is_seen(view, entry.name):
+                return AgentUnreachableError.away(entry.name, entry.url, self._clock() - since)
+        return None
+
     def _list_current(self) -> Iterator[tuple[Entry, float]]:
         over = self._clock() - KEPT_S
         for name in [name for name, (_, since) in self._away.items() if since < over]:

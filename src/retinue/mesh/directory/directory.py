@@ -18,7 +18,13 @@ from functools import partial
 
 from cachetools import TTLCache
 
-from retinue.core.errors import RetinueError, SkillNotOfferedError, StateError, UnknownAgentError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    RetinueError,
+    SkillNotOfferedError,
+    StateError,
+    UnknownAgentError,
+)
 from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
@@ -263,6 +269,12 @@ class Directory:
         before = before or self._removed.get(name)
         if before is not None and self._index.find_named(name) is None:
             self._away.add(before)
+
+    def find_away(
+        self, agent: str, role: str, scopes: Scopes, view: AgentView | None = None
+    ) -> AgentUnreachableError | None:
+        """The error of a call to an agent with this role that has withdrawn its card; None for any other."""
+        return self._away.find_error_of_role(role, scopes, agent=agent, view=view)
 
     def forget_away(self, name: str) -> None:
         """Take an agent for unknown that is away: somebody removed it."""
