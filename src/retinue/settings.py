@@ -53,7 +53,8 @@ class AgentTable(_Table):
 
 
 class ImportTable(_Table):
-    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``.
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
+    whose OpenAPI document is at a URL or in a file.
 
     ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
     """
@@ -64,13 +65,15 @@ class ImportTable(_Table):
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
     folder: Path | None = None
+    openapi: str | None = None
+    server: str | None = None
     visibility: Literal["mesh", "exposed"] = "exposed"
     start_s: float = Field(60.0, gt=0)
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if (self.url is None) == (self.command is None):
-            raise ValueError("an import has either url or command")
+        if sum(one is not None for one in (self.url, self.command, self.openapi)) != 1:
+            raise ValueError("an import has one of url, command and openapi")
         return self
 
 

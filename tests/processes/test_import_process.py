@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,8 +12,13 @@ from pathlib import Path
 import orjson
 import pytest
 from mcp import Client
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from tests.processes.running import program
+from tests.serving import serve_app
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = (sys.executable, "-m", "tests.mcp.upstream.foreign_server")
@@ -46,7 +52,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--", *SERVER, "plain")
-        assert said.startswith("loud: 6 tools: shout, count, book, hang, die, grow")
+        assert said.startswith("loud: 6 skills: shout, count, book, hang, die, grow")
         assert orjson.loads(run("call", "shout", '{"text": "hi"}')) == {"result": "HI"}
         async with Client(f"{url}/mcp") as client:
             assert "loud__shout" in {tool.name for tool in (await client.list_tools()).tools}
@@ -84,3 +90,53 @@ def test_the_servers_of_a_client_are_shown_and_imported(tmp_path: Path, run: Run
         ("loud-one", "npx -y loud"),
         ("web", "https://example.com/mcp"),
     ]
+
+
+async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:
+    async def pet(request: Request) -> JSONResponse:
+        return JSONResponse({"id": int(request.path_params["id"]), "name": request.query_params["lang"]})
+
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Pets", "version": "2.0.0"},
+        "servers": [{"url": "/v1"}],
+        "paths": {
+            "/pets/{id}": {
+                "get": {
+                    "operationId": "getPet",
+                    "parameters": [
+                        {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}},
+                        {"name": "lang", "in": "query", "schema": {"type": "string"}},
+                    ],
+                    "responses": {
+                        "200": {
+                            "description": "the pet",
+                            "content": {
+                                "application/json": {
+                                    "schema": {
+                                        "type": "object",
+                                        "properties": {"id": {"type": "integer"}},
+                                        "required": ["id"],
+                                    }
+                                }
+                            },
+                        }
+                    },
+                }
+            }
+        },
+    }
+    routes = [
+        Route("/v1/pets/{id}", pet),
+        Route("/openapi.json", lambda request: JSONResponse(document)),
+    ]
+    async with serve_app(Starlette(routes=routes)) as api:
+        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+            hub.wait_for("0 agents")
+            said = await asyncio.to_thread(run, "import", "openapi", f"{api}/openapi.json", "--name", "pets")
+            assert said == "pets: 1 skills: getPet\n"
+            told = await asyncio.to_thread(run, "call", "getPet", '{"id": 7, "lang": "en"}')
+            assert orjson.loads(told) == {"id": 7, "name": "en"}
+            async with Client(f"{hub.url_in('hub at')}/mcp") as client:
+                result = await client.call_tool("pets__getPet", {"id": 8, "lang": "de"})
+                assert result.structured_content == {"id": 8, "name": "de"}

@@ -1,4 +1,4 @@
-"""``retinue import`` and ``retinue imports``: MCP servers as agents of the hub of this state."""
+"""``retinue import`` and ``retinue imports``: MCP servers and HTTP APIs as agents of this state's hub."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -31,11 +32,11 @@ _PAGE = 100
 
 @click.group("import")
 def import_() -> None:
-    """Import an MCP server as an agent.
+    """Import an MCP server or an HTTP API as an agent.
 
-    The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL.
-    claude, claude-desktop, cursor, vscode, gemini, codex and zed list the servers in the configuration of
-    that client, and import those that are named, or --all.
+    The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL,
+    openapi an HTTP API by its document. claude, claude-desktop, cursor, vscode, gemini, codex and zed list
+    the servers in the configuration of that client, and import those that are named, or --all.
     """
 
 
@@ -74,6 +75,28 @@ def mcp_server(
     else:
         found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
         found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
+    _add({_check_name(name): found})
+
+
+@import_.command()
+@click.argument("document", metavar="DOCUMENT")
+@click.option("--name", help="Name of the agent; default: from the host or the file name.")
+@click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
+@click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
+def openapi(document: str, name: str | None, server: str | None, private: bool) -> None:
+    """Import an HTTP API by its OpenAPI document, a URL or a file.
+
+    Each operation becomes a skill. Credentials are read from variables of the hub's environment that begin
+    with the name of the agent: a call without them names the variable.
+    """
+    is_url = "://" in document
+    place = document if is_url else str(Path(document).expanduser().absolute())
+    if not is_url and not Path(place).is_file():
+        raise InvalidSettingError("DOCUMENT", f"no file {place}", remedy="give a URL or a file")
+    if name is None:
+        stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
+        name = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-")[:40]
+    found = {"openapi": place, "server": server, "visibility": "mesh" if private else "exposed"}
     _add({_check_name(name): found})
 
 
@@ -185,7 +208,7 @@ async def _keep_and_wait(session: Session, name: str, table: ImportTable) -> Non
         _say(f"{name} is kept, but does not run: {clean(str(row.get('last_error') or 'no reason given'))}")
     else:
         skills = [str(one) for one in row.get("skills", ())]
-        _say(f"{name}: {len(skills)} tools: {clean(', '.join(skills[:8]))}{' …' * (len(skills) > 8)}")
+        _say(f"{name}: {len(skills)} skills: {clean(', '.join(skills[:8]))}{' …' * (len(skills) > 8)}")
 
 
 def _import_from(client: str, names: Sequence[str], *, every: bool) -> None:
@@ -232,7 +255,7 @@ def _list(as_json: bool) -> None:
 
 
 def _describe(table: ImportTable) -> str:
-    return table.url or " ".join([table.command or "", *table.args])
+    return table.url or table.openapi or " ".join([table.command or "", *table.args])
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:

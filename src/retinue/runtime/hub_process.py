@@ -30,7 +30,7 @@ from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded, take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits
-from retinue.runtime.imports import follow_imports, make_imported_servers
+from retinue.runtime.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
@@ -84,7 +84,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(texts.close)
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         runs = LazyRuns(settings, state)
-        imports = make_imported_servers(settings, state)
+        imports = Imports(settings, state)
         mesh = await stack.enter_async_context(
             open_mesh(
                 settings,
@@ -105,7 +105,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(mcp.end)
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
-        await stack.enter_async_context(follow_imports(imports, mesh.directory, settings, state, mesh.http))
+        await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         await mesh.directory.ensure_fresh()
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()

@@ -15,7 +15,7 @@ import orjson
 import structlog
 from pydantic import ValidationError
 
-from retinue.core.errors import InvalidSettingError, RetinueError, StateDamagedError
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
@@ -23,14 +23,19 @@ from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
 from retinue.mcp.upstream.pins import Pins
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.sources import Source
+from retinue.mesh.dispatch import Invoker
+from retinue.openapi.imported import ApiSpec, ImportedApis
 from retinue.settings import ImportTable, Settings, environment
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
 
 LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
 
+DOCUMENT_TIMEOUT_S = 30.0
 PRIVATE = 0o600
 
 _log = structlog.get_logger("retinue.imports")
@@ -131,49 +136,102 @@ def _spec_of(name: str, table: ImportTable, http: HttpClient, own: Mapping[str, 
     )
 
 
-@asynccontextmanager
-async def follow_imports(
-    servers: ImportedServers, directory: Directory, settings: Settings, state: State, http: HttpClient
-) -> AsyncIterator[None]:
-    """Run the imports, and take up changes of the file in the state."""
+class Imports:
+    """The imports of a hub: MCP servers and HTTP APIs."""
 
-    def on_change(listing: Listing, health: Health, reason: str) -> None:
-        directory.upsert(listing)
-        directory.record_health(listing, health, reason)
+    def __init__(self, settings: Settings, state: State) -> None:
+        self._settings = settings
+        self._state = state
+        self._servers = ImportedServers(version("retinue"), open_pins(settings, state))
+        self._apis = ImportedApis(environment())
 
-    servers.subscribe(on_change)
+    @property
+    def sources(self) -> list[Source]:
+        """The sources for the directory."""
+        return [self._servers, self._apis]
 
-    async def configure() -> None:
-        await servers.configure(import_specs(read_imports(settings, state), http, environment()))
+    @property
+    def invokers(self) -> dict[str, Invoker]:
+        """What invokes the skills of each source."""
+        return {self._servers.name: self._servers, self._apis.name: self._apis}
 
-    async def watch() -> None:
-        files = state.imports, state.pins
+    @asynccontextmanager
+    async def running(self, directory: Directory, http: HttpClient) -> AsyncIterator[None]:
+        """Run the imports, and take up changes of the files in the state."""
+
+        def on_change(listing: Listing, health: Health, reason: str) -> None:
+            directory.upsert(listing)
+            directory.record_health(listing, health, reason)
+
+        self._servers.subscribe(on_change)
+        self._apis.subscribe(on_change)
+        await self._configure(http)
+        watching = asyncio.create_task(self._watch(directory, http), name="imports")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await asyncio.gather(self._servers.aclose(), self._apis.aclose())
+
+    async def _configure(self, http: HttpClient) -> None:
+        tables, own = read_imports(self._settings, self._state), environment()
+        apis = {name: table for name, table in tables.items() if table.openapi is not None}
+        servers = {name: table for name, table in tables.items() if name not in apis}
+        await self._servers.configure(import_specs(servers, http, own))
+        await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
+
+    async def _watch(self, directory: Directory, http: HttpClient) -> None:
+        files = self._state.imports, self._state.pins
         configured, accepted = map(_stamp_of, files)
         while True:
             await asyncio.sleep(LOOK_S)
             before, (configured, accepted) = (configured, accepted), map(_stamp_of, files)
             try:
                 if configured != before[0]:
-                    await configure()
+                    await self._configure(http)
                     await directory.ensure_fresh()
                 if accepted != before[1]:
-                    servers.accept(_read_pins(state))
+                    self._servers.accept(_read_pins(self._state))
             except RetinueError as error:
                 _log.warning("imports not read", error=error.message)
 
-    await configure()
-    watching = asyncio.create_task(watch(), name="imports")
+
+def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
+    place = table.openapi or ""
+    is_url = "://" in place
+
+    async def load() -> bytes:
+        if is_url:
+            return await _fetch(name, place, http)
+        try:
+            return await asyncio.to_thread(Path(place).read_bytes)
+        except OSError as error:
+            problem = f"{place}: {error.strerror or error}"
+            raise InvalidSettingError(
+                f"imports.{name}.openapi", problem, remedy="name another file"
+            ) from error
+
+    return ApiSpec(
+        name,
+        place,
+        load,
+        url=place if is_url else None,
+        server=table.server,
+        visibility=table.visibility,
+        fingerprint=repr(table),
+    )
+
+
+async def _fetch(name: str, url: str, http: HttpClient) -> bytes:
+    """The document at a url. Raises AgentUnreachableError and CallTimedOutError."""
     try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await servers.aclose()
-
-
-def make_imported_servers(settings: Settings, state: State) -> ImportedServers:
-    """The imported servers of a hub, not yet started."""
-    return ImportedServers(version("retinue"), open_pins(settings, state))
+        reply = await http.request("GET", url, timeout_s=DOCUMENT_TIMEOUT_S, what=f"the document of {name}")
+    except TransportError as error:
+        raise AgentUnreachableError(name, url, error.cause, sent=False) from error
+    if reply.status != 200:
+        raise AgentUnreachableError(name, url, f"its document answers with status {reply.status}")
+    return reply.body
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:

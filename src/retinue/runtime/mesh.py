@@ -24,7 +24,6 @@ from retinue.hub.hub_agent import hub_agent
 from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mcp.upstream.imported import IMPORTS, ImportedServers
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
@@ -50,6 +49,7 @@ from retinue.runtime.factories import (
     registry_sources,
     timeout_settings,
 )
+from retinue.runtime.imports import Imports
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -103,7 +103,7 @@ async def open_mesh(
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
-    imports: ImportedServers | None = None,
+    imports: Imports | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
@@ -116,7 +116,7 @@ async def open_mesh(
         registries = named_registries(settings, home, http, state)
         directory = Directory(
             listings,
-            [*registry_sources(settings, registries), *([] if imports is None else [imports])],
+            [*registry_sources(settings, registries), *([] if imports is None else imports.sources)],
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
@@ -143,7 +143,7 @@ async def open_mesh(
         timeouts = timeout_settings(settings)
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
-        invokers = {} if imports is None else {IMPORTS: imports}
+        invokers = {} if imports is None else imports.invokers
         lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain), invokers)
         dispatcher = Dispatcher(
             agent=HUB_NAME,

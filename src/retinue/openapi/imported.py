@@ -1,0 +1,167 @@
+"""Imported HTTP APIs as agents: each document is loaded in the background, and listed with its operations.
+
+A document that cannot be loaded is listed as unreachable with the reason, and loaded again with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Literal
+
+import orjson
+import structlog
+
+from retinue.cards.pallet_card import render_card
+from retinue.core.call import Answer, Call
+from retinue.core.errors import AgentUnreachableError, RetinueError
+from retinue.core.record import AgentRecord, Health, Listing, Skill
+from retinue.mesh.channel import Channel
+from retinue.mesh.directory.sources import Give, Reading, Source
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.openapi.client import ApiClient
+from retinue.openapi.codec.api import Api, parse_api
+from retinue.openapi.codec.reader import read_document
+from retinue.web.transport import HttpRequester
+
+APIS = "apis"
+"""The name of the source."""
+
+FIRST_BACK_OFF_S = 5.0
+LAST_BACK_OFF_S = 300.0
+MAX_DESCRIPTION = 1_000
+_ALL = frozenset({"mesh", "exposed"})
+
+_log = structlog.get_logger("retinue.imports")
+
+OnChange = Callable[[Listing, Health, str], None]
+"""Called with an API's listing, its health and, where it is unreachable, the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """One import: ``load`` gives the bytes of the document, ``url`` is where it was found, if anywhere.
+
+    ``server`` replaces the servers of the document. ``fingerprint`` changes with the configuration.
+    """
+
+    name: str
+    place: str
+    load: Callable[[], Awaitable[bytes]]
+    url: str | None = None
+    server: str | None = None
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    fingerprint: str = ""
+
+
+class _ImportedApi:
+    """One API: loaded by a task of its own."""
+
+    def __init__(self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], on_change: OnChange) -> None:
+        self.spec = spec
+        self.client: ApiClient | None = None
+        self.reason = "its document is being loaded"
+        self._make_client = make_client
+        self._on_change = on_change
+        self._record = AgentRecord(spec.name)
+        self._task = asyncio.create_task(self._load(), name=f"import {spec.name}")
+
+    @property
+    def listing(self) -> Listing:
+        card = render_card(self._record, scopes=_ALL)
+        digest = sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        return Listing(record=self._record, source=APIS, key=self.spec.name, digest=f"sha256:{digest}")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _load(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            try:
+                content = await self.spec.load()
+                # a document of some megabytes takes seconds
+                api = await asyncio.to_thread(self._parse, content)
+            except RetinueError as error:
+                self.reason = f"{error.message}" + (f" — {error.remedy}" if error.remedy else "")
+                _log.warning("import unreachable", api=self.spec.name, reason=self.reason)
+                self._on_change(self.listing, "unreachable", self.reason)
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
+                continue
+            break
+        for note in api.notes:
+            _log.info("import shortened", api=self.spec.name, note=note)
+        described = (api.description or api.title)[:MAX_DESCRIPTION]
+        skills = tuple(replace(one, visibility=self.spec.visibility) for one in api.skills)
+        self._record = AgentRecord(
+            self.spec.name, version=api.version or None, title=api.title, description=described, skills=skills
+        )
+        self.client = self._make_client(api)
+        self._on_change(self.listing, "healthy", "")
+
+    def _parse(self, content: bytes) -> Api:
+        spec = self.spec
+        document = read_document(content, spec.place)
+        return parse_api(document, spec.name, source=spec.place, url=spec.url, server=spec.server)
+
+
+class ImportedApis(Source):
+    """The imported APIs of a process: a source of the directory, and the invoker of their operations."""
+
+    name = APIS
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._apis: dict[str, _ImportedApi] = {}
+        self._on_change: OnChange = lambda listing, health, reason: None
+        self._is_dirty = False
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Call ``on_change`` after each change from now on."""
+        self._on_change = on_change
+
+    async def configure(self, specs: Mapping[str, ApiSpec], http: HttpRequester) -> None:
+        """Load what is new, drop what is gone, and load again what is configured differently."""
+        for name, api in list(self._apis.items()):
+            if name not in specs or specs[name].fingerprint != api.spec.fingerprint:
+                del self._apis[name]
+                self._is_dirty = True
+                await api.stop()
+
+        def make_client(api: Api) -> ApiClient:
+            return ApiClient(http, api, self._environment)
+
+        for name, spec in specs.items():
+            if name not in self._apis:
+                self._apis[name] = _ImportedApi(spec, make_client, lambda *news: self._on_change(*news))
+                self._is_dirty = True
+
+    async def aclose(self) -> None:
+        """Stop loading."""
+        await asyncio.gather(*(api.stop() for api in self._apis.values()))
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        self._is_dirty = False
+        return Reading(tuple(api.listing for api in self._apis.values()))
+
+    async def read_key(self, key: str) -> tuple[Listing, ...]:
+        api = self._apis.get(key)
+        return () if api is None else (api.listing,)
+
+    def changed(self) -> bool:
+        return self._is_dirty
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """One call of an operation, as `Invoker`."""
+        name = listing.record.name
+        api = self._apis.get(name)
+        if api is None or api.client is None:
+            reason = "it is not imported any more" if api is None else api.reason
+            raise AgentUnreachableError(name, "its API", reason, sent=False)
+        return await api.client.invoke(listing, skill, call, admitted, channel)
