@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from retinue.processes.limited import CommandResult, Limits, clean_environment, run_command
 
@@ -247,3 +248,8 @@ async def test_a_program_that_stops_its_keeper_does_not_outlive_a_killed_starter
     starter.kill()
     await starter.wait()
     await wait_until_gone(pids)
+
+
+def test_a_program_runs_in_the_loop_of_hub_and_agents_as_well(tmp_path: Path) -> None:
+    """uvloop takes fewer options for a process than asyncio."""
+    assert uvloop.run(run_python("print(1)", tmp_path)).stdout == b"1\n"

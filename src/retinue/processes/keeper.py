@@ -146,6 +146,7 @@ def watch(program: int, limits: dict[str, int]) -> tuple[int, str | None]:
 
 
 def main() -> None:
+    os.setpgid(0, 0)  # here and not by the parent, whose uvloop cannot
     limits = json.loads(sys.argv[1])
     report = int(limits["report"])
 

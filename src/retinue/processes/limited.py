@@ -109,7 +109,6 @@ async def run_command(
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                process_group=0,
                 pass_fds=(write_end,),
             )
         except BaseException:
@@ -221,6 +220,8 @@ def _kill_tree(keeper: int) -> None:
         if not alive:
             break
     _kill_group(keeper)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)  # should it have no group of its own yet
 
 
 def _kill_group(keeper: int) -> None:
