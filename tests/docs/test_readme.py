@@ -74,6 +74,7 @@ def test_write_an_agent_three_commands_to_an_answer_and_any_language_can_call_it
         "README.md",
         "agent.json",
         "agent.py",
+        "pytest.ini",
         "test_agent.py",
     ]
     shell.type(serve)

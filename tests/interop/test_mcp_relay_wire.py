@@ -163,7 +163,7 @@ async def test_a_header_that_comes_twice_is_refused(relay: Relay) -> None:
         session.post(relay.url, data=orjson.dumps(message), headers=pairs) as reply,
     ):
         assert reply.status == 400
-        assert "more than once" in (await reply.json())["error"]["message"]
+        assert "more than once" in (await reply.json())["detail"]
 
 
 async def test_a_method_of_http_that_the_endpoint_does_not_know_is_refused(relay: Relay) -> None:
