@@ -357,9 +357,7 @@ async def test_a_redirect_into_a_private_network_is_refused_under_the_strict_pol
     await layout.push_package("agents/bad", "v1", package(card("bad")))
     storm.rules = {BLOBS: answer(307, headers={"location": "http://10.1.2.3/latest/"})}
     async with Strict() as client:
-        with pytest.raises(
-            RegistryRefusedError, match=r"http://10.1.2.3: the address is not"
-        ) as caught:
+        with pytest.raises(RegistryRefusedError, match=r"http://10.1.2.3: the address is not") as caught:
             await HttpRegistry(url, client).pull(Reference("agents/bad", "v1"))
     assert isinstance(caught.value.__cause__, UrlRefusedError)
 
