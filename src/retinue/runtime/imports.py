@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import structlog
+from filelock import FileLock
 from pydantic import ValidationError
 
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
@@ -27,7 +28,7 @@ from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.openapi.imported import ApiSpec, ImportedApis
 from retinue.settings import ImportTable, Settings, environment
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import file_mode, replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
@@ -61,7 +62,7 @@ def write_import(state: State, name: str, table: ImportTable | None) -> None:
     """Keep one import in the state, or remove it. The file is readable for its owner only."""
     state.prepare()
     path = state.imports
-    with storage_errors(path):
+    with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
         found = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
         found.pop(name, None)
         if table is not None:
@@ -79,13 +80,14 @@ def _render_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
                 inner = ", ".join(f"{_quote(k)} = {_quote(str(v))}" for k, v in value.items())
                 lines.append(f"{key} = {{ {inner} }}")
             else:
-                lines.append(f"{key} = {orjson.dumps(value).decode()}")
+                lines.append(f"{key} = {_quote(value)}")
         lines.append("")
     return "\n".join(lines)
 
 
-def _quote(text: str) -> str:
-    return orjson.dumps(text).decode().replace("\x7f", "\\u007f")
+def _quote(value: Any) -> str:
+    # the strings of JSON are those of TOML, but for DEL
+    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")
 
 
 def open_pins(settings: Settings, state: State) -> Pins:
