@@ -17,9 +17,9 @@ import structlog
 from retinue.cards.pallet_card import render_card
 from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError, RetinueError
-from retinue.core.record import AgentRecord, Health, Listing, Skill
+from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.sources import Give, Reading, Source
+from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
@@ -35,9 +35,6 @@ MAX_DESCRIPTION = 1_000
 _ALL = frozenset({"mesh", "exposed"})
 
 _log = structlog.get_logger("retinue.imports")
-
-OnChange = Callable[[Listing, Health, str], None]
-"""Called with an API's listing, its health and, where it is unreachable, the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +53,12 @@ class ApiSpec:
     fingerprint: str = ""
 
 
-class _ImportedApi:
+class ImportedApi(LiveMember):
     """One API: loaded by a task of its own."""
 
     def __init__(self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], on_change: OnChange) -> None:
         self.spec = spec
+        self.fingerprint = spec.fingerprint
         self.client: ApiClient | None = None
         self.reason = "its document is being loaded"
         self._make_client = make_client
@@ -109,58 +107,32 @@ class _ImportedApi:
         return parse_api(document, spec.name, source=spec.place, url=spec.url, server=spec.server)
 
 
-class ImportedApis(Source):
+class ImportedApis(LiveSource[ImportedApi]):
     """The imported APIs of a process: a source of the directory, and the invoker of their operations."""
 
     name = APIS
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__()
         self._environment = environment
-        self._apis: dict[str, _ImportedApi] = {}
-        self._on_change: OnChange = lambda listing, health, reason: None
-        self._is_dirty = False
-
-    def subscribe(self, on_change: OnChange) -> None:
-        """Call ``on_change`` after each change from now on."""
-        self._on_change = on_change
 
     async def configure(self, specs: Mapping[str, ApiSpec], http: HttpRequester) -> None:
         """Load what is new, drop what is gone, and load again what is configured differently."""
-        for name, api in list(self._apis.items()):
-            if name not in specs or specs[name].fingerprint != api.spec.fingerprint:
-                del self._apis[name]
-                self._is_dirty = True
-                await api.stop()
 
         def make_client(api: Api) -> ApiClient:
             return ApiClient(http, api, self._environment)
 
-        for name, spec in specs.items():
-            if name not in self._apis:
-                self._apis[name] = _ImportedApi(spec, make_client, lambda *news: self._on_change(*news))
-                self._is_dirty = True
+        def load(name: str) -> ImportedApi:
+            return ImportedApi(specs[name], make_client, self._change)
 
-    async def aclose(self) -> None:
-        """Stop loading."""
-        await asyncio.gather(*(api.stop() for api in self._apis.values()))
-
-    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
-        self._is_dirty = False
-        return Reading(tuple(api.listing for api in self._apis.values()))
-
-    async def read_key(self, key: str) -> tuple[Listing, ...]:
-        api = self._apis.get(key)
-        return () if api is None else (api.listing,)
-
-    def changed(self) -> bool:
-        return self._is_dirty
+        await self._replace({name: spec.fingerprint for name, spec in specs.items()}, load)
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """One call of an operation, as `Invoker`."""
         name = listing.record.name
-        api = self._apis.get(name)
+        api = self._members.get(name)
         if api is None or api.client is None:
             reason = "it is not imported any more" if api is None else api.reason
             raise AgentUnreachableError(name, "its API", reason, sent=False)

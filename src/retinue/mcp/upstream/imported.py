@@ -19,12 +19,12 @@ import structlog
 from retinue.cards.pallet_card import render_card
 from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError, RetinueError
-from retinue.core.record import AgentRecord, Health, Listing, Skill
+from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mcp.codec.foreign import ServerLists, parse_tools
 from retinue.mcp.upstream.pins import Pins
 from retinue.mcp.upstream.session import ServerSession, Transport
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.sources import Give, Reading, Source
+from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.web.codec.trace import render_trace_meta
 
@@ -57,15 +57,12 @@ class ImportSpec:
     """Changes whenever the import is configured differently."""
 
 
-OnChange = Callable[[Listing, Health, str], None]
-"""Called with a server's listing, its health and, where it is unreachable, the reason."""
-
-
-class ImportedServer:
+class ImportedServer(LiveMember):
     """One imported server, connected by a task of its own."""
 
     def __init__(self, spec: ImportSpec, client_version: str, pins: Pins, on_change: OnChange) -> None:
         self.spec = spec
+        self.fingerprint = spec.fingerprint
         self.reason = "it is starting"
         self._client_version = client_version
         self._pins = pins
@@ -227,40 +224,25 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-class ImportedServers(Source):
+class ImportedServers(LiveSource[ImportedServer]):
     """The imported servers of a process: a source of the directory, and the invoker of their tools."""
 
     name = IMPORTS
 
     def __init__(self, client_version: str, pins: Pins) -> None:
+        super().__init__()
         self.pins = pins
         self._client_version = client_version
-        self._servers: dict[str, ImportedServer] = {}
-        self._on_change: OnChange = lambda listing, health, reason: None
-        self._is_dirty = False
-
-    def subscribe(self, on_change: OnChange) -> None:
-        """Call ``on_change`` after each change from now on."""
-        self._on_change = on_change
 
     async def configure(self, specs: Mapping[str, ImportSpec]) -> None:
         """Start what is new, stop what is gone, and start again what is configured differently."""
-        for name, server in list(self._servers.items()):
-            if name not in specs or specs[name].fingerprint != server.spec.fingerprint:
-                del self._servers[name]
-                self._is_dirty = True
-                await server.stop()
-        for name, spec in specs.items():
-            if name not in self._servers:
-                server = self._servers[name] = ImportedServer(
-                    spec, self._client_version, self.pins, self._change
-                )
-                server.start()
-                self._is_dirty = True
 
-    async def aclose(self) -> None:
-        """Stop every server."""
-        await asyncio.gather(*(server.stop() for server in self._servers.values()))
+        def start(name: str) -> ImportedServer:
+            server = ImportedServer(specs[name], self._client_version, self.pins, self._change)
+            server.start()
+            return server
+
+        await self._replace({name: spec.fingerprint for name, spec in specs.items()}, start)
 
     def accept(self, document: Mapping[str, Any]) -> None:
         """Use the accepted tools that another process has kept."""
@@ -269,31 +251,20 @@ class ImportedServers(Source):
 
     def review(self) -> None:
         """Compare the tools of every server with the accepted ones."""
-        for server in self._servers.values():
+        for server in self._members.values():
             if server.is_ready:
                 server.review()
 
     def find(self, name: str) -> ImportedServer | None:
         """The server of this name."""
-        return self._servers.get(name)
-
-    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
-        self._is_dirty = False
-        return Reading(tuple(server.listing for server in self._servers.values()))
-
-    async def read_key(self, key: str) -> tuple[Listing, ...]:
-        server = self._servers.get(key)
-        return () if server is None else (server.listing,)
-
-    def changed(self) -> bool:
-        return self._is_dirty
+        return self._members.get(name)
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """One call of a tool; the dispatcher enforces the time limit."""
         name = listing.record.name
-        server = self._servers.get(name)
+        server = self._members.get(name)
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
         self.pins.check(name, skill.id)
@@ -309,6 +280,3 @@ class ImportedServers(Source):
                     raise
                 session = await server.renew_session(session)
                 return await session.call(skill, call.arguments, meta, channel)
-
-    def _change(self, listing: Listing, health: Health, reason: str) -> None:
-        self._on_change(listing, health, reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from retinue.core.errors import RetinueError
-from retinue.core.record import Listing
+from retinue.core.record import Health, Listing
 from retinue.mesh.entry import Entry
 
 
@@ -74,3 +76,68 @@ class Source(ABC):
         By default every reading gives everything.
         """
         return
+
+
+OnChange = Callable[[Listing, Health, str], None]
+"""Called with a changed listing, its health and, where it is unreachable, the reason."""
+
+
+class LiveMember(ABC):
+    """Something that this process runs and lists as an agent; ``fingerprint`` changes with its settings."""
+
+    fingerprint: str
+
+    @property
+    @abstractmethod
+    def listing(self) -> Listing:
+        """It as an agent, with what is known of it now."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End it."""
+
+
+M = TypeVar("M", bound=LiveMember)
+
+
+class LiveSource(Source, Generic[M]):
+    """A source whose agents this process runs itself, by name."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, M] = {}
+        self._on_change: OnChange = lambda listing, health, reason: None
+        self._is_dirty = False
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """Call ``on_change`` after each change from now on."""
+        self._on_change = on_change
+
+    async def aclose(self) -> None:
+        """Stop every member."""
+        await asyncio.gather(*(member.stop() for member in self._members.values()))
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        self._is_dirty = False
+        return Reading(tuple(member.listing for member in self._members.values()))
+
+    async def read_key(self, key: str) -> tuple[Listing, ...]:
+        member = self._members.get(key)
+        return () if member is None else (member.listing,)
+
+    def changed(self) -> bool:
+        return self._is_dirty
+
+    async def _replace(self, fingerprints: Mapping[str, str], make: Callable[[str], M]) -> None:
+        """Make what is new, stop what is gone, and do both where the fingerprint is another one."""
+        for name, member in list(self._members.items()):
+            if fingerprints.get(name) != member.fingerprint:
+                del self._members[name]
+                self._is_dirty = True
+                await member.stop()
+        for name in fingerprints:
+            if name not in self._members:
+                self._members[name] = make(name)
+                self._is_dirty = True
+
+    def _change(self, listing: Listing, health: Health, reason: str) -> None:
+        self._on_change(listing, health, reason)
