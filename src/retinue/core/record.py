@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+HUB_NAME = "retinue"
+"""The name of the hub's agent."""
+
 Visibility = Literal["private", "mesh", "exposed"]
 """Who sees a skill: its own process · this mesh · MCP clients as well (DESIGN 2, visibility)."""
 

@@ -17,8 +17,7 @@ from retinue.authoring.context import Context
 from retinue.cards.rows import render_agent_row
 from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError
-from retinue.core.record import Listing, ListingKey, Stats
-from retinue.hub.names import HUB_NAME
+from retinue.core.record import HUB_NAME, Listing, ListingKey, Stats
 from retinue.hub.resources import add_agent_resources, render_agent
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills

@@ -15,8 +15,8 @@ import structlog
 
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
+from retinue.core.record import HUB_NAME
 from retinue.execute.client import HubCalls, PeerInvoker
-from retinue.hub.names import HUB_NAME
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel

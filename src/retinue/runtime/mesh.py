@@ -19,9 +19,9 @@ import structlog
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
+from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
 from retinue.hub.hub_agent import hub_agent
-from retinue.hub.names import HUB_NAME
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
