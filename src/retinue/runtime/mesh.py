@@ -24,6 +24,7 @@ from retinue.execute.client import PeerInvoker
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported_reads import ServersInHub
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
@@ -91,6 +92,7 @@ class Mesh:
     access: Access
     prompts: WorkflowPrompts
     mcp_client: AgentClient
+    imported: ServersInHub | None
 
 
 @asynccontextmanager
@@ -192,6 +194,7 @@ async def open_mesh(
             access,
             prompts,
             mcp_client,
+            None if imports is None else ServersInHub(imports.servers, directory, access),
         )
 
 

@@ -13,6 +13,7 @@ from retinue.core.uri_template import is_template
 from retinue.mcp.codec.tools import render_output_schema, wrap_result
 
 _MEDIA = ("image", "audio")
+_LINK_KEYS = ("uri", "title", "description", "size")
 
 
 def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema | None) -> dict[str, Any]:
@@ -78,9 +79,10 @@ def parse_block(block: Mapping[str, Any]) -> Part:
         mime = contents.pop("mimeType", None) or "text/plain"
         return Part("resource", contents, mime, annotations=annotations)
     if kind == "resource_link" and isinstance(block.get("uri"), str):
+        kept = {key: one for key, one in block.items() if key in _LINK_KEYS}
         return Part(
             "resource",
-            {"uri": block["uri"]},
+            kept,
             block.get("mimeType") or "text/plain",
             name=block.get("name"),
             annotations=annotations,
@@ -94,7 +96,8 @@ def _render_resource(part: Part) -> dict[str, Any]:
     if "text" in contents or "blob" in contents:
         return {"type": "resource", "resource": {**contents, "mimeType": part.mime}}
     uri = contents.get("uri", "")
-    return {"type": "resource_link", "uri": uri, "name": part.name or uri, "mimeType": part.mime}
+    more = {key: one for key, one in contents.items() if key in _LINK_KEYS}
+    return {"type": "resource_link", **more, "uri": uri, "name": part.name or uri, "mimeType": part.mime}
 
 
 MAX_COMPLETIONS = 100
@@ -152,7 +155,8 @@ def _render_listed(resource: Resource, key: str) -> dict[str, Any]:
         entry["title"] = resource.title
     if resource.description:
         entry["description"] = resource.description
-    entry["mimeType"] = resource.mime
+    if resource.mime:
+        entry["mimeType"] = resource.mime
     return entry
 
 
