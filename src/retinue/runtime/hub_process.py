@@ -33,6 +33,7 @@ from retinue.runtime.factories import http_limits
 from retinue.runtime.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
+from retinue.runtime.models import Models, find_models
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -85,6 +86,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         runs = LazyRuns(settings, state)
         imports = Imports(settings, state)
+        models = find_models(settings, environment(), seeds=not (options.bare or settings.hub.bare))
         mesh = await stack.enter_async_context(
             open_mesh(
                 settings,
@@ -95,6 +97,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 url=url,
                 texts=texts,
                 imports=imports,
+                models=models.not_started,
             )
         )
         mesh.events.subscribe(record_calls(audit.append))
@@ -107,6 +110,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         await mesh.directory.ensure_fresh()
+        models.not_started.report(mesh.directory)
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )
@@ -119,7 +123,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.push_async_callback(children.stop)
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
-        starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))
+        specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
+        starting = asyncio.create_task(children.start(specs))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -142,6 +147,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             # a client that reads the file expects the hub to answer
             state.write_hub(url)
             _echo_agents(mesh.directory, echo)
+            for line in models.not_started.describe():
+                echo(line)
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         echo(f"stopping: {stop.reason}")
@@ -228,6 +235,12 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
             specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), environment))
     return specs
+
+
+def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
+    """The model agents that this machine can run."""
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    return [ChildSpec(name, ("serve", "--llm", name), environment) for name in models.available]
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
