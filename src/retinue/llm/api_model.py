@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
+import httpx2
 import openai
 from pydantic_ai import exceptions as told
 from pydantic_ai.direct import model_request_stream
@@ -39,8 +40,21 @@ from retinue.llm.spec import ModelSpec
 NO_KEY = "none"
 """What is sent to a server that needs no key; the libraries want one."""
 
+CONNECT_S = 10.0
 RATE_LIMIT_WAIT_S = 5.0
 """When to try again after a rate limit, where the provider did not say."""
+
+
+_FAILURES = (
+    told.AgentRunError,
+    told.UserError,
+    anthropic.AnthropicError,
+    openai.OpenAIError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    ValueError,
+)
+"""What the libraries raise."""
 
 
 class ApiModel:
@@ -48,7 +62,9 @@ class ApiModel:
 
     def __init__(self, spec: ModelSpec, key: str | None) -> None:
         self._spec = spec
-        self._model = _open_model(spec, key or NO_KEY)
+        # redirects stay off: the libraries' headers with the key would follow them
+        self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(spec.timeout_s, connect=CONNECT_S))
+        self._model = _open_model(spec, key or NO_KEY, self._http)
         self._redact = Redactor([key] if key else [])
 
     async def complete(self, prompt: Prompt, on_text: OnText) -> Completion:
@@ -66,10 +82,14 @@ class ApiModel:
                     elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
                         await on_text(event.delta.content_delta)
                 response = stream.get()
-        except (told.AgentRunError, anthropic.APIError, openai.APIError, ValueError) as error:
+        except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key
             raise self._explain(error) from None
         return self._read(response)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
 
     def _read(self, response: ModelResponse) -> Completion:
         name = self._spec.name
@@ -121,24 +141,20 @@ class ApiModel:
                 )
             case told.ContentFilterError():
                 return ModelError.refused(name, said)
-            case told.ModelAPIError():
+            case told.ModelRequestRejectedError() | told.ModelHTTPError():
                 return ModelError(name, "rejected", f"the provider rejected the request{status}: {said}")
         return ModelError(name, "malformed", f"the provider's answer cannot be read: {said}")
 
 
-def _open_model(spec: ModelSpec, key: str) -> VendorModel[Any]:
-    model = spec.asks_model
+def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorModel[Any]:
+    model, url = spec.asks_model, spec.base_url
     if spec.provider == "anthropic":
-        client = anthropic.AsyncAnthropic(api_key=key, base_url=spec.base_url, max_retries=0)
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=url, max_retries=0, http_client=http)
         return AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client))
     if spec.provider == "google":
-        return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=spec.base_url))
-    return OpenAIChatModel(
-        model,
-        provider=OpenAIProvider(
-            openai_client=openai.AsyncOpenAI(api_key=key, base_url=spec.base_url, max_retries=0)
-        ),
-    )
+        return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=url, http_client=http))
+    own = openai.AsyncOpenAI(api_key=key, base_url=url, max_retries=0, http_client=http)
+    return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=own))
 
 
 def _message_of(error: Exception) -> str:

@@ -33,7 +33,7 @@ from retinue.runtime.factories import http_limits
 from retinue.runtime.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
-from retinue.runtime.models import Models, find_models
+from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -240,7 +240,9 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
 def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
     """The model agents that this machine can run."""
     environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
-    return [ChildSpec(name, ("serve", "--llm", name), environment) for name in models.available]
+    # the ports below are those of the agents that have always been there
+    port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
+    return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:

@@ -30,6 +30,10 @@ from retinue.settings import LlmTable, Settings, environment
 from retinue.storage.state import State
 
 
+FIRST_MODEL_PORT = 8021
+"""Model agents take the first free port from here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Models:
     """The models of a hub: those that can be started, with their back-ends, and the others."""
