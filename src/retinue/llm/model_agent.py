@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.errors import CallTimedOutError, ModelError
+from retinue.core.record import AgentRecord
 from retinue.llm import prompts
 from retinue.llm.completion import Completion, Model, Prompt, Usage
 from retinue.llm.retrying import complete_with_retries
@@ -119,9 +120,12 @@ class ModelCalls:
         told = _Progress(request.context)
         model = await self._open()
         attempts = _Attempts(model, told, prompt, reservation, self._ledger)
-        return await complete_with_retries(
-            attempts, prompt, told.take, retries=self._spec.retries, deadline=request.deadline
-        )
+        try:
+            return await complete_with_retries(
+                attempts, prompt, told.take, retries=self._spec.retries, deadline=request.deadline
+            )
+        finally:
+            told.stop()
 
     async def _open(self) -> Model:
         async with self._opening:
@@ -169,16 +173,31 @@ class _Progress:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._pending: list[str] = []
-        self._sent_at = 0.0
+        self._sent_at = -PROGRESS_S
+        self._sending: asyncio.Task[None] | None = None
         self.size_bytes = 0
 
     async def take(self, piece: str) -> None:
+        """Send a piece now, or with the next ones."""
         self.size_bytes += len(piece.encode())
         self._pending.append(piece)
-        now = time.monotonic()
-        if now - self._sent_at >= PROGRESS_S and (text := "".join(self._pending)).strip():
-            self._pending = []
-            self._sent_at = now
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send_later())
+            await asyncio.sleep(0)  # the first piece goes at once
+
+    def stop(self) -> None:
+        """Send no more: the whole answer is there, or the call has ended."""
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send_later(self) -> None:
+        wait_s = self._sent_at + PROGRESS_S - time.monotonic()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        text = "".join(self._pending)
+        self._pending = []
+        self._sent_at = time.monotonic()
+        if text.strip():
             await self._context.progress(None, text)
 
 
@@ -192,13 +211,18 @@ def model_agent(spec: ModelSpec, open_model: OpenModel, ledger: Ledger, *, versi
     return agent
 
 
-def describe_agent(spec: ModelSpec, version: str) -> Agent:
-    """The agent of a model that is not started: the same card; its skills are never run."""
+def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
+    """The record of a model that is not started: that of its agent, without an endpoint.
+
+    It has the skills by which a model is chosen as such. Those of code, which other agents offer too, are
+    left out: a search for them should find the agents that can be called.
+    """
 
     async def refuse() -> Model:
         raise ModelError(spec.name, "unavailable", "it is not started")
 
-    return model_agent(spec, refuse, Ledger(Path(), spec), version=version)
+    record = model_agent(spec, refuse, Ledger(Path(), spec), version=version).record()
+    return replace(record, skills=tuple(one for one in record.skills if one.roles or one.id == ASK))
 
 
 def _facts(spec: ModelSpec, version: str) -> dict[str, Any]:

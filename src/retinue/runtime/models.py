@@ -13,7 +13,7 @@ from retinue.core.record import HUB_NAME
 from retinue.core.text import suggest
 from retinue.llm.command_model import TELL_COST, CommandModel
 from retinue.llm.completion import Model
-from retinue.llm.model_agent import describe_agent, model_agent
+from retinue.llm.model_agent import describe_model, model_agent
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.llm.spec import (
     SEED_MODELS,
@@ -28,7 +28,6 @@ from retinue.llm.spec import (
 from retinue.llm.spending import Ledger
 from retinue.settings import LlmTable, Settings, environment
 from retinue.storage.state import State
-
 
 FIRST_MODEL_PORT = 8021
 """Model agents take the first free port from here."""
@@ -63,7 +62,7 @@ def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool =
     for name, spec in read_models(settings, seeds=seeds).items():
         backend = find_backend(spec, environ)
         if isinstance(backend, Unavailable):
-            missing[name] = describe_agent(spec, own).record(), backend
+            missing[name] = describe_model(spec, own), backend
         else:
             available[name] = backend
     return Models(available, ModelsNotStarted(missing))
