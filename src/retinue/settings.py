@@ -229,7 +229,7 @@ class McpTable(_Table):
 
     names: Literal["safe", "seed"] = "safe"
     guard_as_tool_error: bool = False
-    result_chars: int = Field(100_000, ge=4_000)
+    result_chars: int = Field(20_000, ge=4_000)
 
 
 class DirectoryTable(_Table):

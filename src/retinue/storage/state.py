@@ -37,6 +37,9 @@ _OWN = (
     "hub.lock",
     "hub.log",
     "hub-start.lock",
+    "imports.toml*",
+    "imported-tools.json",
+    "moved-servers",
 )
 """The entries of a state folder, as patterns."""
 
