@@ -91,21 +91,6 @@ class ImportsTable(BaseModel):
         return self.__pydantic_extra__ or {}
 
 
-class ScoreTable(_Table):
-    """``scores`` of a model: 0 to 1 for each role (L-21)."""
-
-    planning: float = Field(0.5, ge=0, le=1)
-    execution: float = Field(0.5, ge=0, le=1)
-    review: float = Field(0.5, ge=0, le=1)
-
-
-class PriceTable(_Table):
-    """``prices`` of a model, in US dollars for a million tokens."""
-
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-
-
 class LlmTable(_Table):
     """``[llm.NAME]``: a language model as the agent NAME, over an API or through a command-line agent.
 
@@ -122,10 +107,12 @@ class LlmTable(_Table):
     command: str | None = None
     args: tuple[str, ...] = ()
     folder: Path | None = None
-    scores: ScoreTable | None = None
+    scores: (
+        Mapping[Literal["planning", "execution", "review"], Annotated[float, Field(ge=0, le=1)]] | None
+    ) = None
     context_window: int | None = Field(None, ge=1)
     languages: tuple[str, ...] = ()
-    prices: PriceTable | None = None
+    prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
     timeout_s: float = Field(300.0, gt=0)
     retries: int = Field(3, ge=0, le=10)
     max_tokens: int = Field(8192, ge=1)

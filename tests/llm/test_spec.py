@@ -99,6 +99,7 @@ def test_a_known_command_implies_its_provider_and_another_one_none() -> None:
     [
         ({}, "llm.x.provider"),
         ({"base_url": "http://127.0.0.1:1"}, "llm.x.model"),
+        ({"command": "codex", "prices": {"input": 1.0}}, "llm.x.prices"),
         ({"command": "codex", "folder": Path("/nowhere/at/all")}, "llm.x.folder"),
     ],
 )

@@ -151,7 +151,7 @@ def _pieces(text: str) -> list[str]:
 
 def _begin(kind: Vendor, text: str) -> list[bytes]:
     if kind == "anthropic":
-        message = {
+        message: dict[str, Any] = {
             "id": "msg_1",
             "type": "message",
             "role": "assistant",

@@ -20,6 +20,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
+from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import log_line, record_calls
 from retinue.mesh.permissions import is_seen
@@ -269,7 +270,8 @@ def _report(echo: Echo) -> OnChange:
 
 
 def _echo_agents(directory: Directory, echo: Echo) -> None:
-    entries = directory.list_entries()
+    # those that are not started have lines of their own
+    entries = [one for one in directory.list_entries() if one.source != MODELS]
     skills = sum(len(one.skills) for one in entries)
     exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
     line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"

@@ -109,9 +109,13 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
     seed = SEED_MODELS.get(name, ModelSpec(name))
     given = table.model_dump(exclude_unset=True, include=_PLAIN)
     if table.scores is not None:
-        given["scores"] = table.scores.model_dump()
+        given["scores"] = {**_MIDDLE, **seed.scores, **table.scores}
     if table.prices is not None:
-        given["prices"] = Prices(table.prices.input, table.prices.output)
+        if len(table.prices) != 2:
+            raise InvalidSettingError(
+                f"llm.{name}.prices", "one of two is missing", remedy="write {input = 3.0, output = 15.0}"
+            )
+        given["prices"] = Prices(table.prices["input"], table.prices["output"])
     if table.folder is not None and not table.folder.is_dir():
         raise InvalidSettingError(
             f"llm.{name}.folder", f"{table.folder} is not a folder", remedy="name a folder that exists"
@@ -126,6 +130,9 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
     )
     return check_spec(replace(seed, **given, budget=budget))
 
+
+_MIDDLE = {"planning": 0.5, "execution": 0.5, "review": 0.5}
+"""The scores of a role that is left out."""
 
 _PLAIN = {
     "backend",
