@@ -10,19 +10,17 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import ErrorData
 from pydantic_core import to_json, to_jsonable_python
-from starlette.types import Send
+from starlette.types import Receive, Send
 
 from retinue.mcp.server.channel import HEARTBEAT_S
 from retinue.mcp.server.fast_requests import FastRequest
-from retinue.mesh.time_limit import Alarm
-
-HEAD_AFTER_S = 0.05
-"""A quick result leaves with the head of its event stream; a slow one comes after the head."""
+from retinue.web.disconnect import CancelOnDisconnect
 
 _TICK = 1e-6
 _MODERN_STREAM = [
@@ -35,13 +33,17 @@ _MODERN_STREAM = [
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class FastAnswer(Alarm):
-    """Writes one response: `begin`, then `finish` or `abandon`. Meanwhile the alarm keeps a stream open."""
+class FastAnswer(CancelOnDisconnect):
+    """Writes one response, within a ``with`` block that ends early when the client disconnects.
+
+    A quick result leaves with the head of its event stream. After `WATCH_AFTER_S` the head of a session's
+    stream is sent, and the alarm keeps the stream open from then on.
+    """
 
     __slots__ = ("_beats", "_began", "_is_over", "_is_streaming", "_request", "_send", "_writing")
 
-    def __init__(self, send: Send, request: FastRequest) -> None:
-        super().__init__()
+    def __init__(self, receive: Receive, send: Send, request: FastRequest) -> None:
+        super().__init__(receive)
         self._send = send
         self._request = request
         self._began = self._loop.time()
@@ -50,11 +52,20 @@ class FastAnswer(Alarm):
         self._is_over = False
         self._writing: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Count the time from now on."""
-        self.set(self._began + (HEARTBEAT_S if self._request.is_modern else HEAD_AFTER_S))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool:
+        self._is_over = True
+        if self._writing is not None:
+            self._writing.cancel()
+        return super().__exit__(kind, error, at)
 
     def ring(self) -> None:
+        if self._watcher is None:
+            super().ring()
+            if self._request.is_modern:
+                self._wait_for_beat()
+                return
         self._writing = self._loop.create_task(self._keep_open())
 
     async def finish(self, result: dict[str, Any], *, filled: tuple[bytes, bytes] | None = None) -> None:
@@ -77,13 +88,6 @@ class FastAnswer(Alarm):
         if not self._is_streaming:
             await self._open()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def abandon(self) -> None:
-        """Write no more; no effect after the end."""
-        self._is_over = True
-        self.unset()
-        if self._writing is not None:
-            self._writing.cancel()
 
     async def _end(self, body: bytes, status: int) -> None:
         await self._settle()
@@ -123,9 +127,11 @@ class FastAnswer(Alarm):
         if self._request.is_modern or not is_head:
             self._beats += 1
             await self._send({"type": "http.response.body", "body": self._render_beat(), "more_body": True})
+        self._wait_for_beat()
+
+    def _wait_for_beat(self) -> None:
         if not self._is_over:
-            beats = self._beats + 1
-            self.set(max(self._began + beats * HEARTBEAT_S, self._loop.time()))
+            self.set(max(self._began + (self._beats + 1) * HEARTBEAT_S, self._loop.time()))
 
     def _render_beat(self) -> bytes:
         token = self._request.progress_token

@@ -16,7 +16,13 @@ import structlog
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, ErrorData
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INTERNAL_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    ErrorData,
+)
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal, TraceContext
@@ -32,14 +38,18 @@ from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandler
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.permissions import principal_key
 from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
-from retinue.web.disconnect import CancelOnDisconnect, replay
+from retinue.web.disconnect import replay
 from retinue.web.error_table import mcp_read_fault
 from retinue.web.security import RequestIdentity
 
 REQUEST_CANCELLED = ErrorData(code=-32800, message="Request cancelled")
 """What the SDK answers to a request of a session that its client cancelled."""
 
+_NOTHING_HELD = nullcontext()
 _NO_TRACE = TraceContext(id="")
+_WITHOUT_TRACE = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, "progressToken"}
+)
 _NO_CHANNEL = NullChannel()
 _log = structlog.get_logger(__name__)
 
@@ -100,13 +110,12 @@ class FastPath:
         if live is not None:
             self._notifier.attend(principal)
         caller = Caller(principal, "mcp", _trace_of(visitor, request), request.session)
-        answer = FastAnswer(send, request)
-        with nullcontext() if session is None else hold(session, self._options.session_idle_s):
+        held = _NOTHING_HELD if session is None else hold(session, self._options.session_idle_s)
+        with held, FastAnswer(receive, send, request) as answer:
             if entry is None:
                 await self._list(catalog, answer, request)
             else:
-                with CancelOnDisconnect(receive):
-                    await self._call(entry, answer, request, caller, live)
+                await self._call(entry, answer, request, caller, live)
         return None
 
     def _find_session(self, request: FastRequest, session_id: str, principal: Principal) -> Live | None:
@@ -154,33 +163,29 @@ class FastPath:
             live.calls[coerce_request_id(request.id)] = running
         result: dict[str, Any] = {}
         error: ErrorData | None = None
-        answer.begin()
         try:
-            try:
-                result = await self._tools.run(asked, entry, caller, _NO_CHANNEL)
-            except MCPError as failure:
-                error = failure.error
-            except asyncio.CancelledError:
-                if not running.ended_by:
-                    raise
-            except Exception:  # noqa: BLE001 - our own mistake: its text belongs in the log, not on the wire
-                _log.exception("call failed", tool=request.name)
-                error = ErrorData(code=INTERNAL_ERROR, message="Internal server error")
-            finally:
-                if live is not None:
-                    live.calls.pop(coerce_request_id(request.id), None)
-            if running.ended_by:
-                running.task.uncancel()
-            if running.ended_by == "session":
-                await answer.end_without_result()
-            elif running.ended_by == "client":
-                await answer.fail(REQUEST_CANCELLED)
-            elif error is not None:
-                await answer.fail(error)
-            else:
-                await answer.finish(self._shape(result, request))
+            result = await self._tools.run(asked, entry, caller, _NO_CHANNEL)
+        except MCPError as failure:
+            error = failure.error
+        except asyncio.CancelledError:
+            if not running.ended_by:
+                raise
+        except Exception:  # noqa: BLE001 - our own mistake: its text belongs in the log, not on the wire
+            _log.exception("call failed", tool=request.name)
+            error = ErrorData(code=INTERNAL_ERROR, message="Internal server error")
         finally:
-            answer.abandon()
+            if live is not None:
+                live.calls.pop(coerce_request_id(request.id), None)
+        if running.ended_by:
+            running.task.uncancel()
+        if running.ended_by == "session":
+            await answer.end_without_result()
+        elif running.ended_by == "client":
+            await answer.fail(REQUEST_CANCELLED)
+        elif error is not None:
+            await answer.fail(error)
+        else:
+            await answer.finish(self._shape(result, request))
 
     def _shape(
         self, result: dict[str, Any], request: FastRequest, *, cacheable: bool = False
@@ -191,5 +196,5 @@ class FastPath:
 
 
 def _trace_of(visitor: RequestIdentity, request: FastRequest) -> TraceContext:
-    from_meta = parse_trace_meta(request.meta) if request.meta else None
+    from_meta = None if _WITHOUT_TRACE.issuperset(request.meta) else parse_trace_meta(request.meta)
     return merge_traces(parse_raw_trace_headers(visitor.headers), from_meta) or _NO_TRACE

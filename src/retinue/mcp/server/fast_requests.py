@@ -86,7 +86,12 @@ def may_be_fast(headers: Headers, lines: Collection[tuple[bytes, bytes]], max_bo
         return False
     if headers.get(_VERSION) not in _MODERN:
         return headers.get(_VERSION) in _HANDSHAKE and _SESSION in headers
-    return _SESSION not in headers and not any(name.startswith(b"mcp-param-") for name in headers)
+    if _SESSION in headers:
+        return False
+    for name in headers:  # noqa: SIM110 - a generator costs more than all other checks here
+        if name.startswith(b"mcp-param-"):
+            return False
+    return True
 
 
 def parse_fast_request(body: bytes, headers: Headers) -> FastRequest | None:
@@ -150,6 +155,8 @@ def _agrees(headers: Headers, meta: Mapping[str, Any], method: str, name: str) -
     capabilities = meta.get(types.CLIENT_CAPABILITIES_META_KEY)
     if type(capabilities) is not dict:
         return False
+    if not capabilities:
+        return True
     spelt = orjson.dumps(capabilities)
     return len(spelt) <= _MAX_REMEMBERED_BYTES and _are_capabilities(spelt)
 
