@@ -250,7 +250,7 @@ class McpServer:
         required = UNDECLARED.get(ctx.method)
         if required is not None and required not in capabilities_of(self._offer, principal):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
-        direct = self._direct.get(ctx.method)
+        direct = None if ctx.request_id is None else self._direct.get(ctx.method)
         try:
             if direct is not None and ctx.session.client_capabilities is not None:
                 kind, handler = direct
