@@ -145,8 +145,9 @@ class System:
         mesh = await self.stack.enter_async_context(
             open_mesh(self.settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )
-        mesh.events.subscribe(record_calls(audit.append))
-        mesh.events.subscribe(log_line)
+        mesh.events.subscribe_later(record_calls(audit.append))
+        mesh.events.subscribe_later(log_line)
+        self.stack.callback(mesh.events.flush)
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
         app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
         later.app = self.recording.before("hub", app)
@@ -205,7 +206,13 @@ class Hub:
 
     url: str
     mesh: Mesh
-    audit: SqliteAudit
+    written: SqliteAudit
+
+    @property
+    def audit(self) -> SqliteAudit:
+        """The audit log, with the events that still waited for their batch."""
+        self.mesh.events.flush()
+        return self.written
 
 
 async def publish(registry: Registry, card: bytes, *, tag: str = "v1") -> str:

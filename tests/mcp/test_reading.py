@@ -23,8 +23,7 @@ from retinue.core.call import Part
 from retinue.core.record import Trait
 from retinue.mesh.events import record_calls
 from retinue.mesh.reading import Message
-from retinue.settings import McpTable, Settings
-from tests.mcp.clients import MODES, connect, texts
+from tests.mcp.clients import MODES, connect
 from tests.requirements import requirement
 from tests.support.memory_audit import MemoryAudit
 from tests.system import System
@@ -237,26 +236,3 @@ async def test_each_read_is_a_row_of_the_audit(system: System) -> None:
         ("resource books://welcome", "done", "mcp", "anonymous"),
     ]
     assert all(row["trace_id"] for row in audit.recent(1)[:1])
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_result_that_is_too_long_is_read_as_a_resource(system: System, mode: str) -> None:
-    system.settings = Settings(mcp=McpTable(result_chars=4_000))
-    agent = Agent("long-agent")
-
-    @agent.skill(expose=True)
-    async def poem() -> str:
-        return "o" * 5_000
-
-    served = await system.start_agent(agent)
-    async with connect(served, mode) as client:
-        result = await client.call_tool("poem")
-        shown, note = texts(result)
-        assert shown == "o" * 2_000
-        assert "5,000 characters" in note
-        link = result.content[2]
-        assert link.type == "resource_link"
-        assert await read_text(client, link.uri) == "o" * 5_000
-    async with connect(served, mode, authorization=system.token) as client:
-        with pytest.raises(MCPError, match="Resource not found"):
-            await client.read_resource(link.uri)

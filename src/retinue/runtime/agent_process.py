@@ -109,6 +109,7 @@ async def serve_agent(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
+        stack.callback(dispatcher.admission.events.flush)
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
@@ -161,7 +162,7 @@ def agent_dispatcher(
 ) -> Dispatcher:
     """The dispatcher of one agent's process; ``access`` holds the lists from its ``agent.json``."""
     events = EventBus()
-    events.subscribe(log_line)
+    events.subscribe_later(log_line)
     rule = agent_rule(settings, agent.name, access)
     return local_dispatcher(
         agent,

@@ -97,8 +97,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 imports=imports,
             )
         )
-        mesh.events.subscribe(record_calls(audit.append))
-        mesh.events.subscribe(log_line)
+        mesh.events.subscribe_later(record_calls(audit.append))
+        mesh.events.subscribe_later(log_line)
+        stack.callback(mesh.events.flush)
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))

@@ -17,6 +17,7 @@ from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.listing_cache import ListingChange
@@ -70,10 +71,11 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
         max_body_bytes=settings.limits.body_bytes,
     )
     reads = local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher)
-    own = LazyMcpServer(offer, mesh.dispatcher, reads, options)
+    long_results = LongResults(options.result_chars)
+    own = LazyMcpServer(offer, mesh.dispatcher, reads, options, long_results)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(own.running())
-        fallbacks = FallbackEndpoints(mesh, settings, options)
+        fallbacks = FallbackEndpoints(mesh, settings, options, long_results)
         stack.push_async_callback(fallbacks.aclose)
         relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
         endpoint = own.route(ensure_fresh=mesh.directory.ensure_fresh)
@@ -108,10 +110,13 @@ class _Held:
 class FallbackEndpoints:
     """MCP servers in front of ``/execute``, made from cards, for agents that do not speak MCP."""
 
-    def __init__(self, mesh: Mesh, settings: Settings, options: McpOptions) -> None:
+    def __init__(
+        self, mesh: Mesh, settings: Settings, options: McpOptions, long_results: LongResults
+    ) -> None:
         self._mesh = mesh
         self._names = settings.mcp.names
         self._options = options
+        self._long_results = long_results
         self._held: LRUCache[ListingKey, _Held] = LRUCache(MAX_FALLBACKS)
 
     async def open(self, listing: Listing) -> ASGIApp:
@@ -145,7 +150,7 @@ class FallbackEndpoints:
         offer = RecordOffer(read_record, subscribe, names=self._names)
         dispatcher = self._mesh.dispatcher
         reads = Reader(offer.agent, _Nothing(), dispatcher.admission)
-        server = LazyMcpServer(offer, dispatcher, reads, self._options)
+        server = LazyMcpServer(offer, dispatcher, reads, self._options, self._long_results)
         await stack.enter_async_context(server.running())
         return _Held(server, server.route("/").app, stack)
 

@@ -36,6 +36,9 @@ _OWN = (
     "hub.lock",
     "hub.log",
     "hub-start.lock",
+    "imports.toml*",
+    "imported-tools.json",
+    "moved-servers",
 )
 """The entries of a state folder, as patterns."""
 

@@ -134,9 +134,19 @@ Handler = Callable[[Context, Any], Awaitable[dict[str, Any]]]
 
 
 class McpServer:
-    """The MCP server of one offer. Enter ``running()`` once to serve."""
+    """The MCP server of one offer. Enter ``running()`` once to serve.
 
-    def __init__(self, offer: Offer, calls: Calls, reads: Reader, options: McpOptions | None = None) -> None:
+    Servers that share ``long_results`` give each other's links; without it the server keeps its own.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        calls: Calls,
+        reads: Reader,
+        options: McpOptions | None = None,
+        long_results: LongResults | None = None,
+    ) -> None:
         options = options or McpOptions()
         self._offer = offer
         self._connections = Connections(offer.visibility_key_of)
@@ -144,7 +154,7 @@ class McpServer:
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
         self._listening = ListenHandler(self._notifier)
         interactions = Interactions(self._connections, self._suspended)
-        long_results = LongResults(options.result_chars)
+        long_results = long_results or LongResults(options.result_chars)
         self._tools = ToolHandlers(offer, calls, interactions, long_results, options.guard_as_tool_error)
         self._reading = ReadHandlers(offer, reads, self._connections, interactions, long_results)
         facts = offer.facts

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.reading import Reader
@@ -29,11 +30,19 @@ _SERVER_MODULE = "retinue.mcp.server.endpoint"
 class LazyMcpServer:
     """The MCP server of one offer. Enter ``running()`` once to serve; the first request builds the server."""
 
-    def __init__(self, offer: Offer, calls: Calls, reads: Reader, options: McpOptions | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        calls: Calls,
+        reads: Reader,
+        options: McpOptions | None = None,
+        long_results: LongResults | None = None,
+    ) -> None:
         self._offer = offer
         self._calls = calls
         self._reads = reads
         self._options = options
+        self._long_results = long_results
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._server: McpServer | None = None
@@ -61,7 +70,9 @@ class LazyMcpServer:
         async with self._opening:
             if self._server is None:
                 module = await asyncio.to_thread(import_module, _SERVER_MODULE)
-                server: McpServer = module.McpServer(self._offer, self._calls, self._reads, self._options)
+                server: McpServer = module.McpServer(
+                    self._offer, self._calls, self._reads, self._options, self._long_results
+                )
                 await self._stack.enter_async_context(server.running())
                 if self._ended:
                     server.end()

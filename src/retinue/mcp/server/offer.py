@@ -185,7 +185,7 @@ class McpOptions:
     """Options of a server; see ``[mcp]`` in the settings."""
 
     guard_as_tool_error: bool = False
-    result_chars: int = 100_000
+    result_chars: int = 20_000
     max_sessions: int = 10_000
     session_idle_s: float = 1800.0
     max_body_bytes: int = 4 * 1024 * 1024

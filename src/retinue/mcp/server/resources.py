@@ -69,7 +69,7 @@ class ReadHandlers:
         caller = caller_of(context)
         kept = self.long_results.find(params.uri, caller.principal)
         if kept is not None:
-            return complete(context, {"contents": render_contents(params.uri, (kept,))}, cacheable=True)
+            return complete(context, {"contents": render_contents(params.uri, kept)}, cacheable=True)
 
         async def run(channel: McpChannel) -> dict[str, Any]:
             parts = await self._read(context, self._request(caller, "resource", params.uri), channel)

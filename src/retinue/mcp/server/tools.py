@@ -28,7 +28,7 @@ from retinue.core.errors import (
 from retinue.core.record import Schema
 from retinue.mcp.codec.content import render_call_result, render_error_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
-from retinue.mcp.codec.tools import read_arguments, render_output_schema
+from retinue.mcp.codec.tools import read_arguments
 from retinue.mcp.server.channel import (
     Caller,
     Context,
@@ -195,9 +195,9 @@ class ToolHandlers:
             return self._render_error(
                 OutputInvalidError.not_json(outcome.skill, "", str(cause)), outcome.skill
             )
-        if is_whole or render_output_schema(output_schema) is not None:
+        if is_whole:
             return result
-        return self.long_results.shorten(result, caller.principal)
+        return self.long_results.shorten(result, outcome, output_schema, caller.principal)
 
     def _render_error(self, error: RetinueError, tool: str) -> dict[str, Any]:
         """A result for a model to read; raises a JSON-RPC error where the table says so."""
