@@ -56,11 +56,15 @@ class ImportTable(_Table):
     """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
     whose OpenAPI document is at a URL or in a file.
 
-    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
+    environment.
     """
 
     url: str | None = None
     headers: Mapping[str, str] = {}
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
     command: str | None = None
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}

@@ -44,7 +44,7 @@ from retinue.web.codec.trace import (
     CALLS_USED_KEY,
     USAGE_KEY,
     WARNINGS_KEY,
-    parse_trace_headers,
+    parse_raw_trace_headers,
     render_usage,
     render_warnings,
 )
@@ -58,18 +58,6 @@ CardSource = Callable[[frozenset[str]], bytes]
 MAX_AT_ONCE = 16
 """Maximum number of requests of one batch that run concurrently."""
 
-
-_TRACE_HEADERS = {
-    name.encode(): name
-    for name in (
-        "x-openstarry-trace-id",
-        "x-openstarry-trace-depth",
-        "x-retinue-trace",
-        "traceparent",
-        "tracestate",
-        "baggage",
-    )
-}
 
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _WARNINGS = WARNINGS_KEY.lower().encode()
@@ -131,7 +119,7 @@ class ExecuteEndpoint:
             key = _idempotency_key(visitor.headers)
         except RetinueError as error:
             return self._render_error(None, error)
-        trace = _trace_of(visitor.headers)
+        trace = parse_raw_trace_headers(visitor.headers) or _NO_TRACE
         if not is_batch:
             return await self._answer_one(entries[0], visitor, agent, trace, key, used)
         replies: list[bytes | None] = [None] * len(entries)
@@ -225,13 +213,6 @@ async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
         headers.append((_USAGE, render_usage(used.usage).encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _trace_of(headers: Headers) -> TraceContext:
-    if headers.keys().isdisjoint(_TRACE_HEADERS):
-        return _NO_TRACE
-    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS.items() if raw in headers}
-    return parse_trace_headers(given) or _NO_TRACE
 
 
 def _version_range(headers: Headers) -> str | None:

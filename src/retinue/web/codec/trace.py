@@ -78,6 +78,28 @@ def parse_trace_headers(headers: Mapping[str, str]) -> TraceContext | None:
     )
 
 
+_HEADERS = {
+    name.encode(): name
+    for name in (
+        "x-openstarry-trace-id",
+        "x-openstarry-trace-depth",
+        "x-retinue-trace",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    )
+}
+
+
+def parse_raw_trace_headers(headers: Mapping[bytes, bytes]) -> TraceContext | None:
+    """As `parse_trace_headers`, of headers as a server received them."""
+    if headers.keys().isdisjoint(_HEADERS):
+        return None
+    return parse_trace_headers(
+        {name: headers[raw].decode("latin-1") for raw, name in _HEADERS.items() if raw in headers}
+    )
+
+
 def parse_trace_meta(meta: Mapping[str, Any]) -> TraceContext | None:
     """Parse the trace from ``_meta`` or metadata, names in any case; None when there is none."""
     folded = {key.lower(): value for key, value in meta.items() if isinstance(key, str)}
