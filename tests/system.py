@@ -156,8 +156,9 @@ class System:
             )
         )
         await self.stack.enter_async_context(imports.running(mesh.directory, mesh.http))
-        mesh.events.subscribe(record_calls(audit.append))
-        mesh.events.subscribe(log_line)
+        mesh.events.subscribe_later(record_calls(audit.append))
+        mesh.events.subscribe_later(log_line)
+        self.stack.callback(mesh.events.flush)
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
         app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
         later.app = self.recording.before("hub", app)
@@ -216,7 +217,13 @@ class Hub:
 
     url: str
     mesh: Mesh
-    audit: SqliteAudit
+    written: SqliteAudit
+
+    @property
+    def audit(self) -> SqliteAudit:
+        """The audit log, with the events that still waited for their batch."""
+        self.mesh.events.flush()
+        return self.written
 
 
 async def publish(registry: Registry, card: bytes, *, tag: str = "v1") -> str:

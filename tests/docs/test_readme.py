@@ -6,6 +6,7 @@ addresses of agent and registry are those that they really got, and ``pkill`` ki
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,10 @@ from tests.processes.running import wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
-PATHS = ("Write an agent", "Run a mesh", "Connect your client", "Combine agents", "Survive a crash")
+PATHS = (
+    *("Write an agent", "Run a mesh", "Connect your client", "Bring your MCP servers along"),
+    *("Combine agents", "Survive a crash"),
+)
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
 from retinue import Agent
@@ -59,7 +63,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 1, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -140,6 +144,35 @@ async def test_connect_your_client_the_configuration_that_is_written_leads_to_th
     assert found.structured_content is not None
     assert [agent["name"] for agent in found.structured_content["agents"]] == ["my-agent"]
     assert greeted.structured_content == {"text": "Hello, Ada!"}
+
+
+@requirement("S-03")
+async def test_bring_your_servers_three_commands_to_the_answer_of_a_foreign_server_and_one_moves_a_client(
+    shell: Shell, fresh_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    page = section("Bring your MCP servers along")
+    (hub, import_, call), (replace,) = page.commands()
+    (server,) = page.blocks("python")
+    (fresh_folder / "sums.py").write_text(server, encoding="utf-8")
+    shell.type(hub)
+    assert shell.type(import_) == "sums: 1 skills: add\n"
+    assert orjson.loads(shell.type(call)) == {"result": 5}
+    config = tmp_path / ".cursor" / "mcp.json"
+    config.parent.mkdir()
+    entry = {"command": sys.executable, "args": [str(fresh_folder / "sums.py")]}
+    config.write_bytes(before := orjson.dumps({"mcpServers": {"adder": entry}}))
+    shell.type(replace)
+    ((name, left),) = orjson.loads(config.read_bytes())["mcpServers"].items()
+    assert name == "retinue"
+    authorization = left["headers"]["Authorization"]
+    async with clients.connect(left["url"], "auto", authorization=authorization) as client:
+        added = await client.call_tool("adder__add", {"a": 20, "b": 22})
+    assert added.structured_content == {"result": 42}
+    shell.type(f"{replace.removesuffix(' --replace --yes')} --remove")
+    assert config.read_bytes() == before
 
 
 @requirement("P-15")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -143,3 +144,31 @@ async def test_where_a_skill_raised_its_author_finds_the_traceback_in_that_line(
 
 def test_times_of_events_are_in_utc() -> None:
     assert now().tzinfo is UTC
+
+
+async def test_observers_of_batches_get_the_events_in_order_a_moment_later() -> None:
+    bus = EventBus()
+    seen: list[tuple[str, Event]] = []
+    bus.subscribe_later(lambda event: seen.append(("a", event)))
+    bus.subscribe_later(lambda event: seen.append(("b", event)))
+    assert bus.observed
+    bus.emit(ANNOUNCED)
+    bus.emit(ENDED)
+    assert not seen
+    async with asyncio.timeout(5):
+        while not seen:
+            await asyncio.sleep(0)
+    assert seen == [("a", ANNOUNCED), ("b", ANNOUNCED), ("a", ENDED), ("b", ENDED)]
+
+
+async def test_a_flush_passes_the_waiting_events_on_once() -> None:
+    bus = EventBus()
+    seen: list[Event] = []
+    bus.subscribe_later(seen.append)
+    bus.emit(ENDED)
+    bus.flush()
+    bus.flush()
+    assert seen == [ENDED]
+    bus.emit(ANNOUNCED)
+    bus.flush()
+    assert seen == [ENDED, ANNOUNCED]

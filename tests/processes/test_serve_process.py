@@ -194,6 +194,16 @@ def test_each_call_is_one_line_of_json_at_the_hub_and_at_the_agent(tmp_path: Pat
     assert refused["error"] == "skill_not_offered"
 
 
+@requirement("P-26")
+def test_the_line_of_a_call_that_ended_just_before_the_agent_is_written(tmp_path: Path) -> None:
+    agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    with program("serve", str(agent), "--no-publish", cwd=tmp_path) as served:
+        url = served.url_in("one-agent 1.0.0 at")
+        assert execute(url, "who")["result"] == "one"
+        served.process.terminate()
+    wait_until(lambda: any('"skill":"who"' in line for line in served.lines), "the line is written")
+
+
 def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path) -> None:
     other = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     asking = tmp_path / "asking.py"

@@ -9,16 +9,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import orjson
 import pytest
 import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
 from retinue.web.http_client import CheckedResolver, HttpClient
-from retinue.web.local_client import LocalHttpClient
+from retinue.web.plain_http_client import PlainHttpClient
 from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 from tests.serving import serve_app
 
@@ -61,8 +62,13 @@ async def _cookie(request: Request) -> Response:
     return PlainTextResponse(request.headers.get("cookie", ""), headers={"set-cookie": "a=b"})
 
 
+async def _headers(request: Request) -> Response:
+    return JSONResponse(request.headers.items())
+
+
 APP = Starlette(
     routes=[
+        Route("/headers", _headers),
         Route("/cookie", _cookie),
         Route("/echo/{rest:path}", _echo, methods=["GET", "POST", "PUT", "DELETE"]),
         Route("/stream", _stream),
@@ -85,7 +91,15 @@ async def client() -> AsyncIterator[HttpClient]:
         yield opened
 
 
-@pytest.fixture(params=[HttpClient, LocalHttpClient])
+class AiohttpClient(HttpClient):
+    """The client as it sends what the plain one cannot: through aiohttp."""
+
+    async def __aenter__(self) -> HttpClient:
+        self._plain.can_request = lambda url: False  # type: ignore[method-assign]
+        return await super().__aenter__()
+
+
+@pytest.fixture(params=[AiohttpClient, PlainHttpClient])
 async def either(request: pytest.FixtureRequest) -> AsyncIterator[HttpRequester]:
     """Each of the two clients: what both promise is proved of both."""
     async with request.param() as opened:
@@ -97,6 +111,13 @@ async def test_an_answer_of_any_status_comes_back_whole(url: str, either: HttpRe
     assert (answer.status, answer.body) == (418, b"tea")
     assert answer.headers["x-PATH"] == "/echo/a"
     assert answer.headers["x-agent"] == "retinue"
+
+
+async def test_a_header_of_the_caller_replaces_the_client_s_own(url: str, either: HttpRequester) -> None:
+    headers = {"Accept": "application/json", "user-agent": "x"}
+    answer = await either.request("GET", f"{url}/headers", headers=headers, timeout_s=5)
+    sent = [(name, value) for name, value in orjson.loads(answer.body) if name in ("accept", "user-agent")]
+    assert sorted(sent) == [("accept", "application/json"), ("user-agent", "x")]
 
 
 async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, either: HttpRequester) -> None:
@@ -472,18 +493,38 @@ async def test_a_line_break_in_a_header_is_not_sent(either: HttpRequester, url: 
         await either.request("GET", f"{url}/client", headers={"x-a": "1\r\nx-evil: 1"}, timeout_s=5)
 
 
-@pytest.mark.parametrize("refused", ["https://127.0.0.1/", "http://10.0.0.1/", "http://127.0.0.1/a b"])
-async def test_the_local_client_asks_only_plain_http_of_this_machine(refused: str) -> None:
-    async with LocalHttpClient() as local:
+@pytest.mark.parametrize(
+    "refused", ["https://127.0.0.1/", "http://a.example/", "http://169.254.1.1/", "http://127.0.0.1/a b"]
+)
+async def test_the_plain_http_client_asks_only_plain_http_of_allowed_addresses(refused: str) -> None:
+    async with PlainHttpClient() as local:
         with pytest.raises(UrlRefusedError):
             await local.request("GET", refused, timeout_s=5)
 
 
-async def test_the_local_client_works_in_the_loop_of_the_programs_as_well(url: str) -> None:
+async def test_the_plain_http_client_works_in_the_loop_of_the_programs_as_well(url: str) -> None:
     """``retinue demo`` calls its hub from a process that runs uvloop."""
 
     async def ask() -> bytes:
-        async with LocalHttpClient() as local:
+        async with PlainHttpClient() as local:
             return (await local.request("GET", f"{url}/echo/a", timeout_s=5)).headers["x-path"].encode()
 
     assert await asyncio.to_thread(uvloop.run, ask()) == b"/echo/a"
+
+
+async def test_a_second_response_to_one_request_is_given_to_no_other_request() -> None:
+    twice = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
+    async with _raw_server(twice) as url, PlainHttpClient() as plain:
+        for _ in range(3):
+            assert (await plain.request("GET", url, timeout_s=5)).body == b"ok"
+
+
+async def test_idle_connections_are_closed_after_the_keep_alive_time(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.web.plain_http_client.KEEP_ALIVE_S", 0.05)
+    async with PlainHttpClient() as plain:
+        await asyncio.gather(*(plain.request("GET", f"{url}/echo/a", timeout_s=5) for _ in range(5)))
+        async with asyncio.timeout(5):
+            while plain._idle:
+                await asyncio.sleep(0.01)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
-from retinue.cli.session import open_session
+from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.connect import Hub
+    from retinue.runtime.commands.moved_servers import Plan
 
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
@@ -21,7 +24,20 @@ NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed
 @click.option("--list", "only_list", is_flag=True, help="List the clients found on this machine.")
 @click.option("--print", "only_print", is_flag=True, help="Print the change without writing it.")
 @click.option("--stdio", is_flag=True, help="Let the client start retinue mcp, which connects to the hub.")
-@click.option("--remove", is_flag=True, help="Remove the entry.")
+@click.option(
+    "--replace", is_flag=True, help="Move the client's servers into the mesh: import them, and leave the hub."
+)
+@click.option(
+    "--keep", metavar="NAME", multiple=True, help="With --replace: leave this server in the client."
+)
+@click.option(
+    "--project",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --replace: move the servers of the project in this folder, too.",
+)
+@click.option("--yes", is_flag=True, help="With --replace: do not ask.")
+@click.option("--remove", is_flag=True, help="Remove the entry, and put moved servers back.")
 @click.option("--url", metavar="URL", help="URL of the hub; default: the hub of this state.")
 @click.option(
     "--name", metavar="NAME", default="retinue", show_default=True, help="Name of the entry in the client."
@@ -32,6 +48,10 @@ def connect(
     only_list: bool,
     only_print: bool,
     stdio: bool,
+    replace: bool,
+    keep: tuple[str, ...],
+    project: Path | None,
+    yes: bool,
     remove: bool,
     url: str | None,
     name: str,
@@ -41,6 +61,8 @@ def connect(
 
     CLIENT is claude, claude-desktop, cursor, vscode, gemini, codex or zed. The hub is added to the
     client's configuration file. The rest of the file is left as it is, and a backup is kept next to it.
+    --replace imports the client's other servers into the mesh and leaves the client with the hub alone;
+    --remove puts everything back.
     """
     from retinue.core.errors import InvalidSettingError
 
@@ -56,6 +78,12 @@ def connect(
         raise click.UsageError("CLIENT is missing; list clients: retinue connect --list")
     elif as_json:
         raise click.UsageError("--json requires --list")
+    elif not replace and (keep or project or yes):
+        raise click.UsageError("--keep, --project and --yes are for --replace")
+    elif replace:
+        if remove or url is not None:
+            raise click.UsageError("--replace goes with neither --remove nor --url")
+        _replace(client, name, project, keep, stdio=stdio, only_print=only_print, yes=yes)
     elif remove:
         _remove(client, name)
     else:
@@ -76,16 +104,108 @@ def _list(name: str, as_json: bool) -> None:
 def _remove(client_name: str, name: str) -> None:
     from retinue.mcp.client_configs.clients import get_client
     from retinue.runtime.commands.connect import disconnect, find_config
+    from retinue.runtime.commands.moved_servers import restore
 
     client = get_client(client_name)
     file = find_config(client)
+    session = open_session()
+    restored, imports = restore(session.settings, session.state, client, name)
+    for one in restored:
+        if one.names:
+            click.echo(f"put back {clean(', '.join(one.names))}: {clean(one.file)}")
+        if one.kept:
+            click.echo(f"kept as added since: {clean(', '.join(one.kept))}: {clean(one.file)}")
+        if one.changed.backup:
+            note(f"backup: {one.changed.backup}")
+    if imports:
+        click.echo(f"removed from the mesh: {clean(', '.join(imports))}")
     changed = disconnect(client, file, name)
-    if not changed.changed:
+    if changed.changed or restored:
+        click.echo(f"removed {name!r} from {client.title}: {clean(file)}")
+    else:
         click.echo(f"{client.title} has no entry {name!r}; nothing was changed: {clean(file)}")
-        return
-    click.echo(f"removed {name!r} from {client.title}: {clean(file)}")
     if changed.backup:
         note(f"backup: {changed.backup}")
+
+
+def _replace(
+    client_name: str,
+    name: str,
+    project: Path | None,
+    keep: tuple[str, ...],
+    *,
+    stdio: bool,
+    only_print: bool,
+    yes: bool,
+) -> None:
+    """Move the servers of a client into the mesh, after showing what happens."""
+    from retinue.mcp.client_configs.clients import get_client
+    from retinue.runtime.commands.connect import find_hub, render_entry
+
+    client = get_client(client_name)
+    session = open_session()
+    hub = None if stdio or client.url_key is None else find_hub(session.settings, session.state)
+    entry = render_entry(client, session.state, hub)
+
+    async def work() -> bool:
+        from retinue.core.errors import StateError
+        from retinue.runtime.commands.moved_servers import move, plan_move
+
+        async with session.client() as mesh:
+            if mesh.hub_url is None:
+                raise StateError(
+                    "no hub runs, and a server is moved only after it has started in the mesh",
+                    remedy="start it: retinue hub; then try again",
+                )
+            plan = await plan_move(
+                mesh,
+                session.settings,
+                session.state,
+                client,
+                hub_name=name,
+                hub_entry=entry,
+                project=project,
+                keep=keep,
+            )
+            _show_plan(plan)
+            if only_print or not plan.moving or not _ask(yes=yes):
+                return bool(not plan.moving and not only_print)
+            for changed in await move(mesh, session.settings, session.state, plan):
+                click.echo(f"changed: {clean(changed.path)}")
+                if changed.backup:
+                    note(f"backup: {changed.backup}")
+            click.echo(f"put everything back with: retinue connect {client.name} --remove")
+            click.echo(f"then: {client.next_step}")
+            return False
+
+    if run_command(work()):
+        _connect(client_name, name, None, stdio=stdio, only_print=False)
+
+
+def _show_plan(plan: Plan) -> None:
+    rows = []
+    for one in plan.moving:
+        how = one.table.url or " ".join([one.table.command or "", *one.table.args])
+        rows.append((one.name, f"agent {one.import_name}{'' if one.is_new else ' (imported already)'}", how))
+    rows += [(name, f"stays: {reason}", "-") for name, reason in plan.stays]
+    if rows:
+        print_table(("SERVER", "BECOMES", "CONNECTS TO"), rows)
+    if not plan.moving:
+        click.echo(f"{plan.client.title} has no server to move")
+        return
+    for file in plan.files:
+        click.echo(f"changes: {clean(file)}")
+    if len(plan.files) > 1 and any(one.place.folder for one in plan.moving):
+        note("the file of a project may be shared with others; the hub stands in your own configuration only")
+
+
+def _ask(*, yes: bool) -> bool:
+    """Whether to go on."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError("--replace asks before it changes something; without a terminal, add --yes")
+    return click.confirm("Move them?", default=False)
 
 
 def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_print: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,16 +17,12 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import Session
-    from retinue.runtime.commands.client import Client
+    from retinue.mcp.client_configs.servers import FoundServer
+    from retinue.runtime.commands.importing import Outcome
     from retinue.settings import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-_WAIT_S = 60.0
-"""How long the command waits for the hub to connect to a new import."""
-_NOTICED_WITHIN_S = 3.0
-"""After this time the hub has seen the file, even if the server looks the same as before."""
-_PAGE = 100
 
 
 @click.group("import")
@@ -45,6 +40,11 @@ def import_() -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
+@click.option("--client-id", metavar="ID", help="Client of a login that you have registered yourself.")
+@click.option("--client-secret", metavar="TEXT", help="Its secret, as '${VARIABLE}'.")
+@click.option(
+    "--client-metadata-url", metavar="URL", help="Your document of the client, for servers that read it."
+)
 @click.option("--env", "environ", metavar="K=V", multiple=True, help="Environment variable of the program.")
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
@@ -55,6 +55,9 @@ def mcp_server(
     command: tuple[str, ...],
     url: str | None,
     headers: tuple[str, ...],
+    client_id: str | None,
+    client_secret: str | None,
+    client_metadata_url: str | None,
     environ: tuple[str, ...],
     folder: Path | None,
     private: bool,
@@ -65,13 +68,16 @@ def mcp_server(
     retinue import mcp-server files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
     retinue import mcp-server docs --url https://mcp.example.com/mcp --header 'Authorization=Bearer ${TOKEN}'
 
-    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started.
+    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started. A
+    server that asks for a login gets it from: retinue imports login NAME
     """
     if (url is None) == (not command):
         raise click.UsageError("give either --url URL or a command after --")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
     if url is not None:
         found |= {"url": url, "headers": _pairs("--header", headers)}
+        found |= {"client_id": client_id, "client_secret": client_secret}
+        found |= {"client_metadata_url": client_metadata_url}
     else:
         found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
         found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
@@ -106,8 +112,14 @@ def _from_client(client: str) -> click.Command:
     )
     @click.argument("names", nargs=-1)
     @click.option("--all", "every", is_flag=True, help="Import every server.")
-    def command(names: tuple[str, ...], every: bool) -> None:
-        _import_from(client, names, every=every)
+    @click.option(
+        "--project",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="The servers of the project in this folder, too.",
+    )
+    def command(names: tuple[str, ...], every: bool, project: Path | None) -> None:
+        _import_from(client, names, project, every=every)
 
     return command
 
@@ -129,30 +141,79 @@ def imports(context: click.Context, as_json: bool) -> None:
 @click.argument("name")
 def accept(name: str) -> None:
     """Accept the tools of NAME that have changed or are new."""
+    from retinue.runtime.commands.importing import unknown_import
     from retinue.runtime.imports import open_pins, read_imports
 
     session = open_session()
     if name not in read_imports(session.settings, session.state):
-        raise _unknown(name)
+        raise unknown_import(name)
     names = open_pins(session.settings, session.state).accept(name)
     _say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
 @imports.command()
 @click.argument("name")
-def remove(name: str) -> None:
-    """Remove an import; its program is stopped."""
-    from retinue.runtime.imports import open_pins, read_imports, write_import
+@click.option("--no-browser", is_flag=True, help="Print the address of the login only.")
+@click.option(
+    "--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Time for the login."
+)
+def login(name: str, no_browser: bool, timeout: float) -> None:
+    """Log in at the server of NAME with the browser (OAuth).
+
+    The address of the login is printed, and opened where there is a browser. The browser comes back to a
+    port of this machine; on a remote machine, forward it: ssh -L PORT:127.0.0.1:PORT
+    """
+    from retinue.runtime.browser_login import log_in, show_page
+    from retinue.runtime.commands.importing import unknown_import
+    from retinue.runtime.import_logins import LoginFile
+    from retinue.runtime.imports import read_imports
+    from retinue.settings import environment
+    from retinue.storage.state import find_hub_url
 
     session = open_session()
-    if name not in read_imports(session.settings, session.state):
-        raise _unknown(name)
-    if name in session.settings.imports.servers:
+    table = read_imports(session.settings, session.state).get(name)
+    if table is None:
+        raise unknown_import(name)
+    if table.url is None:
+        raise InvalidSettingError(name, "it has no url", remedy="only servers over HTTP ask for a login")
+    if any(key.lower() == "authorization" for key in table.headers):
         raise InvalidSettingError(
-            f"imports.{name}", "it is set in retinue.toml", remedy="remove the table there"
+            name, "its headers have a token already", remedy="import it again without the header"
         )
-    write_import(session.state, name, None)
-    open_pins(session.settings, session.state).forget(name)
+    found = run_command(
+        log_in(
+            name,
+            table,
+            session.settings,
+            environment(),
+            show=lambda page: show_page(page, _say, browser=not no_browser),
+            timeout_s=timeout,
+        )
+    )
+    if find_hub_url(session.state) is None:
+        LoginFile(session.state, name, table.url).write(found)
+        _say(f"logged in at {name}; start the hub to use it: retinue hub")
+        return
+
+    async def keep() -> None:
+        from retinue.runtime.commands.importing import list_rows, wait_for_hub
+
+        async with session.client() as client:
+            before = await list_rows(client)
+            LoginFile(session.state, name, table.url or "").write(found)
+            _say_outcomes(await wait_for_hub(client, {name: table}, before))
+
+    run_command(keep())
+
+
+@imports.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove an import; its program is stopped."""
+    from retinue.runtime.commands.importing import remove_import
+
+    session = open_session()
+    remove_import(session.settings, session.state, name)
     _say(f"removed {name}")
 
 
@@ -165,84 +226,93 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     from retinue.storage.state import find_hub_url
 
     session = open_session()
-    runs = find_hub_url(session.state) is not None
+    read: dict[str, ImportTable] = {}
     for name, found in tables.items():
         try:
-            table = ImportTable.model_validate(found)
+            read[name] = ImportTable.model_validate(found)
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
-        if runs:
-            run_command(_keep_and_wait(session, name, table))
-        else:
-            write_import(session.state, name, table)
-    if not runs:
-        _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
+    if find_hub_url(session.state) is not None:
+        run_command(_keep_and_wait(session, read))
+        return
+    for name, table in read.items():
+        write_import(session.state, name, table)
+    _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
 
 
-async def _read_row(client: Client, name: str) -> dict[str, Any] | None:
-    found = await client.get("list_agents", {"query": "", "limit": _PAGE})
-    return next((one for one in found["agents"] if one["name"] == name), None)
-
-
-async def _keep_and_wait(session: Session, name: str, table: ImportTable) -> None:
-    """Keep a new import in the state, and print its tools, or why there are none."""
-    from retinue.runtime.imports import write_import
+async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
+    """Keep new imports in the state, and print the tools of each, or why there are none."""
+    from retinue.runtime.commands.importing import keep_and_wait
 
     async with session.client() as client:
-        before = await _read_row(client, name)
-        write_import(session.state, name, table)
-        began = asyncio.get_running_loop().time()
-        while True:
-            row = await _read_row(client, name)
-            waited_s = asyncio.get_running_loop().time() - began
-            is_news = row != before or waited_s > _NOTICED_WITHIN_S
-            if is_news and row is not None and row["status"] in ("available", "unavailable"):
-                break
-            if waited_s > _WAIT_S:
-                break
-            await asyncio.sleep(0.2)
-    if row is None:
-        _say(f"{name}: the hub does not list it yet; look again: retinue imports")
-    elif row["status"] == "unavailable":
-        _say(f"{name} is kept, but does not run: {clean(str(row.get('last_error') or 'no reason given'))}")
-    else:
-        skills = [str(one) for one in row.get("skills", ())]
-        _say(f"{name}: {len(skills)} skills: {clean(', '.join(skills[:8]))}{' …' * (len(skills) > 8)}")
+        _say_outcomes(await keep_and_wait(client, session.state, tables))
 
 
-def _import_from(client: str, names: Sequence[str], *, every: bool) -> None:
+def _say_outcomes(outcomes: Sequence[Outcome]) -> None:
+    for one in outcomes:
+        if one.problem:
+            _say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
+        elif not one.is_listed:
+            _say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
+        else:
+            shown = f"{', '.join(one.skills[:8])}{' …' * (len(one.skills) > 8)}"
+            _say(f"{one.name}: {len(one.skills)} skills: {clean(shown)}")
+
+
+def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
     from retinue.runtime.commands.connect import list_servers
+    from retinue.runtime.commands.moved_servers import import_name_of
 
-    found = list_servers(client)
+    found = list_servers(client, project)
     if not found:
         _say(f"{client} has no MCP servers besides this hub")
         return
-    chosen = {name: table for name, table in found.items() if every or name in names}
-    if missing := [name for name in names if name not in found]:
+    if missing := sorted(set(names) - {one.name for one in found}):
         raise InvalidSettingError(
-            "NAMES", f"{client} has no server {missing[0]!r}", remedy=f"one of {', '.join(found)}"
+            "NAMES",
+            f"{client} has no server {missing[0]!r}",
+            remedy=f"one of {', '.join(one.name for one in found)}",
         )
-    if not chosen:
-        rows = [
-            (name, table.get("url") or " ".join([table["command"], *table["args"]]))
-            for name, table in found.items()
-        ]
-        print_table(("NAME", "CONNECTS TO"), rows)
+    chosen = [one for one in found if every or one.name in names]
+    for one in chosen:
+        if one.table is None:
+            if not every:
+                raise InvalidSettingError(
+                    "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
+                )
+            _say(f"{one.name} is left out: {one.stays}")
+    tables = {import_name_of(one.name): one.table for one in chosen if one.table is not None}
+    if tables:
+        _add(tables)
+    elif not chosen:
+        print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
         _say(f"import them: retinue import {client} --all, or with their names")
-        return
-    _add({_check_name(re.sub(r"[^a-z0-9_-]", "-", name.lower())): table for name, table in chosen.items()})
+
+
+def _place_of(server: FoundServer) -> str:
+    if server.table is None:
+        return f"- ({server.stays})"
+    return str(server.table.get("url") or " ".join([server.table["command"], *server.table["args"]]))
 
 
 def _list(as_json: bool) -> None:
     from retinue.runtime.imports import open_pins, read_imports
+    from retinue.storage.state import find_hub_url
 
     session = open_session()
     kept = read_imports(session.settings, session.state)
     pins = open_pins(session.settings, session.state)
-    waiting = {name: list(pins.list_waiting(name)) for name in kept}
+    runs = find_hub_url(session.state) is not None
+    states = run_command(_read_states(session)) if kept and runs else {}
     rows = [
-        {"name": name, "connects_to": _describe(table), "waiting": waiting[name]}
+        {
+            "name": name,
+            "connects_to": _describe(table),
+            "status": states.get(name, ("-", ""))[0],
+            "problem": states.get(name, ("-", ""))[1],
+            "waiting": list(pins.list_waiting(name)),
+        }
         for name, table in kept.items()
     ]
     if as_json:
@@ -250,8 +320,25 @@ def _list(as_json: bool) -> None:
     elif not rows:
         _say("no imports; add one: retinue import mcp-server NAME -- COMMAND")
     else:
-        shown = [(row["name"], row["connects_to"], ", ".join(row["waiting"]) or "-") for row in rows]
-        print_table(("NAME", "CONNECTS TO", "TO ACCEPT"), shown)
+        shown = [
+            (
+                row["name"],
+                row["connects_to"],
+                row["problem"] or row["status"],
+                ", ".join(row["waiting"]) or "-",
+            )
+            for row in rows
+        ]
+        print_table(("NAME", "CONNECTS TO", "STATUS", "TO ACCEPT"), shown)
+
+
+async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
+    """Status and problem of every agent, as the running hub knows them."""
+    from retinue.runtime.commands.importing import list_rows
+
+    async with session.client() as client:
+        rows = await list_rows(client)
+    return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
 
 
 def _describe(table: ImportTable) -> str:
@@ -278,12 +365,6 @@ def _check_name(name: str) -> str:
     if name == "pin":
         raise InvalidSettingError("NAME", "'pin' is the name of a setting", remedy="choose another")
     return name
-
-
-def _unknown(name: str) -> InvalidSettingError:
-    return InvalidSettingError(
-        "NAME", f"no import is called {name[:60]!r}", remedy="list them: retinue imports"
-    )
 
 
 def _say(text: str) -> None:

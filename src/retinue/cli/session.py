@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retinue.cli.failures import DEBUG_VARIABLE
-from retinue.core.text import hide_tokens, hide_tokens_in_line
+from retinue.core.text import hide_tokens, hide_tokens_in_line, render_json_line
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.client import Client
@@ -113,15 +113,14 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def configure_logs(level: str = "info") -> None:
     """Configure structlog for this process; logs go to standard error, results to standard output."""
     stream = sys.stderr
-    renderer = ReadableLines() if stream.isatty() else structlog.processors.JSONRenderer()
+    rendering = [ReadableLines(), hide_tokens_in_line] if stream.isatty() else [render_json_line]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.MaybeTimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
-            renderer,
-            hide_tokens_in_line,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, logging.INFO)),
         logger_factory=structlog.WriteLoggerFactory(file=stream),

@@ -109,6 +109,7 @@ async def serve_agent(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
+        stack.callback(dispatcher.admission.events.flush)
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
@@ -161,7 +162,7 @@ def agent_dispatcher(
 ) -> Dispatcher:
     """The dispatcher of one agent's process; ``access`` holds the lists from its ``agent.json``."""
     events = EventBus()
-    events.subscribe(log_line)
+    events.subscribe_later(log_line)
     rule = agent_rule(settings, agent.name, access)
     return local_dispatcher(
         agent,
@@ -221,9 +222,9 @@ def agent_app(
                 answer_without_id=settings.execute.answer_without_id,
                 validation_code=settings.execute.validation_code,
             ),
+            *(() if mcp is None else (mcp.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
-            *(() if mcp is None else (mcp.route(),)),
             *metadata_routes(protected_resource(settings)),
         ]
     )

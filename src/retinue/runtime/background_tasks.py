@@ -121,7 +121,8 @@ async def run_worker(settings: Settings, state: State, echo: Echo) -> int:
         mesh = await stack.enter_async_context(
             open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
         )
-        mesh.events.subscribe(log_line)
+        mesh.events.subscribe_later(log_line)
+        stack.callback(mesh.events.flush)
         # the registries may be unreachable by the time that a run starts here
         await mesh.directory.ensure_fresh()
         background = asyncio.create_task(BackgroundTasks.of(mesh, settings).run())

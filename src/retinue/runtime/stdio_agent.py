@@ -43,6 +43,7 @@ async def serve_on_stdio(
         sources = registry_sources(settings, registries)
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
         dispatcher = agent_dispatcher(agent, settings, mesh, None, target.access)
+        stack.callback(dispatcher.admission.events.flush)
         endpoint = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(endpoint.running())
         server = await endpoint.open()

@@ -1,5 +1,7 @@
 """The HTTP client for all outgoing requests: a pooled aiohttp session with restrictions.
 
+Plain requests to addresses, most calls inside the mesh, go through `web.plain_http_client` instead.
+
 Only http and https, no redirects, a size limit on every response, a time limit on every request, no proxy
 from the environment, no cookies, no credentials from a url. It never connects to link-local addresses and
 metadata services, and with ``allow_private=False`` only to public addresses; the checks run after name
@@ -29,9 +31,11 @@ from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
 from retinue.web.addresses import find_refusal, is_loopback
+from retinue.web.plain_http_client import PlainHttpClient, is_closed_by_peer
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
+    MAX_CONNECTIONS,
     MAX_RESPONSE_BYTES,
     HttpResponse,
     ResponseTooLargeError,
@@ -39,10 +43,8 @@ from retinue.web.transport import (
     UrlRefusedError,
     describe_origin,
     first_line,
-    is_closed_by_peer,
 )
 
-MAX_CONNECTIONS: Final = 1000
 _WHOLE_BODY_BYTES: Final = 1024 * 1024
 """Larger bodies are sent in chunks: aiohttp warns that a single large write blocks the event loop."""
 
@@ -118,9 +120,11 @@ class HttpClient:
 
     def __init__(self, *, allow_private: bool = True) -> None:
         self._allow_private = allow_private
+        self._plain = PlainHttpClient(allow_private=allow_private)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpClient:
+        await self._plain.__aenter__()
         self._session = aiohttp.ClientSession(
             connector=_OpenConnector(
                 limit=MAX_CONNECTIONS,
@@ -145,6 +149,7 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close all connections; later requests raise RuntimeError."""
+        self._plain.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -169,6 +174,18 @@ class HttpClient:
         appear in the CallTimedOutError. ``tls`` replaces the system's certificate authorities.
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
+        if tls is None and (body is None or len(body) <= _WHOLE_BODY_BYTES) and self._plain.can_request(url):
+            return await self._plain.request(
+                method,
+                url,
+                timeout_s=timeout_s,
+                headers=headers,
+                body=body,
+                max_response_bytes=max_response_bytes,
+                what=what,
+                layer=layer,
+                setting=setting,
+            )
         session, target = self._prepare(url)
         try:
             async with session.request(

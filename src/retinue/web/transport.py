@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-from asyncio import BaseTransport
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -11,6 +9,7 @@ from typing import Final, Protocol
 from multidict import CIMultiDictProxy
 
 MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+MAX_CONNECTIONS: Final = 1000
 CONNECT_TIMEOUT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 4.0
 """Below uvicorn's 5 s, so that a pooled connection is not used while its server closes it."""
@@ -56,7 +55,7 @@ class HttpResponse:
 
 
 class HttpRequester(Protocol):
-    """Sends one request and reads the whole response: `HttpClient`, and `LocalHttpClient` on this machine."""
+    """Sends one request and reads the whole response: `HttpClient`, and `PlainHttpClient` for addresses."""
 
     async def request(
         self,
@@ -78,20 +77,6 @@ class HttpRequester(Protocol):
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
         ...
-
-
-def is_closed_by_peer(transport: BaseTransport | None) -> bool:
-    """Whether an idle connection is readable, which means that the peer closed it.
-
-    While the event loop is busy, the kernel may know of the close before asyncio does.
-    """
-    if transport is None or transport.is_closing():
-        return True
-    if transport.get_extra_info("sslcontext") is not None:
-        return False  # TLS sends data on idle connections, such as session tickets
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def describe_origin(scheme: str, host: str | None, port: int | None) -> str:

@@ -476,15 +476,31 @@ class WatchedMemorySource(MemorySource):
 
 
 @requirement("P-19")
-async def test_a_source_that_says_it_changed_is_read_by_the_very_next_look_up(clock: Clock) -> None:
+async def test_a_source_that_says_it_changed_is_read_by_the_next_look_up_and_by_calls_within_50_ms(
+    clock: Clock,
+) -> None:
     source = WatchedMemorySource("home", [listing("x", url="http://one.example:8001")])
     directory = directory_of(clock, source)
     await directory.resolve_skill("create_plan", MESH)
     source.put(listing("x", url="http://one.example:8002"))
+    await directory.ensure_fresh()
     (found,) = await directory.resolve_skill("create_plan", MESH)
     assert found.url == "http://one.example:8002"
+    source.put(listing("x", url="http://one.example:8003"))
+    clock.seconds += 0.06
+    (found,) = await directory.resolve_skill("create_plan", MESH)
+    assert found.url == "http://one.example:8003"
     await directory.resolve_skill("create_plan", MESH)
-    assert source.reads == 2
+    assert source.reads == 3
+
+
+async def test_a_call_that_finds_nothing_looks_at_a_source_that_changed_a_moment_ago(clock: Clock) -> None:
+    source = WatchedMemorySource("home", [listing("x", url="http://one.example:8001")])
+    directory = directory_of(clock, source)
+    await directory.resolve_skill("create_plan", MESH)
+    source.put(listing("y", "generate_code", url="http://one.example:8002"))
+    (found,) = await directory.resolve_skill("generate_code", MESH)
+    assert found.name == "y"
 
 
 async def test_closing_ends_readings_on_their_way(clock: Clock) -> None:

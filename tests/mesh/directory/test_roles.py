@@ -96,7 +96,7 @@ class Counting(Directory):
         for one in listings:
             self.upsert(one)
 
-    async def ensure_fresh(self) -> None:
+    async def ensure_fresh(self, *, for_call: bool = False) -> None:
         self.refreshed += 1
 
     def open_all(self, entries: Sequence[Entry]) -> list[Listing]:

@@ -1,7 +1,7 @@
 """The MCP clients that can be connected: where each keeps its configuration, and how an entry looks there.
 
-Paths and keys are from the clients' documentation of November 2026. Only the user's configuration is
-edited, never a project's, because the entry holds a token and projects are shared.
+Paths and keys are from the clients' documentation of November 2026. The entry of a hub is written into the
+user's configuration only, never into a project's: it holds a token, and projects are shared.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ class Client:
     typed: bool = False
     format: Literal["json", "toml"] = "json"
     program: str = ""
+    project_file: str = ""
+    """Path of the configuration that belongs to a project, in the folder of that project."""
+    project_container: Callable[[Path], tuple[str, ...]] | None = None
+    """Where the user's configuration keeps the servers of one project."""
 
     def render_http(self, url: str, token: str | None) -> dict[str, Any]:
         """An entry with the url of the hub."""
@@ -87,10 +91,16 @@ class Client:
         codec = toml_edit if self.format == "toml" else jsonc_edit
         return codec.read_value(text, (self.container, entry_name), where)
 
-    def list_entries(self, text: str, where: str) -> dict[str, Any]:
+    def read_document(self, text: str, where: str) -> dict[str, Any]:
+        """The whole configuration, {} if it is empty. Raises InvalidSettingError for invalid syntax."""
+        codec = toml_edit if self.format == "toml" else jsonc_edit
+        found = codec.read_value(text, (), where)
+        return dict(found) if isinstance(found, dict) else {}
+
+    def list_entries(self, text: str, where: str, container: tuple[str, ...] = ()) -> dict[str, Any]:
         """Every entry by name, {} if there is none. Raises InvalidSettingError for invalid syntax."""
         codec = toml_edit if self.format == "toml" else jsonc_edit
-        found = codec.read_value(text, (self.container,), where)
+        found = codec.read_value(text, container or (self.container,), where)
         return dict(found) if isinstance(found, dict) else {}
 
     def write_entry(self, text: str, entry_name: str, entry: dict[str, Any], where: str) -> str:
@@ -110,9 +120,19 @@ class Client:
             text = jsonc_edit.set_value(text, (*path, key), value, where)
         return text
 
-    def remove_entry(self, text: str, entry_name: str, where: str) -> str:
+    def copy_entry(
+        self, text: str, source: str, entry_name: str, where: str, container: tuple[str, ...] = ()
+    ) -> str:
+        """The text with the entry of another text. In JSON it is copied with its comments."""
+        path = (*(container or (self.container,)), entry_name)
+        if self.format == "toml":
+            entry = toml_edit.read_value(source, path, where)
+            return toml_edit.set_table(text, path, entry, frozenset(), where)
+        return jsonc_edit.copy_value(text, source, path, where)
+
+    def remove_entry(self, text: str, entry_name: str, where: str, container: tuple[str, ...] = ()) -> str:
         """The text without the entry; unchanged if it has none."""
-        path = (self.container, entry_name)
+        path = (*(container or (self.container,)), entry_name)
         if self.format == "toml":
             return toml_edit.remove_table(text, path, where)
         return jsonc_edit.remove_value(text, path, where)
@@ -160,6 +180,8 @@ CLIENTS = {
             "start claude and type: /mcp",
             typed=True,
             program="claude",
+            project_file=".mcp.json",
+            project_container=lambda folder: ("projects", str(folder), "mcpServers"),
         ),
         Client(
             "claude-desktop",
@@ -176,6 +198,7 @@ CLIENTS = {
             "mcpServers",
             "restart Cursor; the server stands under Settings, MCP, where it is switched on",
             program="cursor",
+            project_file=".cursor/mcp.json",
         ),
         Client(
             "vscode",
@@ -185,6 +208,7 @@ CLIENTS = {
             "in VS Code run the command: MCP: List Servers, choose the server and start it",
             typed=True,
             program="code",
+            project_file=".vscode/mcp.json",
         ),
         Client(
             "gemini",
@@ -194,6 +218,7 @@ CLIENTS = {
             "start gemini in a folder that it trusts (else it connects to nothing) and type: /mcp",
             url_key="httpUrl",
             program="gemini",
+            project_file=".gemini/settings.json",
         ),
         Client(
             "codex",

@@ -7,13 +7,18 @@ compared with what was read, and the edit is repeated if it differs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.storage.files import replace_file, storage_errors
+
+if sys.platform != "win32":
+    import fcntl
 
 MAX_BYTES = 64 * 1024 * 1024
 PRIVATE = 0o600
@@ -60,33 +65,72 @@ def change_text(
     """
     target = _follow(path)
     for _ in range(_TRIES):
-        before = _read(target)
-        text = None if before is None else _decode(before, path)
-        edited = edit(text)
-        if edited == text:
-            with storage_errors(path):
-                if secret and target.stat().st_mode & 0o077:
-                    target.chmod(PRIVATE)
-            return Changed(path, changed=False)
-        data = None if edited is None else _encode(edited, path)
-        if before is not None and not os.access(target, os.W_OK):
-            raise StateError(
-                f"{path} is read-only", remedy="change it where it comes from: --print shows what"
-            )
-        with storage_errors(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            mode = None if before is None else target.stat().st_mode & 0o777
-            kept = _keep(target, before) if backup and before is not None else None
-            if _read(target) != before:
-                continue
-            if data is None:
-                target.unlink(missing_ok=True)
-            else:
-                replace_file(target, data, mode=PRIVATE if secret or mode is not None else 0o644)
-                if mode is not None and not secret:
-                    target.chmod(mode)
-        return Changed(path, changed=True, backup=kept)
+        with _alone(target.parent):
+            changed = _try_change(path, target, edit, secret=secret, backup=backup)
+        if changed is not None:
+            return changed
     raise StateError(f"{path} keeps changing", remedy="close the program that writes it, then try again")
+
+
+def check_writable(path: Path) -> None:
+    """Raise StateError if `change_text` could not write the file."""
+    target = _follow(path)
+    folder = target.parent
+    while not folder.exists():
+        folder = folder.parent
+    _read(target)
+    if (target.exists() and not os.access(target, os.W_OK)) or not os.access(folder, os.W_OK):
+        raise StateError(f"{path} is read-only", remedy="change it where it comes from: --print shows what")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other commands of this program from editing in ``folder``; leaves no file behind.
+
+    Where folders cannot be locked (Windows, some network file systems), the comparison before the write
+    remains.
+    """
+    if sys.platform == "win32" or not folder.is_dir():
+        yield
+        return
+    with storage_errors(folder):
+        number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
+
+
+def _try_change(
+    path: Path, target: Path, edit: Callable[[str | None], str | None], *, secret: bool, backup: bool
+) -> Changed | None:
+    """One attempt of `change_text`; None if the file changed meanwhile."""
+    before = _read(target)
+    text = None if before is None else _decode(before, path)
+    edited = edit(text)
+    if edited == text:
+        with storage_errors(path):
+            if secret and target.stat().st_mode & 0o077:
+                target.chmod(PRIVATE)
+        return Changed(path, changed=False)
+    data = None if edited is None else _encode(edited, path)
+    if before is not None and not os.access(target, os.W_OK):
+        raise StateError(f"{path} is read-only", remedy="change it where it comes from: --print shows what")
+    with storage_errors(path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = None if before is None else target.stat().st_mode & 0o777
+        kept = _keep(target, before) if backup and before is not None else None
+        if _read(target) != before:
+            return None
+        if data is None:
+            target.unlink(missing_ok=True)
+        else:
+            replace_file(target, data, mode=PRIVATE if secret or mode is not None else 0o644)
+            if mode is not None and not secret:
+                target.chmod(mode)
+    return Changed(path, changed=True, backup=kept)
 
 
 def read_backups(path: Path) -> list[str]:

@@ -180,6 +180,19 @@ def set_value(text: str, path: Sequence[str], value: Any, where: str) -> str:
     return text[: node.start] + rendered + text[node.end :]
 
 
+def copy_value(text: str, source: str, path: Sequence[str], where: str) -> str:
+    """The text with the value at ``path`` of another text, as it is written there with its comments."""
+    root = parse_tree(source, where)
+    node = None if root is None else _walk(root, path)
+    if node is None:
+        return text
+    edited = set_value(text, path, node.value, where)
+    root = parse_tree(edited, where)
+    place = None if root is None else _walk(root, path)
+    assert place is not None, "set just now"
+    return edited[: place.start] + source[node.start : node.end] + edited[place.end :]
+
+
 def remove_value(text: str, path: Sequence[str], where: str) -> str:
     """The text without the value at ``path``; unchanged if absent."""
     # of a name that occurs twice, the first would take effect

@@ -226,7 +226,7 @@ class Directory:
         narrow: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = tuple
         if agent is not None or version_range is not None:
             narrow = partial(select_versions, agent=agent, version_range=version_range)
-        await self.ensure_fresh()
+        await self.ensure_fresh(for_call=True)
         found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         if not found and self._refreshers:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
@@ -281,8 +281,10 @@ class Directory:
         self._away.forget(name)
         self._removed.pop(name, None)
 
-    async def ensure_fresh(self) -> None:
+    async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
+
+        ``for_call`` looks for a change no more often than each `source_refresh.LOOK_S`.
 
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
         at most `GRACE_S` and then uses them.
@@ -290,7 +292,8 @@ class Directory:
         needed: list[SourceRefresher] = []
         expired: list[SourceRefresher] = []
         for refresher in self._refreshers.values():
-            if refresher.has_changed or (refresher.reads == 0 and not refresher.has_kept_listings):
+            has_changed = refresher.has_changed_lately() if for_call else refresher.has_changed
+            if has_changed or (refresher.reads == 0 and not refresher.has_kept_listings):
                 needed.append(refresher)
             elif refresher.reads == 0 or refresher.is_expired(self._ttl_s):
                 expired.append(refresher)

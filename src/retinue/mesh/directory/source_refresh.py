@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import RegistryUnreachableError, RetinueError
@@ -17,6 +18,10 @@ from retinue.mesh.directory.sources import Reading, Source, SourceProblem
 
 MISS_TTL_S = 1.0
 """Look-ups that find nothing read a source again at most this often."""
+
+
+LOOK_S = 0.05
+"""Calls look for a change of a source at most this often, because a look costs a stat call."""
 
 
 RETRY_S = 5.0
@@ -118,11 +123,25 @@ class SourceRefresher:
         self._slowest_s = 0.0
         self._thorough = True
         self._for_miss = False
+        self._unchanged_at = -inf
 
     @property
     def has_changed(self) -> bool:
         """Whether the source reports a change; False for one that cannot tell."""
         return self.source.changed()
+
+    def has_changed_lately(self) -> bool:
+        """Whether the source reports a change, looked at no more often than each `LOOK_S`.
+
+        What a call finds without a look was true 50 ms ago; a call that finds nothing always looks.
+        """
+        now = self._clock()
+        if now - self._unchanged_at < LOOK_S:
+            return False
+        if self.has_changed:
+            return True
+        self._unchanged_at = now
+        return False
 
     def is_expired(self, ttl_s: float) -> bool:
         """Whether the last reading is older than its time to live, and no reading hangs at the moment."""

@@ -123,9 +123,9 @@ async def open_client(
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
     if url.startswith("http://") and is_loopback_url(url):
-        from retinue.web.local_client import LocalHttpClient
+        from retinue.web.plain_http_client import PlainHttpClient
 
-        return LocalHttpClient()
+        return PlainHttpClient()
     # imported here, because aiohttp takes a third of the time of a command
     from retinue.web.http_client import HttpClient
 

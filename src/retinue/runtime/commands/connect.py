@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 from retinue.core.errors import InvalidSettingError
 from retinue.mcp.client_configs.clients import CLIENTS, TOKEN_KEYS, Client, Places, get_client
 from retinue.mcp.client_configs.config_files import Changed, change_text, find_file, read_backups, read_text
+from retinue.mcp.client_configs.servers import FoundServer, is_hub, read_server
 from retinue.settings import Settings
 from retinue.storage.state import State
 
 PATH = "/mcp"
-_URL_KEYS = ("url", "httpUrl", "serverUrl")
-_LOCAL_TOKEN = "Bearer rtn_local_"  # noqa: S105 - the beginning of every token of a state
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound
 
 
@@ -142,43 +141,59 @@ def list_clients(name: str) -> list[Seen]:
     return [_look_at(client, name) for client in CLIENTS.values()]
 
 
-def list_servers(client_name: str) -> dict[str, dict[str, Any]]:
-    """The MCP servers in a client's configuration, as tables of imports; entries of a hub are left out.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A container of servers in a client's file; ``folder`` is the project that they belong to."""
+
+    file: Path
+    container: tuple[str, ...]
+    folder: Path | None = None
+
+
+def find_places(client: Client, project: Path | None = None) -> list[Place]:
+    """The user's servers first, then those of the project in this folder.
+
+    Raises InvalidSettingError if the client has no configuration for projects.
+    """
+    file = find_config(client)
+    found = [Place(file, (client.container,))]
+    if project is not None:
+        if not client.project_file:
+            with_projects = ", ".join(one.name for one in CLIENTS.values() if one.project_file)
+            raise InvalidSettingError(
+                "--project",
+                f"{client.title} has no configuration for projects that is supported",
+                remedy=f"leave it out; it is for {with_projects}",
+            )
+        folder = project.expanduser().absolute()
+        if client.project_container is not None:
+            found.append(Place(file, client.project_container(folder), folder))
+        if (own := folder / client.project_file).resolve() != file.resolve():
+            found.append(Place(own, (client.container,), folder))
+    return found
+
+
+def read_servers(client: Client, place: Place) -> list[tuple[FoundServer, Any]]:
+    """The servers at a place with their entries; entries of a hub are left out.
+
+    Raises InvalidSettingError for an invalid file.
+    """
+    text = read_text(place.file)
+    entries = {} if text is None else client.list_entries(text, str(place.file), place.container)
+    return [
+        (read_server(name, entry, client, places(), place.folder), entry)
+        for name, entry in entries.items()
+        if not is_hub(entry, client)
+    ]
+
+
+def list_servers(client_name: str, project: Path | None = None) -> list[FoundServer]:
+    """The MCP servers in a client's configuration; entries of a hub are left out.
 
     Raises InvalidSettingError for an unknown client and an invalid file.
     """
     client = get_client(client_name)
-    file = find_config(client)
-    text = read_text(file)
-    entries = {} if text is None else client.list_entries(text, str(file))
-    found = {name: _as_import(entry, client) for name, entry in entries.items()}
-    return {name: table for name, table in found.items() if table is not None}
-
-
-def _as_import(entry: Any, client: Client) -> dict[str, Any] | None:
-    """The table of an import; None for an entry that does not say how to connect, or that is a hub."""
-    if not isinstance(entry, dict):
-        return None
-    url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), None)
-    command, args = entry.get("command"), entry.get("args")
-    if url is not None:
-        headers = entry.get(client.headers_key) or entry.get("headers") or {}
-        given = {key: str(value) for key, value in headers.items()} if isinstance(headers, dict) else {}
-        return (
-            None if urlsplit(url).path.endswith("/mcp") and _is_hub(given) else {"url": url, "headers": given}
-        )
-    if not isinstance(command, str) or Path(command).name.removesuffix(".exe") == "retinue":
-        return None
-    environ = entry.get("env")
-    return {
-        "command": command,
-        "args": [str(one) for one in args] if isinstance(args, list) else [],
-        "env": {key: str(value) for key, value in environ.items()} if isinstance(environ, dict) else {},
-    }
-
-
-def _is_hub(headers: Mapping[str, str]) -> bool:
-    return any(value.startswith(_LOCAL_TOKEN) for value in headers.values())
+    return [server for place in find_places(client, project) for server, _ in read_servers(client, place)]
 
 
 def is_seen(client: Client, file: Path) -> bool:

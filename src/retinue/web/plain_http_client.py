@@ -1,27 +1,30 @@
-"""The HTTP/1.1 client for plain http to this machine: the command line's way to the hub.
+"""The HTTP/1.1 client for plain http to addresses: calls inside the mesh, and the command line's to its hub.
 
-It has the limits and errors of `web.http_client` without aiohttp, whose import takes a third of the time of
-a client command. No TLS, no streams, no redirects, only loopback addresses.
+It has the limits and errors of `web.http_client`, which hands it every request that it can send, for a
+third of the CPU time. No TLS, no streams, no redirects and no names but ``localhost``: only http urls with
+an address. Commands use it alone, because importing aiohttp takes a third of their time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import select
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import httptools
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from retinue.core.errors import CallTimedOutError
-from retinue.web.addresses import is_loopback
+from retinue.web.addresses import find_refusal, is_address, is_loopback
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
+    MAX_CONNECTIONS,
     MAX_RESPONSE_BYTES,
     HttpResponse,
     ResponseTooLargeError,
@@ -29,27 +32,47 @@ from retinue.web.transport import (
     UrlRefusedError,
     describe_origin,
     first_line,
-    is_closed_by_peer,
 )
 
+_REMEMBERED_URLS: Final = 4096
 
-class LocalHttpClient:
-    """A pool of connections to servers of this machine, used as async context manager."""
+_DEFAULT_HEADERS: Final = {
+    "user-agent": "User-Agent: retinue",
+    "accept": "Accept: */*",
+    "accept-encoding": "Accept-Encoding: identity",
+}
 
-    def __init__(self) -> None:
-        self._idle: defaultdict[tuple[str, int], list[_Connection]] = defaultdict(list)
+
+class PlainHttpClient:
+    """A pool of connections, used as async context manager."""
+
+    def __init__(self, *, allow_private: bool = True) -> None:
+        self._allow_private = allow_private
+        self._idle: defaultdict[tuple[str, int], deque[_Connection]] = defaultdict(deque)
+        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._sweep: asyncio.TimerHandle | None = None
         self._is_open = False
 
-    async def __aenter__(self) -> LocalHttpClient:
+    async def __aenter__(self) -> PlainHttpClient:
         self._is_open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all idle connections; later requests raise RuntimeError."""
         self._is_open = False
+        if self._sweep is not None:
+            self._sweep.cancel()
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
         self._idle.clear()
+
+    def can_request(self, url: str) -> bool:
+        """Whether the url is plain http to an address that may be asked."""
+        return _find_target(url, self._allow_private) is not None
 
     async def request(
         self,
@@ -66,12 +89,16 @@ class LocalHttpClient:
     ) -> HttpResponse:
         """As `HttpRequester.request`."""
         if not self._is_open:
-            raise RuntimeError("LocalHttpClient is used outside its 'async with' block")
-        target = _parse_url(url)
+            raise RuntimeError("the HTTP client is used outside its 'async with' block")
+        target = _find_target(url, self._allow_private)
+        if target is None:
+            scheme, _, rest = url.partition("://")
+            origin = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"
+            raise UrlRefusedError(origin[:100], "only http urls with an address are supported here")
         message = _render_request(method, target, headers or {}, body)
         try:
-            async with asyncio.timeout(timeout_s):
-                connection = await self._connect(target)
+            async with asyncio.timeout(timeout_s), self._room:
+                connection = self._take_idle(target) or await _connect(target)
                 try:
                     response = await connection.exchange(message, max_response_bytes, method == "HEAD")
                 except BaseException:
@@ -84,32 +111,67 @@ class LocalHttpClient:
         except _TooLargeError as error:
             raise ResponseTooLargeError(target.origin, max_response_bytes) from error
         except (OSError, httptools.HttpParserError) as error:
-            # A kernel resets a connection that is closed with unread data.
-            unread = isinstance(error, ConnectionResetError)
+            # The kernel of this machine resets a connection that is closed with unread data; the reset of
+            # another one may come from a load balancer.
+            unread = isinstance(error, ConnectionResetError) and target.is_local
             raise TransportError(target.origin, first_line(error), sent=not unread) from error
-        if connection.is_reusable:
-            self._idle[target.address].append(connection)
+        if connection.is_reusable and self._is_open:
+            self._keep(target, connection)
         else:
             connection.close()
         return response
 
-    async def _connect(self, target: _Target) -> _Connection:
+    def _take_idle(self, target: _Target) -> _Connection | None:
         idle = self._idle[target.address]
         while idle:
             connection = idle.pop()
             if connection.is_fresh():
                 return connection
             connection.close()
-        host, port = target.address
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, opened = await asyncio.get_running_loop().create_connection(_Connection, host, port)
-        except TimeoutError as error:
-            cause = f"no connection within {CONNECT_TIMEOUT_S:g} s"
-            raise TransportError(target.origin, cause, sent=False) from error
-        except OSError as error:
-            raise TransportError(target.origin, first_line(error), sent=False) from error
-        return opened
+        return None
+
+    def _keep(self, target: _Target, connection: _Connection) -> None:
+        self._idle[target.address].append(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
+
+    def _close_stale(self) -> None:
+        """Close the connections that were idle for too long, and look again while there are others."""
+        self._sweep = None
+        for address, idle in list(self._idle.items()):
+            while idle and not idle[0].is_fresh():
+                idle.popleft().close()
+            if not idle:
+                del self._idle[address]
+        if self._idle:
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
+
+
+async def _connect(target: _Target) -> _Connection:
+    host, port = target.address
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, opened = await asyncio.get_running_loop().create_connection(_Connection, host, port)
+    except TimeoutError as error:
+        cause = f"no connection within {CONNECT_TIMEOUT_S:g} s"
+        raise TransportError(target.origin, cause, sent=False) from error
+    except OSError as error:
+        raise TransportError(target.origin, first_line(error), sent=False) from error
+    return opened
+
+
+def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether an idle connection is readable, which means that the peer closed it.
+
+    While the event loop is busy, the kernel may know of the close before asyncio does.
+    """
+    if transport is None or transport.is_closing():
+        return True
+    if transport.get_extra_info("sslcontext") is not None:
+        return False  # TLS sends data on idle connections, such as session tickets
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +181,7 @@ class _Target:
     address: tuple[str, int]
     path: str
     origin: str
+    is_local: bool
 
 
 class _TooLargeError(Exception):
@@ -180,6 +243,9 @@ class _Connection(asyncio.Protocol):
             self._fail(error or ConnectionError("the server closed the connection before its response ended"))
 
     def data_received(self, data: bytes) -> None:
+        if self._response is None:
+            self.close()  # nothing was asked
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -192,6 +258,10 @@ class _Connection(asyncio.Protocol):
             self._response.done.set_exception(error)
 
     # callbacks of httptools
+
+    def on_message_begin(self) -> None:
+        if self._response is not None and self._response.done.done():
+            self.close()  # more than one response to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._response is not None:
@@ -234,31 +304,30 @@ class _Connection(asyncio.Protocol):
         response.done.set_result(HttpResponse(self._parser.get_status_code(), headers, bytes(response.body)))
 
 
-@lru_cache(maxsize=256)
-def _parse_url(url: str) -> _Target:
-    """Raises UrlRefusedError for what is not plain http to this machine."""
+@lru_cache(maxsize=_REMEMBERED_URLS)
+def _find_target(url: str, allow_private: bool) -> _Target | None:
+    """The target of a plain http url with an allowed address, None for any other url."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise UrlRefusedError(url[:100], "it is not a url") from error
-    origin = describe_origin(parts.scheme, host, port)
-    if parts.scheme != "http" or not is_loopback(host):
-        raise UrlRefusedError(origin[:100], "only http urls of this machine are supported here")
+    except ValueError:
+        return None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if not all("!" <= character <= "~" for character in path):
-        raise UrlRefusedError(origin, "it holds a character that must be percent-encoded")
-    return _Target((host, port or 80), path, origin)
+    if parts.scheme != "http" or "@" in parts.netloc or not all("!" <= one <= "~" for one in path):
+        return None
+    is_allowed = is_address(host) and find_refusal(host, allow_private=allow_private) is None
+    if not is_allowed and not (host == "localhost" and allow_private):
+        return None
+    return _Target((host, port or 80), path, describe_origin("http", host, port), is_loopback(host))
 
 
 def _render_request(method: str, target: _Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
+    given = {name.lower() for name in headers}
     lines = [
         f"{method} {target.path} HTTP/1.1",
         f"Host: {target.origin.removeprefix('http://')}",
-        "User-Agent: retinue",
-        "Accept: */*",
-        "Accept-Encoding: identity",
+        *(line for name, line in _DEFAULT_HEADERS.items() if name not in given),
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     if body is not None or method not in ("GET", "HEAD"):

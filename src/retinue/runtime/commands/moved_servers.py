@@ -1,0 +1,360 @@
+"""Moves the servers of an MCP client into the mesh, and puts them back.
+
+A move has four steps: keep the imports and wait until the hub has connected to each, note the former and the
+new text of every file in the state, write the files. If one fails, those before it are undone. The note stays
+until the servers are put back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from retinue.core.errors import InvalidSettingError, StateDamagedError, StateError
+from retinue.mcp.client_configs.clients import CLIENTS, Client
+from retinue.mcp.client_configs.config_files import Changed, change_text, check_writable, read_text
+from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
+from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
+from retinue.runtime.commands.client import Client as MeshClient
+from retinue.runtime.commands.connect import Place, find_places, has_token, read_servers
+from retinue.runtime.commands.importing import keep_and_wait, list_rows, remove_import
+from retinue.runtime.imports import read_imports
+from retinue.settings import ImportTable, Settings
+from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.state import State
+
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """One server that is moved: its place, its entry, and the import that it becomes."""
+
+    place: Place
+    name: str
+    entry: Any
+    import_name: str
+    table: ImportTable
+    is_new: bool
+    """Whether no import with the same table exists yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a move does; ``stays`` are the names of servers that stay in the client, with the reason."""
+
+    client: Client
+    hub_name: str
+    hub_entry: Mapping[str, Any]
+    files: tuple[Path, ...]
+    moving: tuple[Moving, ...]
+    stays: tuple[tuple[str, str], ...]
+
+    def edit(self, file: Path, text: str | None) -> str:
+        """The text of a file without the servers that are moved; the hub is in the user's own file."""
+        edited = text or ""
+        for one in self.moving:
+            if one.place.file == file:
+                edited = self.client.remove_entry(edited, one.name, str(file), one.place.container)
+        if file == self.files[0]:
+            edited = self.client.write_entry(edited, self.hub_name, dict(self.hub_entry), str(file))
+        return edited
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was put back in one file."""
+
+    file: Path
+    names: tuple[str, ...]
+    kept: tuple[str, ...]
+    changed: Changed
+
+
+async def plan_move(
+    mesh: MeshClient,
+    settings: Settings,
+    state: State,
+    client: Client,
+    *,
+    hub_name: str,
+    hub_entry: Mapping[str, Any],
+    project: Path | None = None,
+    keep: Collection[str] = (),
+) -> Plan:
+    """Read the client's servers, and decide what becomes of each; writes nothing.
+
+    Raises InvalidSettingError for an invalid file and a name in ``keep`` that no server has, StateError for a
+    file that cannot be written.
+    """
+    imports = dict(read_imports(settings, state))
+    agents = set(await list_rows(mesh)) - set(imports)
+    moving: list[Moving] = []
+    stays: list[tuple[str, str]] = []
+    found = find_places(client, project)
+    for place in found:
+        for server, entry in read_servers(client, place):
+            if server.name == hub_name and place.folder is None:
+                continue
+            if server.name in keep:
+                stays.append((server.name, "--keep"))
+            elif server.table is None:
+                stays.append((server.name, server.stays))
+            else:
+                table = _read_table(server.name, server.table)
+                name, is_new = _choose_name(server.name, table, client.name, imports, agents)
+                imports[name] = table
+                moving.append(Moving(place, server.name, entry, name, table, is_new))
+    names = {one.name for one in moving} | {name for name, _ in stays}
+    if unknown := sorted(set(keep) - names):
+        raise InvalidSettingError(
+            "--keep",
+            f"{client.title} has no server {unknown[0]!r}",
+            remedy=f"one of {', '.join(sorted(names))}" if names else "leave it out",
+        )
+    files = tuple(dict.fromkeys([found[0].file, *(one.place.file for one in moving)]))
+    plan = Plan(client, hub_name, hub_entry, files, tuple(moving), tuple(stays))
+    for file in files:
+        check_writable(file)
+        plan.edit(file, read_text(file))
+    return plan
+
+
+async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -> list[Changed]:
+    """Carry out a plan. Raises StateError, with nothing changed, if an import or a file fails."""
+    with _alone(state):
+        new = {one.import_name: one.table for one in plan.moving if one.is_new}
+        if taken := sorted(new.keys() & read_imports(settings, state).keys()):
+            raise StateError(f"an import {taken[0]!r} was added meanwhile", remedy="try again")
+        try:
+            outcomes = await keep_and_wait(mesh, state, new)
+            if failed := [one for one in outcomes if one.problem or not one.is_listed]:
+                _refuse(plan, {one.import_name: one.name for one in plan.moving}, failed[0])
+            return _write(state, plan, new)
+        except BaseException:
+            for name in new:
+                with suppress(InvalidSettingError):  # it was not kept yet
+                    remove_import(settings, state, name)
+            raise
+
+
+def _refuse(plan: Plan, names: Mapping[str, str], failed: Any) -> None:
+    name = names[failed.name]
+    problem = failed.problem or "the hub does not list it"
+    if problem.startswith(NEEDS_LOGIN):
+        url = next(one.table.url for one in plan.moving if one.import_name == failed.name)
+        raise StateError(
+            f"nothing was changed, because {name!r} asks for a login",
+            remedy=f"retinue import mcp-server {failed.name} --url {url}; "
+            f"retinue imports login {failed.name}; then try again, or leave it: --keep {name}",
+        )
+    raise StateError(
+        f"nothing was changed, because {name!r} does not run in the mesh: {problem}",
+        remedy=f"mend it, or leave it in {plan.client.title}: --keep {name}",
+    )
+
+
+def _write(state: State, plan: Plan, new: Mapping[str, ImportTable]) -> list[Changed]:
+    """Note the move and write the files; undoes both if a file cannot be written."""
+    texts: dict[Path, tuple[str | None, str]] = {}
+    for file in plan.files:
+        before = read_text(file)
+        _check_unchanged(plan, file, before)
+        texts[file] = before, plan.edit(file, before)
+    moves = _read_moves(state, plan.client.name)
+    note = {
+        "hub": plan.hub_name,
+        "files": [
+            {
+                "path": str(file),
+                "before": before,
+                "after": after,
+                "adds_hub": _adds_hub(plan, file, before),
+                "moved": [
+                    {"container": one.place.container, "name": one.name, "entry": one.entry}
+                    for one in plan.moving
+                    if one.place.file == file
+                ],
+            }
+            for file, (before, after) in texts.items()
+        ],
+        "imports": sorted({one.import_name for one in plan.moving}),
+        "created": {name: table.model_dump(mode="json") for name, table in new.items()},
+    }
+    _write_moves(state, plan.client.name, [*moves, note])
+    written: list[Changed] = []
+    try:
+        for file, (before, after) in texts.items():
+            written.append(_exchange(file, before, after, secret=_is_secret(plan, file)))
+    except BaseException:
+        for changed in written:
+            before, after = texts[changed.path]
+            _exchange(changed.path, after, before, secret=_is_secret(plan, changed.path))
+        _write_moves(state, plan.client.name, moves)
+        raise
+    return written
+
+
+def _adds_hub(plan: Plan, file: Path, before: str | None) -> bool:
+    if file != plan.files[0]:
+        return False
+    return before is None or plan.client.read_entry(before, plan.hub_name, str(file)) is None
+
+
+def _check_unchanged(plan: Plan, file: Path, text: str | None) -> None:
+    """Raise StateError if an entry that is moved differs from the one that was shown."""
+    for one in plan.moving:
+        if one.place.file == file:
+            found = plan.client.list_entries(text or "", str(file), one.place.container).get(one.name)
+            if found != one.entry:
+                raise StateError(f"{one.name!r} in {file} was changed meanwhile", remedy="try again")
+
+
+def _is_secret(plan: Plan, file: Path) -> bool:
+    return file == plan.files[0] and has_token(plan.hub_entry)
+
+
+def _exchange(file: Path, expected: str | None, text: str | None, *, secret: bool) -> Changed:
+    def edit(found: str | None) -> str | None:
+        if found != expected:
+            raise StateError(
+                f"{file} was changed meanwhile", remedy="close the program that writes it, then try again"
+            )
+        return text
+
+    return change_text(file, edit, secret=secret)
+
+
+def restore(
+    settings: Settings, state: State, client: Client, hub_name: str
+) -> tuple[list[Restored], list[str]]:
+    """Put the servers of every move of this client back; returns the files, and the removed imports.
+
+    Raises InvalidSettingError for a file that is invalid now; what was restored before stays restored.
+    """
+    with _alone(state):
+        moves = _read_moves(state, client.name)
+        restored: list[Restored] = []
+        removed: list[str] = []
+        for note in reversed(moves):
+            if note["hub"] != hub_name:
+                continue
+            restored += [_restore_file(client, note["hub"], found) for found in note["files"]]
+            left = [one for one in moves if one is not note]
+            removed += _remove_imports(settings, state, client.name, note, left)
+            moves = left
+            _write_moves(state, client.name, moves)
+        return restored, removed
+
+
+def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Restored:
+    file = Path(note["path"])
+    moved = [MovedEntry(tuple(one["container"]), one["name"], one["entry"]) for one in note["moved"]]
+    result = PutBack(None)
+
+    def edit(text: str | None) -> str | None:
+        nonlocal result
+        result = put_back(
+            client,
+            text,
+            before=note["before"],
+            after=note["after"],
+            moved=moved,
+            hub_name=hub_name if note["adds_hub"] else None,
+            where=str(file),
+        )
+        return result.text
+
+    changed = change_text(file, edit, secret=False)
+    names = tuple(one.name for one in moved if one.name not in result.kept)
+    return Restored(file, names, result.kept, changed)
+
+
+def _remove_imports(
+    settings: Settings, state: State, client_name: str, note: dict[str, Any], left: Sequence[dict[str, Any]]
+) -> list[str]:
+    """Remove the imports that this move made; one that another move uses, too, is left to that move."""
+    others = {name: _read_moves(state, name) for name in CLIENTS if name != client_name}
+    kept = read_imports(settings, state)
+    removed = []
+    for name, table in note["created"].items():
+        heir = next((one for one in left if name in one["imports"]), None)
+        if heir is not None:
+            heir["created"][name] = table
+            continue
+        for other, moves in others.items():
+            if heir := next((one for one in moves if name in one["imports"]), None):
+                heir["created"][name] = table
+                _write_moves(state, other, moves)
+                break
+        if heir is None and name in kept and kept[name] == ImportTable.model_validate(table):
+            remove_import(settings, state, name)
+            removed.append(name)
+    return removed
+
+
+def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+    try:
+        return ImportTable.model_validate(found)
+    except ValidationError as error:
+        raise InvalidSettingError(name, error.errors()[0]["msg"], remedy=f"leave it: --keep {name}") from None
+
+
+def import_name_of(name: str) -> str:
+    """The name of the agent that a client's server becomes."""
+    found = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST_NAME] or "server"
+    return "pin-server" if found == "pin" else found
+
+
+def _choose_name(
+    name: str, table: ImportTable, client_name: str, imports: Mapping[str, ImportTable], agents: set[str]
+) -> tuple[str, bool]:
+    """The name of the import, and whether it is new: an equal import is shared."""
+    base = import_name_of(name)
+    if (same := next((one for one, found in imports.items() if found == table), None)) is not None:
+        return same, False
+    second = f"{base[: _LONGEST_NAME - len(client_name) - 1]}-{client_name}"
+    numbered = (f"{second[: _LONGEST_NAME - 4]}-{number}" for number in range(2, 1000))
+    free = (one for one in (base, second, *numbered) if one not in imports and one not in agents)
+    return next(free), True
+
+
+@contextmanager
+def _alone(state: State) -> Iterator[None]:
+    state.prepare()
+    folder = _folder(state)
+    with storage_errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    with FileLock(folder / ".lock", mode=0o600):
+        yield
+
+
+def _folder(state: State) -> Path:
+    return state.root / "moved-servers"
+
+
+def _read_moves(state: State, client_name: str) -> list[dict[str, Any]]:
+    path = _folder(state) / f"{client_name}.json"
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
+    except (OSError, ValueError) as error:
+        remedy = "put the newest backup beside the client's file back by hand, and delete it"
+        raise StateDamagedError(str(path), "it is not JSON", remedy=remedy) from error
+    return found
+
+
+def _write_moves(state: State, client_name: str, moves: Sequence[Mapping[str, Any]]) -> None:
+    path = _folder(state) / f"{client_name}.json"
+    with storage_errors(path):
+        if moves:
+            replace_file(path, json.dumps(moves).encode(), mode=0o600)
+        else:
+            path.unlink(missing_ok=True)

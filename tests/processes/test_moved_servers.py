@@ -1,0 +1,222 @@
+"""``retinue connect --replace`` beside a hub: servers leave their client only when they run in the mesh."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from retinue.mcp.client_configs.clients import CLIENTS, Places
+from retinue.mcp.client_configs.config_files import find_file
+from tests.processes.running import program, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+LOUD = {
+    "command": sys.executable,
+    "args": ["-m", "tests.mcp.upstream.foreign_server", "plain"],
+    "cwd": str(ROOT),
+}
+BROKEN = LOUD | {"args": ["-m", "tests.mcp.upstream.foreign_server", "broken"]}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """Runs ``retinue`` for a person with this home."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "retinue", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def hub(tmp_path: Path, port: int) -> Iterator[None]:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        hub.wait_for("0 agents")
+        yield
+
+
+def _file(home: Path, client: str) -> Path:
+    places = Places("linux", home, {"XDG_CONFIG_HOME": str(home / ".config")})
+    return find_file(CLIENTS[client].files(places))
+
+
+def _write(home: Path, client: str, servers: dict[str, Any]) -> Path:
+    file = _file(home, client)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if client == "codex":
+        rows = [
+            f"[mcp_servers.{name}]  # mine\n"
+            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+            for name, entry in servers.items()
+        ]
+        file.write_text("# Codex\n" + "\n".join(rows))
+    else:
+        text = json.dumps({"theme": "dark", CLIENTS[client].container: servers}, indent=3)
+        file.write_text(text.replace('"theme"', '// mine\n   "theme"'))
+    return file
+
+
+def _imports(run: Run) -> list[str]:
+    return [row["name"] for row in orjson.loads(run("imports", "--json").stdout)["imports"]]
+
+
+def _agents(run: Run) -> dict[str, str]:
+    rows = orjson.loads(run("agents", "--json").stdout)["agents"]
+    return {row["name"]: row["status"] for row in rows}
+
+
+@pytest.mark.usefixtures("hub")
+def test_all_seven_clients_share_one_server_in_the_mesh_and_get_it_back_to_the_byte(
+    home: Path, run: Run
+) -> None:
+    files = {
+        name: _write(home, name, {"Loud One": LOUD} if name != "codex" else {"loud": LOUD})
+        for name in CLIENTS
+    }
+    before = {name: file.read_bytes() for name, file in files.items()}
+    for name, file in files.items():
+        done = run("connect", name, "--replace", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert list(CLIENTS[name].list_entries(file.read_text(), "f")) == ["retinue"]
+        assert f"retinue connect {name} --remove" in done.stdout
+    assert _imports(run) == ["loud-one"]
+    assert orjson.loads(run("call", "shout", '{"text": "hi"}').stdout) == {"result": "HI"}
+    for name, file in files.items():
+        assert _imports(run) == ["loud-one"], "another client uses it still"
+        done = run("connect", name, "--remove")
+        assert done.returncode == 0, done.stderr
+        assert file.read_bytes() == before[name]
+    assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_nothing_is_half_done_when_a_server_does_not_start(home: Path, run: Run) -> None:
+    file = _write(home, "cursor", {"loud": LOUD, "sad": BROKEN})
+    before = file.read_bytes()
+    refused = run("connect", "cursor", "--replace", "--yes")
+    assert refused.returncode != 0
+    assert "nothing was changed, because 'sad' does not run in the mesh" in refused.stderr
+    assert "TOKEN is not set" in refused.stderr
+    assert "--keep sad" in refused.stderr
+    assert file.read_bytes() == before
+    assert _imports(run) == []
+    wait_until(lambda: _agents(run) == {}, "the agents are gone")
+    done = run("connect", "cursor", "--replace", "--yes", "--keep", "sad")
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(file.read_text().replace("// mine", ""))["mcpServers"]) == ["sad", "retinue"]
+    assert _imports(run) == ["loud"]
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_servers_of_a_project_move_too_and_its_file_gets_no_token(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
+    project = tmp_path / "app"
+    project.mkdir()
+    shared, own = project / ".mcp.json", home / ".claude.json"
+    shared.write_text(json.dumps({"mcpServers": {"loud": LOUD}}, indent=2))
+    entries = {
+        "numStartups": 1,
+        "projects": {str(project): {"mcpServers": {"mine": LOUD | {"env": {"A": "1"}}}}},
+    }
+    own.write_text(json.dumps(entries, indent=2))
+    before = shared.read_bytes(), own.read_bytes()
+    done = run("connect", "claude", "--replace", "--yes", "--project", str(project))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(shared.read_text()) == {"mcpServers": {}}
+    written = json.loads(own.read_text())
+    assert written["projects"][str(project)]["mcpServers"] == {}
+    assert list(written["mcpServers"]) == ["retinue"]
+    assert sorted(_imports(run)) == ["loud", "mine"]
+    own.write_text(own.read_text().replace('"numStartups": 1', '"numStartups": 2'))
+    assert run("connect", "claude", "--remove").returncode == 0
+    assert shared.read_bytes() == before[0]
+    assert own.read_bytes() == before[1].replace(b'"numStartups": 1', b'"numStartups": 2')
+    assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_two_moves_at_once_lose_nothing(home: Path, run: Run) -> None:
+    with ExitStack() as stack:
+        files = [
+            _write(home, name, {f"loud-{name}": LOUD | {"env": {"A": name}}}) for name in ("cursor", "zed")
+        ]
+        commands = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "retinue", "connect", name, "--replace", "--yes"],
+                    cwd=ROOT,
+                    env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")},
+                    stderr=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for name in ("cursor", "zed", "cursor")
+        ]
+        ended = [(*command.communicate(timeout=120), command.returncode) for command in commands]
+    assert ended[1][2] == 0, ended[1]
+    assert 0 in (ended[0][2], ended[2][2]), ended
+    assert sorted(_imports(run)) == ["loud-cursor", "loud-zed"]
+    assert ['"retinue"' in file.read_text() for file in files] == [True, True]
+    for name in ("cursor", "zed"):
+        assert run("connect", name, "--remove").returncode == 0
+    assert _imports(run) == []
+    assert ["foreign_server" in file.read_text() for file in files] == [True, True]
+
+
+def test_without_a_hub_nothing_is_moved(home: Path, run: Run) -> None:
+    file = _write(home, "zed", {"loud": LOUD})
+    before = file.read_bytes()
+    refused = run("connect", "zed", "--replace", "--yes")
+    assert "no hub runs" in refused.stderr
+    assert "retinue hub" in refused.stderr
+    assert file.read_bytes() == before
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_link_is_followed_and_what_is_broken_or_not_confirmed_stays(home: Path, run: Run) -> None:
+    file = _write(home, "gemini", {"loud": LOUD})
+    real = home / "dotfiles.json"
+    file.rename(real)
+    file.symlink_to(real)
+    before = real.read_bytes()
+    unsure = run("connect", "gemini", "--replace")
+    assert unsure.returncode == 2
+    assert "agent loud" in unsure.stdout
+    assert "add --yes" in unsure.stderr
+    assert real.read_bytes() == before
+    assert run("connect", "gemini", "--replace", "--yes").returncode == 0
+    assert file.is_symlink()
+    assert run("connect", "gemini", "--remove").returncode == 0
+    assert real.read_bytes() == before
+    real.write_text('{"mcpServers": {"loud": ')
+    broken = run("connect", "gemini", "--replace", "--yes")
+    assert broken.returncode == 2
+    assert "no JSON at line 1" in broken.stderr
+    assert _imports(run) == []
