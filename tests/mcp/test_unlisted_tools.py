@@ -10,8 +10,10 @@ from retinue.mcp.server.offer import ToolCatalog
 from retinue.mesh.entry import entry_of
 
 EXPOSED = frozenset({"exposed"})
-SHOWN = Skill("agent.ask", "Asks.", {"type": "object"}, visibility="exposed")
-UNLISTED = Skill("plan", "Plans.", {"type": "object"}, roles=("plan",), visibility="exposed", listed=False)
+SHOWN = Skill("agent.ask", "Asks.", input_schema={"type": "object"}, visibility="exposed")
+UNLISTED = Skill(
+    "plan", "Plans.", input_schema={"type": "object"}, roles=("plan",), visibility="exposed", listed=False
+)
 
 
 def test_an_unlisted_skill_is_found_by_every_spelling_but_not_in_the_list() -> None:
