@@ -17,7 +17,7 @@ from tests.system import Hub, System
 
 HANDSHAKE = "2025-11-25"
 META = "io.modelcontextprotocol/"
-CLAUDE = {"elicitation": {}, "roots": {}}
+CLAUDE: dict[str, Any] = {"elicitation": {}, "roots": {}}
 """What clients for people declare, and with a progress token in every call."""
 
 
@@ -43,7 +43,8 @@ def _agent() -> Agent:
 
     @agent.skill(expose=True)
     async def asks(ctx: Context) -> str:
-        return str(sorted(ctx.channel.capabilities))
+        await ctx.progress(0.5, "half")
+        return "reported"
 
     return agent
 
