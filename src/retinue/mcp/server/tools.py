@@ -45,7 +45,7 @@ from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import Offer, ToolEntry
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
-from retinue.web.codec.trace import CALLS_USED_KEY, WARNINGS_KEY
+from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, WARNINGS_KEY
 from retinue.web.error_table import mcp_fault, mcp_read_fault
 
 _KEY = "retinue.mcp.ready"
@@ -182,6 +182,8 @@ class ToolHandlers:
             # many clients show a model only the content
             said = [{"type": "text", "text": f"warning: {one}"} for one in outcome.warnings]
             result["content"] = [*result.get("content", ()), *said]
+        if outcome.usage is not None:
+            result["_meta"] = {**result.get("_meta", {}), USAGE_KEY: dict(outcome.usage)}
         if caller.trace.mac is not None and outcome.calls_used is not None:
             # the caller is a process of the mesh, which divides a budget
             result["_meta"] = {**result.get("_meta", {}), CALLS_USED_KEY: outcome.calls_used}
