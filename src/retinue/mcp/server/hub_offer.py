@@ -175,7 +175,7 @@ class HubOffer:
         """Whether more tools than this are visible; stops counting as soon as it knows."""
         tools = 0
         for entry in self._directory.list_held():
-            seen = key.count_skills(entry)
+            seen = key.count_listed(entry)
             if seen and self._directory.represents_agent(entry):
                 tools += seen
                 if tools > limit:
