@@ -152,6 +152,11 @@ class Imports:
         self._apis = ImportedApis(environment())
 
     @property
+    def servers(self) -> ImportedServers:
+        """The MCP servers."""
+        return self._servers
+
+    @property
     def sources(self) -> list[Source]:
         """The sources for the directory."""
         return [self._servers, self._apis]
