@@ -25,6 +25,7 @@ from retinue.hub.hub_agent import hub_agent
 from retinue.hub.resources import WorkflowPrompts
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported_reads import ServersInHub
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
@@ -92,6 +93,7 @@ class Mesh:
     access: Access
     prompts: WorkflowPrompts
     mcp_client: AgentClient
+    imported: ServersInHub | None
 
 
 @asynccontextmanager
@@ -198,6 +200,7 @@ async def open_mesh(
             access,
             prompts,
             mcp_client,
+            None if imports is None else ServersInHub(imports.servers, directory, access),
         )
 
 
