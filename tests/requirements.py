@@ -127,7 +127,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "L-18": Requirement("list_workflows replies name, description, steps, agents, parallel", ORCHESTRATION),
     "L-19": Requirement("tool list_agents with role and includeMetrics", ORCHESTRATION),
     "L-20": Requirement("list_agents replies name, status, capabilities, metrics", ORCHESTRATION),
-    "L-21": Requirement("the example numbers of claude and gemini", ORCHESTRATION),
+    "L-21": Requirement("the example numbers of claude and gemini", rest=ORCHESTRATION),
     "L-22": Requirement("tool get_capabilities with task and requirements", ORCHESTRATION),
     "L-23": Requirement("get_capabilities ranks agents with score, reasons, warnings", ORCHESTRATION),
     "L-24": Requirement(

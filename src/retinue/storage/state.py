@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``hub.json`` and ``hub.lock`` (DESIGN 3).
+``spending/``, ``hub.json`` and ``hub.lock`` (DESIGN 3).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _OWN = (
     "runs.db*",
     "nodes",
     "keys",
+    "spending",
     "workflows",
     "hub.json",
     "hub.lock",
@@ -99,6 +100,11 @@ class State:
     def pins(self) -> Path:
         """The accepted tools of the imported servers."""
         return self.root / "imported-tools.json"
+
+    @property
+    def spending(self) -> Path:
+        """What each model agent has spent, one file for each."""
+        return self.root / "spending"
 
     @property
     def keys(self) -> Path:

@@ -365,7 +365,7 @@ class ListCost:
         return round(self.size_bytes / BYTES_PER_TOKEN)
 
     def __str__(self) -> str:
-        return f"{self.tools} tools, about {self.tokens:,} tokens"
+        return f"{self.tools} tools, about {self.tokens:,} tokens ({self.size_bytes / 1000:,.1f} kB)"
 
 
 async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost | None:
