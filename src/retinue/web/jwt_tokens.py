@@ -101,7 +101,7 @@ _REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
 
 
 class _ClaimChecks(jwt.JWTClaimsRegistry):
-    def validate_iat(self, value: int) -> None:
+    def validate_iat(self, value: object) -> None:
         """Accept any: after the clock of this machine was set back, every new token is of the future."""
 
 
