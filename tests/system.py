@@ -145,6 +145,7 @@ class System:
         mesh = await self.stack.enter_async_context(
             open_mesh(self.settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )
+        mesh.figures.seed(audit.summarise_calls())
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         self.stack.callback(mesh.events.flush)

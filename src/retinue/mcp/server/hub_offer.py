@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from cachetools import LRUCache
@@ -21,7 +22,7 @@ from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, Visibility
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -33,6 +34,9 @@ TOO_MANY = 1_000
 """With more than this, it does so even in a session that began with the long list."""
 
 AGENT_URI = "agent:"
+
+Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], tuple[Sequence[Skill], frozenset[str]]]
+"""Gives the hub's own skills as they are listed to a caller, and the ids of those that are not listed."""
 
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
@@ -59,7 +63,8 @@ class _View:
 class HubOffer:
     """The offer of a hub: ``read_record`` returns its own record, ``directory`` holds all other agents.
 
-    ``access`` says which agents a caller sees.
+    ``access`` says which agents a caller sees, ``shape`` what is listed of the hub's own skills;
+    ``identity`` is another name and version for clients.
     """
 
     def __init__(
@@ -72,6 +77,8 @@ class HubOffer:
         listing: ListingMode = "auto",
         names: Names = "safe",
         instructions: str | None = None,
+        shape: Shape | None = None,
+        identity: tuple[str, str] | None = None,
     ) -> None:
         self._read_record = read_record
         self._directory = directory
@@ -79,6 +86,8 @@ class HubOffer:
         self._listing = listing
         self._names = names
         self._instructions = instructions
+        self._shape = shape
+        self._identity = identity
         self._changes = Changes()
         self._record = read_record()
         self._views: LRUCache[VisibilityKey, _View] = LRUCache(_MAX_KEYS)
@@ -89,7 +98,9 @@ class HubOffer:
     @property
     def facts(self) -> ServerFacts:
         record = self._record
-        return ServerFacts(record.name, record.version or "", record.title, self._instructions, logs=True)
+        name, version = self._identity or (record.name, record.version or "")
+        title = record.title if self._identity is None else None
+        return ServerFacts(name, version, title, self._instructions, logs=True)
 
     @property
     def agent(self) -> str:
@@ -169,9 +180,13 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
-        own = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        own: Sequence[Skill] = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        unlisted: frozenset[str] = frozenset()
+        if self._shape is not None:
+            own, unlisted = self._shape(own, key.scopes, key.view)
         if short:
-            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
+            count = partial(self._count, key)
+            return SearchOnlyCatalog(own, self._directory, key, self._names, count, unlisted=unlisted)
         entries = self._survey(key).entries
         names = {one.id: self._directory.name_of(one) for one in entries}
         others: list[tuple[str | None, Skill]] = [
@@ -180,7 +195,7 @@ class HubOffer:
             for skill in listing.record.skills
             if is_visible(skill.visibility, key.scopes)
         ]
-        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
+        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names, unlisted=unlisted)
 
     def _own_changed(self, change: Change) -> None:
         self._record = self._read_record()

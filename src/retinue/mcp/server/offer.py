@@ -38,10 +38,17 @@ class ToolEntry:
 class ToolCatalog:
     """The tools that callers with one visibility key see; rendered once, found by every spelling.
 
-    ``offered`` are (agent or None, skill) in their order.
+    ``offered`` are (agent or None, skill) in their order. Own skills with ids of ``unlisted`` can be called,
+    but are not listed.
     """
 
-    def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
+    def __init__(
+        self,
+        offered: Iterable[tuple[str | None, Skill]],
+        *,
+        names: Names = "safe",
+        unlisted: frozenset[str] = frozenset(),
+    ) -> None:
         # of two agents whose names give one tool name, the first is listed: clients refuse a name twice
         by_name: dict[str, tuple[str | None, Skill]] = {}
         for agent, skill in offered:
@@ -49,7 +56,11 @@ class ToolCatalog:
         listed = list(by_name.values())
         aliases = safe_names(by_name) if names == "safe" else {one: one for one in by_name}
         entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
-        self._rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
+        self._rendered = [
+            render_tool(entry.skill, entry.alias, agent=entry.agent)
+            for entry in entries
+            if entry.agent is not None or entry.skill.id not in unlisted
+        ]
         self._found: dict[str, ToolEntry] = {}
         for entry in entries:
             for spelling in list_spellings(entry.agent, entry.skill.id):
@@ -172,6 +183,7 @@ class McpOptions:
     """Options of a server; see ``[mcp]`` in the settings."""
 
     guard_as_tool_error: bool = False
+    metadata_key: str | None = None
     result_chars: int = 20_000
     max_sessions: int = 10_000
     session_idle_s: float = 1800.0

@@ -53,8 +53,9 @@ class SearchOnlyCatalog(ToolCatalog):
         key: VisibilityKey,
         names: Names,
         count: Callable[[], tuple[int, int]],
+        unlisted: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(((None, skill) for skill in own), names=names)
+        super().__init__(((None, skill) for skill in own), names=names, unlisted=unlisted)
         self._directory = directory
         self._key = key
         self._count = count
