@@ -1,4 +1,4 @@
-"""The doubles of seed 002: agents ``claude`` and ``gemini`` with the seed's numbers, and what they were asked."""
+"""The doubles of seed 002: agents ``claude`` and ``gemini`` with its numbers, and what they were asked."""
 
 from __future__ import annotations
 

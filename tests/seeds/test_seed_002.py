@@ -95,6 +95,7 @@ def _cut_enums(schema: Any, seed: Any) -> None:
                 _cut_enums(schema[key], seed[key])
 
 
+@requirement("L-34")
 async def test_the_fixed_tools_take_at_most_12_kb_of_the_list(models: Models) -> None:
     """Their whole entries, those for runs included."""
     hub = await models.open()
@@ -261,7 +262,7 @@ async def test_get_capabilities_replies_as_the_seed(models: Models) -> None:
 @requirement("L-24")
 @requirement("L-25")
 async def test_the_legacy_tools_are_orchestrate_with_fixed_preferences(models: Models) -> None:
-    """GOLDEN 2-14: ``execute_code`` asks gemini alone, ``execute_task`` plans and executes, and echoes its id."""
+    """GOLDEN 2-14: ``execute_code`` asks gemini, ``execute_task`` plans and executes, and echoes the id."""
     await models.join_both()
     code = await models.get("execute_code", {"prompt": TASK})
     assert models.order == ["gemini.execute"]
@@ -289,6 +290,7 @@ async def test_the_identity_lexical_is_name_version_and_top_level_metadata(
         hub = await models.open()
         async with connect(f"{hub.url}/mcp", mode) as client:
             info = client.server_info
+            assert info is not None
             assert (info.name, info.version) == ("lexical", "2.0.0")
             parsed = await client.call_tool("orchestrate", {"prompt": TASK})
             assert not parsed.is_error
@@ -372,13 +374,14 @@ async def test_all_gives_each_result_in_the_order_asked(models: Models) -> None:
 async def test_the_hubs_execute_takes_the_tools_with_flat_parameters(models: Models, tool: str) -> None:
     """GOLDEN 2-21: the handler form of the seed."""
     await models.join_both()
-    params: dict[str, Any] = {
+    given: dict[str, dict[str, Any]] = {
         "orchestrate": {"prompt": TASK},
         "orchestrate_workflow": {"workflow": "direct", "input": TASK},
         "orchestrate_parallel": {"prompt": TASK},
         "execute_code": {"prompt": TASK},
         "execute_task": {"task": {"prompt": TASK}},
-    }.get(tool, {})
+    }
+    params = given.get(tool, {})
     hub = await models.open()
     found = (await models.wire.call(hub.url, tool, params)).result
     if params:

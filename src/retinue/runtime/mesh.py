@@ -164,7 +164,7 @@ async def open_mesh(
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
         )
-        figures = CallFigures()
+        figures = CallFigures(events.flush)
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, agent_stats)
         caller = DispatchCaller(
