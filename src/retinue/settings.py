@@ -57,11 +57,15 @@ class ImportTable(_Table):
     """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
     whose OpenAPI document is at a URL or in a file.
 
-    ``${VARIABLE}`` in ``env`` and ``headers`` stands for a variable of the hub's environment.
+    ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
+    environment.
     """
 
     url: str | None = None
     headers: Mapping[str, str] = {}
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
     command: str | None = None
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -90,6 +94,39 @@ class ImportsTable(BaseModel):
     def servers(self) -> Mapping[str, ImportTable]:
         """The imports by name."""
         return self.__pydantic_extra__ or {}
+
+
+class LlmTable(_Table):
+    """``[llm.NAME]``: a language model as the agent NAME, over an API or through a command-line agent.
+
+    The key itself is never a setting: ``api_key_env`` names the environment variable that holds it. Costs
+    are in US dollars; a run is all calls of one trace, a day is that of UTC.
+    """
+
+    enabled: bool = True
+    backend: Literal["auto", "api", "command"] = "auto"
+    provider: Literal["anthropic", "google", "openai"] | None = None
+    model: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    folder: Path | None = None
+    scores: (
+        Mapping[Literal["planning", "execution", "review"], Annotated[float, Field(ge=0, le=1)]] | None
+    ) = None
+    context_window: int | None = Field(None, ge=1)
+    languages: tuple[str, ...] = ()
+    prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
+    timeout_s: float = Field(300.0, gt=0)
+    retries: int = Field(3, ge=0, le=10)
+    max_tokens: int = Field(8192, ge=1)
+    max_tokens_per_call: int | None = Field(None, ge=1)
+    max_tokens_per_run: int | None = Field(None, ge=1)
+    max_tokens_per_day: int | None = Field(None, ge=1)
+    max_cost_per_call: float | None = Field(None, gt=0)
+    max_cost_per_run: float | None = Field(None, gt=0)
+    max_cost_per_day: float | None = Field(None, gt=0)
 
 
 class TimeoutTable(_Table):
@@ -265,6 +302,7 @@ class Settings(BaseSettings):
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
+    llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()
     auth: AuthTable = AuthTable()

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context, current_context
+from retinue.core.call import Answer, Part
 from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
@@ -558,3 +559,43 @@ async def test_all_problems_of_a_call_are_in_the_text_of_its_error() -> None:
         "field 'city' must have at least 1 character; it is a string of 0 characters; "
         "field 'days' must be at most 9; it is an integer; unknown field 'dayz'"
     )
+
+
+# the way back to the caller
+
+
+def test_a_function_without_a_context_needs_no_channel() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    def plain(text: str) -> str:
+        return text
+
+    @agent.skill
+    def untyped(text):  # type: ignore[no-untyped-def]
+        return text
+
+    @agent.skill
+    def reports(text: str, ctx: Context) -> str:
+        return text
+
+    @agent.skill(output_schema={"type": "object"})
+    def with_parts() -> Answer:
+        return Answer({"width": 3}, parts=(Part.image(b"png"),))
+
+    assert {skill.id: skill.channel for skill in agent.skills} == {
+        "plain": False,
+        "untyped": False,
+        "reports": True,
+        "with_parts": True,
+    }
+
+
+def test_a_skill_behind_the_hook_may_ask() -> None:
+    agent = Overridden("a", skills=[Skill("create_plan")])
+
+    @agent.skill
+    def plain() -> str:
+        return "x"
+
+    assert all(skill.channel for skill in agent.skills)

@@ -219,6 +219,7 @@ def test_what_differs_from_the_defaults_stands_in_the_block_and_nothing_else() -
         visibility="exposed",
         hints=Hints(runs_code=True),
         timeout_s=5.0,
+        channel=False,
     )
     record = AgentRecord(
         "a",
@@ -248,6 +249,7 @@ def test_what_differs_from_the_defaults_stands_in_the_block_and_nothing_else() -
                     "visibility": "exposed",
                     "hints": {"runs_code": True},
                     "timeout_s": 5.0,
+                    "channel": False,
                 }
             },
         },

@@ -34,6 +34,7 @@ SAMPLES: dict[str, Any] = {
     "Sequence[str]": ("one", "two"),
     "Sequence[Problem]": (Problem("a.b", "is wrong"),),
     "bool": False,
+    "ModelReason": "empty",
 }
 
 SHARES_ITS_PARENTS_TYPE = {"InvalidRequestError", "ExecutionFailedError"}

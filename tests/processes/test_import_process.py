@@ -17,7 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from retinue.storage.state import State
 from tests.processes.running import program
+from tests.runtime.authorization_server import serve_with_login
 from tests.serving import serve_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +92,32 @@ def test_the_servers_of_a_client_are_shown_and_imported(tmp_path: Path, run: Run
         ("loud-one", "npx -y loud"),
         ("web", "https://example.com/mcp"),
     ]
+
+
+async def test_a_server_that_asks_for_a_login_is_called_after_it(
+    tmp_path: Path, port: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "browser.py"
+    browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {browser} %s")
+    async with serve_with_login() as server:
+        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+            hub.wait_for("0 agents")
+            url = f"{server.resource_url}/mcp"
+            kept = await asyncio.to_thread(run, "import", "mcp-server", "docs", "--url", url)
+            assert kept == "docs is kept, but does not run: it asks for a login: retinue imports login docs\n"
+            assert "retinue imports login docs" in await asyncio.to_thread(run, "imports")
+            said = await asyncio.to_thread(run, "imports", "login", "docs")
+            assert said.startswith(f"log in at: {server.url}/authorize?")
+            assert "docs: 6 skills: shout" in said
+            told = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}')
+            assert orjson.loads(told) == {"result": "IN"}
+            server.access.clear()
+            told = await asyncio.to_thread(run, "call", "shout", '{"text": "renewed"}')
+            assert orjson.loads(told) == {"result": "RENEWED"}
+            assert "secret-" not in hub.output + said
+            await asyncio.to_thread(run, "imports", "remove", "docs")
+            assert not list((State(Path(os.environ["RETINUE_HOME"])).keys / "imports").glob("*.json"))
 
 
 async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import orjson
 import pytest
 import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
@@ -61,8 +62,13 @@ async def _cookie(request: Request) -> Response:
     return PlainTextResponse(request.headers.get("cookie", ""), headers={"set-cookie": "a=b"})
 
 
+async def _headers(request: Request) -> Response:
+    return JSONResponse(request.headers.items())
+
+
 APP = Starlette(
     routes=[
+        Route("/headers", _headers),
         Route("/cookie", _cookie),
         Route("/echo/{rest:path}", _echo, methods=["GET", "POST", "PUT", "DELETE"]),
         Route("/stream", _stream),
@@ -105,6 +111,13 @@ async def test_an_answer_of_any_status_comes_back_whole(url: str, either: HttpRe
     assert (answer.status, answer.body) == (418, b"tea")
     assert answer.headers["x-PATH"] == "/echo/a"
     assert answer.headers["x-agent"] == "retinue"
+
+
+async def test_a_header_of_the_caller_replaces_the_client_s_own(url: str, either: HttpRequester) -> None:
+    headers = {"Accept": "application/json", "user-agent": "x"}
+    answer = await either.request("GET", f"{url}/headers", headers=headers, timeout_s=5)
+    sent = [(name, value) for name, value in orjson.loads(answer.body) if name in ("accept", "user-agent")]
+    assert sorted(sent) == [("accept", "application/json"), ("user-agent", "x")]
 
 
 async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, either: HttpRequester) -> None:

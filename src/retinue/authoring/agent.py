@@ -282,12 +282,22 @@ class Agent(Offering):
                     visibility=visibility_of(expose, private),
                     hints=Hints(read_only, destructive, idempotent, open_world, runs_code),
                     timeout_s=timeout_s,
+                    channel=self._may_use_channel(signature, gives_parts=output_schema is not None),
                 )
             )
             self._functions[skill_id] = (function, signature)
             return function
 
         return decorate_with(add, id_, "skill")
+
+    def _may_use_channel(self, signature: Signature, *, gives_parts: bool) -> bool:
+        """Whether a call of this function may need more than its value to come back.
+
+        An overridden method may ask through ``current_context()``. A function of no JSON type may return
+        parts beside the value for which the author wrote a schema (``gives_parts``).
+        """
+        is_own = type(self).execute_skill is Agent.execute_skill and type(self).run is Agent.run
+        return not is_own or signature.context_name is not None or (gives_parts and signature.result is None)
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run one skill on validated parameters; override it to run declared skills.

@@ -39,7 +39,9 @@ _RECORD_KEYS = frozenset(
         "weight",
     }
 )
-_SKILL_KEYS = frozenset({"title", "tags", "similes", "examples", "roles", "visibility", "hints", "timeout_s"})
+_SKILL_KEYS = frozenset(
+    {"title", "tags", "similes", "examples", "roles", "visibility", "hints", "timeout_s", "channel"}
+)
 
 
 T = TypeVar("T", AgentRecord, Skill)

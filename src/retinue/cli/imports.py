@@ -18,6 +18,7 @@ from retinue.core.errors import InvalidSettingError
 if TYPE_CHECKING:
     from retinue.cli.session import Session
     from retinue.mcp.client_configs.servers import FoundServer
+    from retinue.runtime.commands.importing import Outcome
     from retinue.settings import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
@@ -39,6 +40,11 @@ def import_() -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
+@click.option("--client-id", metavar="ID", help="Client of a login that you have registered yourself.")
+@click.option("--client-secret", metavar="TEXT", help="Its secret, as '${VARIABLE}'.")
+@click.option(
+    "--client-metadata-url", metavar="URL", help="Your document of the client, for servers that read it."
+)
 @click.option("--env", "environ", metavar="K=V", multiple=True, help="Environment variable of the program.")
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
@@ -49,6 +55,9 @@ def mcp_server(
     command: tuple[str, ...],
     url: str | None,
     headers: tuple[str, ...],
+    client_id: str | None,
+    client_secret: str | None,
+    client_metadata_url: str | None,
     environ: tuple[str, ...],
     folder: Path | None,
     private: bool,
@@ -59,13 +68,16 @@ def mcp_server(
     retinue import mcp-server files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
     retinue import mcp-server docs --url https://mcp.example.com/mcp --header 'Authorization=Bearer ${TOKEN}'
 
-    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started.
+    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started. A
+    server that asks for a login gets it from: retinue imports login NAME
     """
     if (url is None) == (not command):
         raise click.UsageError("give either --url URL or a command after --")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
     if url is not None:
         found |= {"url": url, "headers": _pairs("--header", headers)}
+        found |= {"client_id": client_id, "client_secret": client_secret}
+        found |= {"client_metadata_url": client_metadata_url}
     else:
         found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
         found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
@@ -141,6 +153,61 @@ def accept(name: str) -> None:
 
 @imports.command()
 @click.argument("name")
+@click.option("--no-browser", is_flag=True, help="Print the address of the login only.")
+@click.option(
+    "--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Time for the login."
+)
+def login(name: str, no_browser: bool, timeout: float) -> None:
+    """Log in at the server of NAME with the browser (OAuth).
+
+    The address of the login is printed, and opened where there is a browser. The browser comes back to a
+    port of this machine; on a remote machine, forward it: ssh -L PORT:127.0.0.1:PORT
+    """
+    from retinue.runtime.browser_login import log_in, show_page
+    from retinue.runtime.commands.importing import unknown_import
+    from retinue.runtime.import_logins import LoginFile
+    from retinue.runtime.imports import read_imports
+    from retinue.settings import environment
+    from retinue.storage.state import find_hub_url
+
+    session = open_session()
+    table = read_imports(session.settings, session.state).get(name)
+    if table is None:
+        raise unknown_import(name)
+    if table.url is None:
+        raise InvalidSettingError(name, "it has no url", remedy="only servers over HTTP ask for a login")
+    if any(key.lower() == "authorization" for key in table.headers):
+        raise InvalidSettingError(
+            name, "its headers have a token already", remedy="import it again without the header"
+        )
+    found = run_command(
+        log_in(
+            name,
+            table,
+            session.settings,
+            environment(),
+            show=lambda page: show_page(page, _say, browser=not no_browser),
+            timeout_s=timeout,
+        )
+    )
+    if find_hub_url(session.state) is None:
+        LoginFile(session.state, name, table.url).write(found)
+        _say(f"logged in at {name}; start the hub to use it: retinue hub")
+        return
+
+    async def keep() -> None:
+        from retinue.runtime.commands.importing import list_rows, wait_for_hub
+
+        async with session.client() as client:
+            before = await list_rows(client)
+            LoginFile(session.state, name, table.url or "").write(found)
+            _say_outcomes(await wait_for_hub(client, {name: table}, before))
+
+    run_command(keep())
+
+
+@imports.command()
+@click.argument("name")
 def remove(name: str) -> None:
     """Remove an import; its program is stopped."""
     from retinue.runtime.commands.importing import remove_import
@@ -179,7 +246,10 @@ async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) ->
     from retinue.runtime.commands.importing import keep_and_wait
 
     async with session.client() as client:
-        outcomes = await keep_and_wait(client, session.state, tables)
+        _say_outcomes(await keep_and_wait(client, session.state, tables))
+
+
+def _say_outcomes(outcomes: Sequence[Outcome]) -> None:
     for one in outcomes:
         if one.problem:
             _say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
@@ -228,13 +298,21 @@ def _place_of(server: FoundServer) -> str:
 
 def _list(as_json: bool) -> None:
     from retinue.runtime.imports import open_pins, read_imports
+    from retinue.storage.state import find_hub_url
 
     session = open_session()
     kept = read_imports(session.settings, session.state)
     pins = open_pins(session.settings, session.state)
-    waiting = {name: list(pins.list_waiting(name)) for name in kept}
+    runs = find_hub_url(session.state) is not None
+    states = run_command(_read_states(session)) if kept and runs else {}
     rows = [
-        {"name": name, "connects_to": _describe(table), "waiting": waiting[name]}
+        {
+            "name": name,
+            "connects_to": _describe(table),
+            "status": states.get(name, ("-", ""))[0],
+            "problem": states.get(name, ("-", ""))[1],
+            "waiting": list(pins.list_waiting(name)),
+        }
         for name, table in kept.items()
     ]
     if as_json:
@@ -242,8 +320,25 @@ def _list(as_json: bool) -> None:
     elif not rows:
         _say("no imports; add one: retinue import mcp-server NAME -- COMMAND")
     else:
-        shown = [(row["name"], row["connects_to"], ", ".join(row["waiting"]) or "-") for row in rows]
-        print_table(("NAME", "CONNECTS TO", "TO ACCEPT"), shown)
+        shown = [
+            (
+                row["name"],
+                row["connects_to"],
+                row["problem"] or row["status"],
+                ", ".join(row["waiting"]) or "-",
+            )
+            for row in rows
+        ]
+        print_table(("NAME", "CONNECTS TO", "STATUS", "TO ACCEPT"), shown)
+
+
+async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
+    """Status and problem of every agent, as the running hub knows them."""
+    from retinue.runtime.commands.importing import list_rows
+
+    async with session.client() as client:
+        rows = await list_rows(client)
+    return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
 
 
 def _describe(table: ImportTable) -> str:

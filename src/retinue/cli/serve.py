@@ -15,7 +15,8 @@ from retinue.cli.session import accept_join, open_session
 
 
 @click.command()
-@click.argument("target")
+@click.argument("target", required=False)
+@click.option("--llm", "model", metavar="NAME", help="Serve the language model NAME instead of a target.")
 @click.option("--host", metavar="H", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -39,7 +40,8 @@ from retinue.cli.session import accept_join, open_session
 )
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
-    target: str,
+    target: str | None,
+    model: str | None,
     host: str,
     port: int | None,
     no_publish: bool,
@@ -54,7 +56,8 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name or an agent.json. The agent is published when it is ready and
+    TARGET is file.py[:name], module:name or an agent.json. With --llm it is a language model: claude, gemini
+    or one that retinue.toml names in [llm.NAME]. The agent is published when it is ready and
     forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to the token
     that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
@@ -64,17 +67,32 @@ def serve(
     from retinue.runtime.serving import run_loop
     from retinue.runtime.targets import Target, load_target
 
+    if (target is None) == (model is None):
+        raise click.UsageError(
+            "name a TARGET, or a model with --llm" if target is None else "--llm takes no TARGET"
+        )
     if stdio and (reloads or port is not None):
         raise click.UsageError("--stdio cannot be combined with --port or --reload")
+    if model is not None and reloads:
+        raise click.UsageError("--llm cannot be combined with --reload")
     session = open_session(log_level="info")
     if hub_url is not None:
         accept_join(session.state, hub_url)
+
+    def load() -> Target:
+        if model is None:
+            return load_target(target or "")
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import open_model_agent
+
+        return Target(open_model_agent(session.settings, session.state, model), ())
+
     if stdio:
         from retinue.mcp.stdio.server_wire import claim_stdio
         from retinue.runtime.stdio_agent import serve_on_stdio
 
         wire = claim_stdio()
-        loaded = load_target(target)
+        loaded = load()
         echo = partial(click.echo, err=True)
         return run_loop(lambda: serve_on_stdio(loaded, wire, session.settings, session.state, hub_url, echo))
     options = ServeOptions(
@@ -94,9 +112,9 @@ def serve(
             lambda: serve_agent(loaded, options, session.settings, session.state, click.echo), leave=leave
         )
 
-    if reloads:
+    if reloads and target is not None:
         return serve_reloading(target, serve_once, click.echo)
-    return serve_once(load_target(target))
+    return serve_once(load())
 
 
 @click.command()

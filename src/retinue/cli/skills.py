@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,8 +160,21 @@ def call(
     for warning in outcome.warnings:
         warn(warning)
     print_json(outcome.value, compact=as_json)
+    if not as_json and outcome.usage is not None and sys.stderr.isatty():
+        note(render_usage_line(outcome.usage))
     if not as_json and outcome.agent is not None and sys.stderr.isatty():
         note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
+
+
+def render_usage_line(usage: Mapping[str, Any]) -> str:
+    """What a model used, for people: its name, tokens and cost."""
+    cost = usage.get("cost_usd")
+    parts = [
+        str(usage.get("model", "a model")),
+        f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out",
+        *([] if cost is None else [f"${cost:.4f}"]),
+    ]
+    return " · ".join(parts) + (" (estimated)" if usage.get("estimated") else "")
 
 
 async def _call(skill: str, arguments: dict[str, Any], *, is_interactive: bool, **options: Any) -> Outcome:

@@ -33,7 +33,7 @@ RetinueError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
 │   ├── CallTooDeepError      depth over the limit, or a hub loop
-│   ├── BudgetSpentError      the trace has no calls or seconds left
+│   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
 ├── ExecutionError            the skill was called and did not return a result
@@ -44,6 +44,7 @@ RetinueError
 │   ├── CallCancelledError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error
+│   ├── ModelError            a language model gave no usable answer
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
@@ -553,7 +554,7 @@ class CallTooDeepError(GuardError):
 
 
 class BudgetSpentError(GuardError):
-    """The trace has used up its calls or its seconds."""
+    """The trace has used up its calls or its seconds, or a model agent its tokens or its money."""
 
     type = "budget_spent"
 
@@ -562,9 +563,17 @@ class BudgetSpentError(GuardError):
             f"Budget spent: no {what} left in this trace", {"what": what}, remedy=f"raise {setting}"
         )
 
+    @classmethod
+    def of_model(cls, agent: str, problem: str, setting: str) -> Self:
+        """The refusal of a call that could cost more than the budget of a model agent has left."""
+        error = cls.__new__(cls)
+        facts = {"what": "money" if "cost" in setting else "tokens", "agent": agent, "setting": setting}
+        GuardError.__init__(error, f"Budget spent: {problem}", facts, remedy=f"raise {setting}")
+        return error
+
     @property
     def what(self) -> str:
-        """``calls`` or ``seconds``."""
+        """``calls`` or ``seconds`` of a chain, ``tokens`` or ``money`` of a model agent."""
         return str(self.facts.get("what", ""))
 
 
@@ -790,6 +799,15 @@ class AgentUnreachableError(ExecutionError):
         error.retry_after_s = AWAY_RETRY_S
         return error
 
+    @classmethod
+    def not_started(cls, agent: str, reason: str, remedy: str) -> Self:
+        """An agent that this machine cannot start, for want of a key or a program."""
+        error = cls(agent, "", reason)
+        error.message = f"agent {agent} is not started: {reason}"
+        error.args = (error.message,)
+        error.remedy = remedy
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
@@ -824,6 +842,72 @@ class RemoteFaultError(ExecutionError):
         if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
             return str(self.fault_data["type"])
         return RemoteFaultError.type
+
+
+ModelReason = Literal[
+    "refused",
+    "empty",
+    "malformed",
+    "too_long",
+    "login",
+    "quota",
+    "not_found",
+    "rejected",
+    "unavailable",
+    "program",
+]
+"""Why a model gave no answer.
+
+It or a content filter refused; it said nothing; its answer cannot be read; the prompt is too long; the key,
+the credit, the model or the request was refused; the provider is unavailable; the command-line agent failed.
+"""
+
+
+class ModelError(ExecutionError):
+    """A language model gave no usable answer; ``reason`` says why."""
+
+    type = "model_error"
+
+    def __init__(
+        self,
+        agent: str,
+        reason: ModelReason,
+        problem: str,
+        *,
+        remedy: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(f"the model of {agent}: {problem}", remedy=remedy or _MODEL_REMEDIES.get(reason, ""))
+        self.agent = agent
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        is_retryable = reason in ("empty", "malformed", "unavailable")
+        self.kind = Kind(retryable=is_retryable, counts_against_health=False, on_error="failed")
+
+    @classmethod
+    def refused(cls, agent: str, said: str = "") -> Self:
+        """A refusal, by the model or by a content filter of its provider."""
+        return cls(agent, "refused", "it refused the request" + (f": {said}" if said.strip() else ""))
+
+    @classmethod
+    def empty(cls, agent: str) -> Self:
+        """An answer without text."""
+        return cls(agent, "empty", "its answer is empty")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"agent": self.agent, "reason": self.reason}
+        return found if self.retry_after_s is None else {**found, "retry_after_s": self.retry_after_s}
+
+
+_MODEL_REMEDIES: Mapping[ModelReason, str] = {
+    "refused": "word the request differently, or call another agent",
+    "empty": "try again, or word the request differently",
+    "malformed": "try again, or call another agent",
+    "rejected": "correct the request, or the settings of the agent: retinue doctor",
+    "unavailable": "try again later, or call another agent",
+    "program": "run the command by hand to see what it lacks; see: retinue doctor",
+}
 
 
 def is_callers_time(error: RetinueError | None) -> bool:

@@ -81,6 +81,8 @@ class Skill:
     visibility: Visibility = "mesh"
     hints: Hints = Hints()
     timeout_s: float | None = None
+    channel: bool = True
+    """Whether it may report to its caller or ask it while it runs; False when its function takes no ctx."""
     extra: Mapping[str, Any] = field(default_factory=_no_facts)
 
 

@@ -85,6 +85,9 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.AgentUnreachableError.type: lambda _, m, f: e.AgentUnreachableError(
         f["agent"], "", "", sent=bool(f["sent"])
     ),
+    e.ModelError.type: lambda _, m, f: e.ModelError(
+        f["agent"], f["reason"], "", retry_after_s=f.get("retry_after_s")
+    ),
     e.InputRequiredError.type: lambda _, m, f: e.InputRequiredError(m),
     e.CannotAskError.type: lambda _, m, f: e.CannotAskError(f["capability"]),
     e.InputRefusedError.type: lambda _, m, f: e.InputRefusedError(m),

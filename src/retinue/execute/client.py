@@ -11,7 +11,7 @@ With the token go the caller and its scopes (``web.codec.peer_requests``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -37,8 +37,10 @@ from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, r
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import (
     CALLS_USED_KEY,
+    USAGE_KEY,
     WARNINGS_KEY,
     parse_calls_used,
+    parse_usage,
     parse_warnings,
     render_trace_headers,
 )
@@ -84,9 +86,9 @@ class PeerInvoker:
         target = Target(name, url, name, skill.id, self._token_for(listing.source, url))
         with admitted.forward() as outgoing:
             try:
-                warnings: list[str] = []
-                value = await execute(self._http, target, call, outgoing, self._signer, warnings)
-                return Answer(value=value, warnings=tuple(warnings))
+                notes = ReplyNotes()
+                value = await execute(self._http, target, call, outgoing, self._signer, notes)
+                return Answer(value=value, warnings=notes.warnings, usage=notes.usage)
             except (RemoteFaultError, NotAuthenticatedError) as error:
                 # Such an answer may come from another agent that has taken the port of one that is gone.
                 is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
@@ -136,9 +138,9 @@ class HubCalls:
         url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
         target = Target("hub", url, call.agent or "", call.skill, self.token)
         outgoing = OutgoingCall(call.trace)
-        warnings: list[str] = []
+        notes = ReplyNotes()
         try:
-            value = await execute(self._http, target, call, outgoing, self._signer, warnings)
+            value = await execute(self._http, target, call, outgoing, self._signer, notes)
         except RetinueError as error:
             status: Status = "refused" if isinstance(error, GuardError) else "failed"
             return Outcome(
@@ -150,7 +152,8 @@ class HubCalls:
             "done",
             agent=call.agent,
             value=value,
-            warnings=tuple(warnings),
+            usage=notes.usage,
+            warnings=notes.warnings,
             calls_used=outgoing.used,
         )
 
@@ -166,17 +169,25 @@ class Target:
     token: str | None = None
 
 
+@dataclass(slots=True)
+class ReplyNotes:
+    """What a reply tells besides its result."""
+
+    warnings: tuple[str, ...] = ()
+    usage: Mapping[str, Any] | None = None
+
+
 async def execute(
     http: HttpRequester,
     target: Target,
     call: Call,
     outgoing: OutgoingCall,
     signer: Signer | None = None,
-    warnings: list[str] | None = None,
+    notes: ReplyNotes | None = None,
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
 
-    The usage that the reply reports is recorded in ``outgoing``, its warnings are added to ``warnings``.
+    The usage that the reply reports is recorded in ``outgoing``, its warnings and its usage in ``notes``.
     Raises RemoteFaultError, AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the
     GuardError of a process further down the chain.
     """
@@ -211,8 +222,9 @@ async def execute(
         raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
     if reply.status < 400 or not is_lost(reply.status):
         outgoing.record_usage(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
-    if warnings is not None:
-        warnings += parse_warnings(reply.headers.get(WARNINGS_KEY))
+    if notes is not None:
+        notes.warnings = parse_warnings(reply.headers.get(WARNINGS_KEY))
+        notes.usage = parse_usage(reply.headers.get(USAGE_KEY))
     return _read_reply(reply, target)
 
 

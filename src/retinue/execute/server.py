@@ -10,7 +10,7 @@ process is alive (SPEC 2, formats).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -40,7 +40,14 @@ from retinue.web.codec.jsonrpc import (
     render_error,
     render_result,
 )
-from retinue.web.codec.trace import CALLS_USED_KEY, WARNINGS_KEY, parse_trace_headers, render_warnings
+from retinue.web.codec.trace import (
+    CALLS_USED_KEY,
+    USAGE_KEY,
+    WARNINGS_KEY,
+    parse_raw_trace_headers,
+    render_usage,
+    render_warnings,
+)
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import execute_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
@@ -52,20 +59,9 @@ MAX_AT_ONCE = 16
 """Maximum number of requests of one batch that run concurrently."""
 
 
-_TRACE_HEADERS = {
-    name.encode(): name
-    for name in (
-        "x-openstarry-trace-id",
-        "x-openstarry-trace-depth",
-        "x-retinue-trace",
-        "traceparent",
-        "tracestate",
-        "baggage",
-    )
-}
-
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _WARNINGS = WARNINGS_KEY.lower().encode()
+_USAGE = USAGE_KEY.lower().encode()
 
 _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
@@ -123,7 +119,7 @@ class ExecuteEndpoint:
             key = _idempotency_key(visitor.headers)
         except RetinueError as error:
             return self._render_error(None, error)
-        trace = _trace_of(visitor.headers)
+        trace = parse_raw_trace_headers(visitor.headers) or _NO_TRACE
         if not is_batch:
             return await self._answer_one(entries[0], visitor, agent, trace, key, used)
         replies: list[bytes | None] = [None] * len(entries)
@@ -171,6 +167,7 @@ class ExecuteEndpoint:
                 error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
             used.warnings += outcome.warnings
+            used.usage = outcome.usage
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
             # A bug in Retinue: its text belongs in the log, not on the wire.
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
@@ -193,11 +190,13 @@ class ExecuteEndpoint:
 class _CallsUsed:
     """Further calls that a request has caused; reported to its caller, which counts them in its budget.
 
-    ``warnings`` are those of its outcomes, which the body has no place for.
+    ``warnings`` and ``usage`` are those of its outcomes, which the body has no place for; of a batch, the
+    usage of the last.
     """
 
     calls: int = 0
     warnings: tuple[str, ...] = ()
+    usage: Mapping[str, Any] | None = None
 
 
 async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
@@ -210,15 +209,10 @@ async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
         headers.append((_CALLS_USED, str(used.calls).encode()))
     if used.warnings:
         headers.append((_WARNINGS, render_warnings(used.warnings).encode()))
+    if used.usage is not None:
+        headers.append((_USAGE, render_usage(used.usage).encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _trace_of(headers: Headers) -> TraceContext:
-    if headers.keys().isdisjoint(_TRACE_HEADERS):
-        return _NO_TRACE
-    given = {name: headers[raw].decode("latin-1") for raw, name in _TRACE_HEADERS.items() if raw in headers}
-    return parse_trace_headers(given) or _NO_TRACE
 
 
 def _version_range(headers: Headers) -> str | None:

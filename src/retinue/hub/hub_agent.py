@@ -97,7 +97,9 @@ def hub_agent(
         """Calls a skill of the mesh, found by its id, with the caller's own rights."""
         outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
         value = outcome.get()
-        return Answer(value, warnings=outcome.warnings) if outcome.warnings else value
+        if outcome.warnings or outcome.usage is not None:
+            return Answer(value, warnings=outcome.warnings, usage=outcome.usage)
+        return value
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:

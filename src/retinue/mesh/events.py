@@ -82,6 +82,8 @@ class CallEndedEvent:
             "depth": call.trace.depth,
             "timestamp": self.timestamp.isoformat(),
         }
+        if outcome.usage is not None:
+            row["usage"] = dict(outcome.usage)
         if call.run_step:
             row["run_step"] = call.run_step
         if outcome.error is not None:

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -85,11 +85,13 @@ async def run_command(
     limits: Limits | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
+    on_stdout: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> CommandResult:
     """Run ``arguments`` in ``folder`` and wait until the program ends.
 
-    ``environment`` is added to `clean_environment`. A program that cannot be started yields exit code 127 and
-    the reason on stderr. On cancellation, every descendant is dead before CancelledError propagates.
+    ``on_stdout`` receives the output while the program runs. ``environment`` is added to `clean_environment`.
+    A program that cannot be started yields exit code 127 and the reason on stderr. On cancellation, every
+    descendant is dead before CancelledError propagates.
     """
     limits = limits or Limits()
     started = time.monotonic()
@@ -117,7 +119,7 @@ async def run_command(
         finally:
             os.close(write_end)
         try:
-            stdout, stderr, exceeded = await _communicate(keeper, stdin, limits)
+            stdout, stderr, exceeded = await _communicate(keeper, stdin, limits, on_stdout)
         finally:
             await asyncio.shield(_end(keeper))
             report = _read_report(read_end)
@@ -139,7 +141,10 @@ def _describe_limits(limits: Limits, report: int) -> str:
 
 
 async def _communicate(
-    keeper: asyncio.subprocess.Process, stdin: bytes, limits: Limits
+    keeper: asyncio.subprocess.Process,
+    stdin: bytes,
+    limits: Limits,
+    on_stdout: Callable[[bytes], Awaitable[None]] | None,
 ) -> tuple[bytes, bytes, LimitName | None]:
     """Write stdin and read output until the program ends or exceeds its wall time or output limit."""
     stdout, stderr = bytearray(), bytearray()
@@ -151,7 +156,7 @@ async def _communicate(
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_feed(keeper, stdin))
-                    group.create_task(_drain(keeper.stdout, stdout, limits.output_bytes))
+                    group.create_task(_drain(keeper.stdout, stdout, limits.output_bytes, on_stdout))
                     group.create_task(_drain(keeper.stderr, stderr, limits.output_bytes))
                     group.create_task(keeper.wait())
             except* _TooMuchOutput:
@@ -175,10 +180,17 @@ async def _feed(keeper: asyncio.subprocess.Process, stdin: bytes) -> None:
         keeper.stdin.close()
 
 
-async def _drain(stream: asyncio.StreamReader, into: bytearray, cap_bytes: int) -> None:
+async def _drain(
+    stream: asyncio.StreamReader,
+    into: bytearray,
+    cap_bytes: int,
+    on_chunk: Callable[[bytes], Awaitable[None]] | None = None,
+) -> None:
     while chunk := await stream.read(_CHUNK_BYTES):
         room = cap_bytes - len(into)
         into += chunk[:room]
+        if on_chunk is not None:
+            await on_chunk(chunk)
         if len(chunk) > room:
             raise _TooMuchOutput
 

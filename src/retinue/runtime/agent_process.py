@@ -222,9 +222,9 @@ def agent_app(
                 answer_without_id=settings.execute.answer_without_id,
                 validation_code=settings.execute.validation_code,
             ),
+            *(() if mcp is None else (mcp.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
-            *(() if mcp is None else (mcp.route(),)),
             *metadata_routes(protected_resource(settings)),
         ]
     )

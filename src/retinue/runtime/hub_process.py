@@ -20,6 +20,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
+from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import log_line, record_calls
 from retinue.mesh.permissions import is_seen
@@ -33,6 +34,7 @@ from retinue.runtime.factories import http_limits
 from retinue.runtime.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
+from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -85,6 +87,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         hub_id = f"hub-{uuid.uuid4().hex[:12]}"
         runs = LazyRuns(settings, state)
         imports = Imports(settings, state)
+        models = find_models(settings, environment(), seeds=not (options.bare or settings.hub.bare))
         mesh = await stack.enter_async_context(
             open_mesh(
                 settings,
@@ -95,6 +98,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 url=url,
                 texts=texts,
                 imports=imports,
+                models=models.not_started,
             )
         )
         mesh.events.subscribe_later(record_calls(audit.append))
@@ -109,6 +113,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         await mesh.directory.ensure_fresh()
+        models.not_started.report(mesh.directory)
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )
@@ -121,7 +126,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.push_async_callback(children.stop)
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
-        starting = asyncio.create_task(children.start(child_specs(settings, state, url, options.bare)))
+        specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
+        starting = asyncio.create_task(children.start(specs))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -144,6 +150,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             # a client that reads the file expects the hub to answer
             state.write_hub(url)
             _echo_agents(mesh.directory, echo)
+            for line in models.not_started.describe():
+                echo(line)
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         echo(f"stopping: {stop.reason}")
@@ -232,6 +240,14 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
     return specs
 
 
+def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
+    """The model agents that this machine can run."""
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    # the ports below are those of the agents that have always been there
+    port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
+    return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
+
+
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
     async def probe(ready: Ready) -> bool:
         return await answers(http, str(ready["url"]), timeout_s=timeout_s) is None
@@ -255,7 +271,8 @@ def _report(echo: Echo) -> OnChange:
 
 
 def _echo_agents(directory: Directory, echo: Echo) -> None:
-    entries = directory.list_entries()
+    # those that are not started have lines of their own
+    entries = [one for one in directory.list_entries() if one.source != MODELS]
     skills = sum(len(one.skills) for one in entries)
     exposed = sum(len(one.list_skills(frozenset({"exposed"}))) for one in entries)
     line = f"{len(entries)} agents, {skills} skills, {exposed} exposed to MCP clients"

@@ -27,6 +27,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.openapi.imported import ApiSpec, ImportedApis
+from retinue.runtime.import_logins import ImportLogin, LoginFile, logins_folder
 from retinue.settings import ImportTable, Settings, environment
 from retinue.storage.files import file_mode, replace_file, storage_errors
 from retinue.storage.state import State
@@ -112,20 +113,23 @@ def _read_pins(state: State) -> Mapping[str, Any]:
 
 
 def import_specs(
-    tables: Mapping[str, ImportTable], http: HttpClient, own: Mapping[str, str]
+    tables: Mapping[str, ImportTable], http: HttpClient, own: Mapping[str, str], state: State
 ) -> dict[str, ImportSpec]:
     """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``."""
-    return {name: _spec_of(name, table, http, own) for name, table in tables.items()}
+    return {name: _spec_of(name, table, http, own, state) for name, table in tables.items()}
 
 
-def _spec_of(name: str, table: ImportTable, http: HttpClient, own: Mapping[str, str]) -> ImportSpec:
+def _spec_of(
+    name: str, table: ImportTable, http: HttpClient, own: Mapping[str, str], state: State
+) -> ImportSpec:
     headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
     environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
     command = (table.command, *table.args) if table.command else ()
 
     def connect() -> Transport:
         if table.url is not None:
-            return HttpTransport(name, http, table.url, headers)
+            login = ImportLogin(LoginFile(state, name, table.url), http)
+            return HttpTransport(name, http, table.url, headers, login.authorize)
         return ServerProgram(name, command, environ, own=own, folder=table.folder)
 
     return ImportSpec(
@@ -180,21 +184,26 @@ class Imports:
         tables, own = read_imports(self._settings, self._state), environment()
         apis = {name: table for name, table in tables.items() if table.openapi is not None}
         servers = {name: table for name, table in tables.items() if name not in apis}
-        await self._servers.configure(import_specs(servers, http, own))
+        await self._servers.configure(import_specs(servers, http, own, self._state))
         await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
 
     async def _watch(self, directory: Directory, http: HttpClient) -> None:
-        files = self._state.imports, self._state.pins
-        configured, accepted = map(_stamp_of, files)
+        files = self._state.imports, self._state.pins, logins_folder(self._state)
+        configured, accepted, logged_in = map(_stamp_of, files)
         while True:
             await asyncio.sleep(LOOK_S)
-            before, (configured, accepted) = (configured, accepted), map(_stamp_of, files)
+            before, (configured, accepted, logged_in) = (
+                (configured, accepted, logged_in),
+                map(_stamp_of, files),
+            )
             try:
                 if configured != before[0]:
                     await self._configure(http)
                     await directory.ensure_fresh()
                 if accepted != before[1]:
                     self._servers.accept(_read_pins(self._state))
+                if logged_in != before[2]:
+                    self._servers.retry()
             except RetinueError as error:
                 _log.warning("imports not read", error=error.message)
 

@@ -25,6 +25,7 @@ from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
+from retinue.llm.not_started import ModelsNotStarted
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
@@ -111,19 +112,22 @@ async def open_mesh(
     url: str | None = None,
     texts: TextIndex | None = None,
     imports: Imports | None = None,
+    models: ModelsNotStarted | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
-    ``imports`` are the imported MCP servers of a hub. ``open_runs`` opens the workflow runs, each of which
+    ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start.
+    ``open_runs`` opens the workflow runs, each of which
     executes the given body; production code passes `LazyRuns.open`.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http, state)
+        live_sources = [*([] if imports is None else imports.sources), *([] if models is None else [models])]
         directory = Directory(
             listings,
-            [*registry_sources(settings, registries), *([] if imports is None else imports.sources)],
+            [*registry_sources(settings, registries), *live_sources],
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
@@ -151,6 +155,8 @@ async def open_mesh(
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         invokers = {} if imports is None else imports.invokers
+        if models is not None:
+            invokers[models.name] = models
         lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain), invokers)
         dispatcher = Dispatcher(
             agent=HUB_NAME,

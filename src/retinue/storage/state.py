@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``hub.json`` and ``hub.lock`` (DESIGN 3).
+``spending/``, ``hub.json`` and ``hub.lock`` (DESIGN 3).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _OWN = (
     "runs.db*",
     "nodes",
     "keys",
+    "spending",
     "workflows",
     "sessions",
     "hub.json",
@@ -106,6 +107,11 @@ class State:
     def sessions(self) -> Path:
         """Conversations with the agents, one file each."""
         return self.root / "sessions"
+
+    @property
+    def spending(self) -> Path:
+        """What each model agent has spent, one file for each."""
+        return self.root / "spending"
 
     @property
     def keys(self) -> Path:

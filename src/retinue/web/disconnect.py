@@ -100,6 +100,20 @@ async def read_body(receive: Receive) -> bytes | None:
     return None
 
 
+def replay(message: Message, receive: Receive) -> Receive:
+    """``receive`` of a request whose first message was read already: it gives that one again."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return message
+
+    return receive_again
+
+
 def watch(scope: Scope, receive: Receive) -> Receive:
     """Wrap ``receive``: run the callbacks of the request when the client disconnects.
 

@@ -36,6 +36,12 @@ from retinue.web.transport import (
 
 _REMEMBERED_URLS: Final = 4096
 
+_DEFAULT_HEADERS: Final = {
+    "user-agent": "User-Agent: retinue",
+    "accept": "Accept: */*",
+    "accept-encoding": "Accept-Encoding: identity",
+}
+
 
 class PlainHttpClient:
     """A pool of connections, used as async context manager."""
@@ -317,12 +323,11 @@ def _find_target(url: str, allow_private: bool) -> _Target | None:
 
 def _render_request(method: str, target: _Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
+    given = {name.lower() for name in headers}
     lines = [
         f"{method} {target.path} HTTP/1.1",
         f"Host: {target.origin.removeprefix('http://')}",
-        "User-Agent: retinue",
-        "Accept: */*",
-        "Accept-Encoding: identity",
+        *(line for name, line in _DEFAULT_HEADERS.items() if name not in given),
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     if body is not None or method not in ("GET", "HEAD"):

@@ -19,6 +19,7 @@ from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
 from retinue.mcp.codec.wire import VERSION_KEY
 from retinue.web.codec.jsonrpc import find_guard_error
+from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY, read_usage
 
 VERSION = "2026-07-28"
 WHOLE_KEY = "retinue/whole"
@@ -126,11 +127,25 @@ def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
         raise _read_tool_error(result, reply.text or "the tool failed", agent)
     content = result.get("content")
     blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    warnings = _take_warnings(blocks, reply.meta)
+    usage = read_usage(reply.meta.get(USAGE_KEY))
     plain = len(blocks) == 1 and blocks[0].get("type") == "text"
     parts = () if plain else tuple(parse_block(block) for block in blocks)
-    if "structuredContent" not in result:
-        return Answer(value=reply.text if plain else None, parts=parts)
-    return Answer(value=_unwrap(result["structuredContent"], skill.output_schema), parts=parts)
+    if "structuredContent" in result:
+        value = _unwrap(result["structuredContent"], skill.output_schema)
+    else:
+        value = blocks[0].get("text") if plain else None
+    return Answer(value=value, parts=parts, usage=usage, warnings=warnings)
+
+
+def _take_warnings(blocks: list[dict[str, Any]], meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """The warnings of a server of our kind; their blocks, which repeat them for models, are removed."""
+    told = meta.get(WARNINGS_KEY)
+    warnings = tuple(one for one in told if isinstance(one, str)) if isinstance(told, list) else ()
+    for warning in reversed(warnings):
+        if blocks and blocks[-1].get("text") == f"warning: {warning}":
+            blocks.pop()
+    return warnings
 
 
 def is_unknown_tool(reply: Reply) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import replace
 import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as AsgiMessage
 
 from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.errors import (
@@ -42,7 +41,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.time_limit import TimeLimit
 from retinue.web.codec.trace import merge_traces, parse_trace_meta
-from retinue.web.disconnect import CancelOnDisconnect, read_body
+from retinue.web.disconnect import CancelOnDisconnect, read_body, replay
 
 PATH = "/agents/{agent}/mcp"
 ENDPOINT = "mcp"
@@ -281,13 +280,4 @@ def _receive_again(body: bytes | None, receive: Receive) -> Receive:
     """``receive`` of a request whose body was read already."""
     if body is None:
         return receive
-    is_given = False
-
-    async def again() -> AsgiMessage:
-        nonlocal is_given
-        if is_given:
-            return await receive()
-        is_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
+    return replay({"type": "http.request", "body": body, "more_body": False}, receive)

@@ -1,8 +1,7 @@
 """Notifies connected clients that a list or a resource changed, each only of what it may see.
 
 Clients with sessions get ``list_changed`` and updates over their connection, clients of 2026-07-28 over
-their ``subscriptions/listen`` streams. The SDK (2.3.0) has no public way from a request to its connection:
-the one private attribute is read in this file alone, and a test checks that it exists.
+their ``subscriptions/listen`` streams.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import anyio.lowlevel
 import orjson
@@ -25,6 +24,8 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
@@ -32,6 +33,8 @@ from retinue.core.record import Prompt, Resource
 from retinue.core.uri_template import is_template, parse_template
 from retinue.mcp.server.channel import Context, current_principal, is_modern, principal_of
 from retinue.mcp.server.offer import Offer
+from retinue.mcp.server.sdk_internals import connection_of
+from retinue.mesh.permissions import principal_key
 from retinue.mesh.reading import Change
 
 SEND_TIMEOUT_S = 10.0
@@ -41,13 +44,38 @@ SEND_TIMEOUT_S = 10.0
 DEFAULT_LEVEL = "info"
 
 
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "a call runs in a task"
+    return task
+
+
+@dataclass(slots=True)
+class RunningCall:
+    """A call of a session on the fast path, in the task that made this; ``ended_by`` is who cancelled it."""
+
+    ended_by: Literal["", "client", "session"] = ""
+    task: asyncio.Task[Any] = field(default_factory=_current_task)
+
+    def end(self, by: Literal["client", "session"]) -> None:
+        """Cancel it, unless somebody has already."""
+        if not self.ended_by:
+            self.ended_by = by
+            self.task.cancel()
+
+
 @dataclass(slots=True)
 class Live:
-    """One connected client, and what it subscribed to."""
+    """One connected client, what it subscribed to, and its calls on the fast path by request id.
+
+    ``owner`` is the `principal_key` of whoever opened the session.
+    """
 
     connection: Connection
     principal: Principal
     key: Hashable
+    owner: str
+    calls: dict[str | int, RunningCall] = field(default_factory=dict)
     uris: set[str] = field(default_factory=set)
     level: str = DEFAULT_LEVEL
 
@@ -61,6 +89,7 @@ class Connections:
     def __init__(self, visibility_key_of: Callable[[Principal], Hashable]) -> None:
         self._key_of = visibility_key_of
         self._live: dict[int, Live] = {}
+        self._sessions: dict[str, Live] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -78,9 +107,33 @@ class Connections:
         live = self._live.get(id(connection))
         if live is None:
             principal = principal_of(context)
-            live = self._live[id(connection)] = Live(connection, principal, self._key_of(principal))
-            connection.exit_stack.callback(self._live.pop, id(connection), None)
+            live = self._live[id(connection)] = Live(
+                connection, principal, self._key_of(principal), principal_key(principal)
+            )
+            if connection.session_id is not None:
+                self._sessions[connection.session_id] = live
+            connection.exit_stack.callback(self._forget, live)
         return live
+
+    def find(self, session_id: str) -> Live | None:
+        """The client of this session; None for a session that never sent a message, or has ended."""
+        return self._sessions.get(session_id)
+
+    def cancel(self, context: Context) -> None:
+        """End the call on the fast path that this ``notifications/cancelled`` of a session names."""
+        live = self.note(context)
+        request_id = cancelled_request_id_from_params(context.params)
+        if live is None or request_id is None:
+            return
+        running = live.calls.get(coerce_request_id(request_id))
+        if running is not None:
+            running.end("client")
+
+    def _forget(self, live: Live) -> None:
+        self._live.pop(id(live.connection), None)
+        self._sessions.pop(live.connection.session_id or "", None)
+        for running in list(live.calls.values()):
+            running.end("session")
 
     async def notify(
         self, method: str, params: dict[str, Any] | None, wanted_by: Callable[[Live], bool]
@@ -95,11 +148,6 @@ class Connections:
                 await live.connection.notify(method, params)
         except TimeoutError:
             self._live.pop(id(live.connection), None)
-
-
-def connection_of(context: Context) -> Connection:
-    """The connection that this message came over."""
-    return context.session._connection
 
 
 _log = structlog.get_logger(__name__)

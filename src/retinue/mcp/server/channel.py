@@ -90,16 +90,22 @@ def is_modern(context: Context) -> bool:
 
 def complete(context: Context, result: dict[str, Any], *, cacheable: bool = False) -> dict[str, Any]:
     """The result with the fields that its protocol version requires."""
-    if not is_modern(context):
-        return result
+    return complete_modern(result, cacheable=cacheable) if is_modern(context) else result
+
+
+def complete_modern(result: dict[str, Any], *, cacheable: bool = False) -> dict[str, Any]:
+    """The result with the fields that 2026-07-28 requires."""
     return {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
 
 
 def stamp(context: Context, result: dict[str, Any], server: Server[Any]) -> dict[str, Any]:
     """A result that bypasses the SDK's own shaping, with the server's name where the version requires it."""
-    if not is_modern(context):
-        return result
-    return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: server.server_info_stamp}}
+    return stamp_modern(result, server.server_info_stamp) if is_modern(context) else result
+
+
+def stamp_modern(result: dict[str, Any], server_info: Mapping[str, Any]) -> dict[str, Any]:
+    """The result with the server's name and version, as 2026-07-28 requires."""
+    return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: server_info}}
 
 
 LEVELS: tuple[str, ...] = (

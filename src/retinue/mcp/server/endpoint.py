@@ -29,6 +29,7 @@ from retinue.core.call import Principal
 from retinue.core.uri_template import is_template
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections
 from retinue.mcp.server.channel import STDIO, Context, current_principal, is_modern, principal_of, stamp
+from retinue.mcp.server.fast_path import FastPath
 from retinue.mcp.server.interactions import Interactions, SuspendedCall
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer
@@ -90,9 +91,11 @@ class McpEndpoint:
         self,
         manager: StreamableHTTPSessionManager,
         is_running: Callable[[], bool],
+        fast_path: FastPath,
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._manager = manager
+        self._fast_path = fast_path
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
 
@@ -104,6 +107,10 @@ class McpEndpoint:
             await self._ensure_fresh()
         visitor = identity_of(scope)
         principal = as_mcp_client(visitor.principal)
+        unanswered = await self._fast_path.answer(scope, receive, send, visitor, principal)
+        if unanswered is None:
+            return
+        receive = unanswered
         scope["headers"] = [_trimmed(name, value) for name, value in scope["headers"]]
         # the SDK compares this with the opener of the session, and answers another caller with 404
         scope["user"] = AuthenticatedUser(
@@ -177,6 +184,15 @@ class McpServer:
             session_idle_timeout=options.session_idle_s,
             max_request_body_size=options.max_body_bytes,
         )
+        self._fast_path = FastPath(
+            offer,
+            self._tools,
+            self._connections,
+            self._notifier,
+            self._manager,
+            self._server.server_info_stamp,
+            options,
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -203,7 +219,7 @@ class McpServer:
 
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
-        return McpEndpoint(self._manager, self._is_running, ensure_fresh)
+        return McpEndpoint(self._manager, self._is_running, self._fast_path, ensure_fresh)
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
         """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""
@@ -241,10 +257,12 @@ class McpServer:
         principal = principal_of(ctx)
         if not is_modern(ctx) and self._connections.note(ctx) is not None:
             self._notifier.attend(principal)
+        if ctx.method == "notifications/cancelled" and not is_modern(ctx):
+            self._connections.cancel(ctx)
         required = UNDECLARED.get(ctx.method)
         if required is not None and required not in capabilities_of(self._offer, principal):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
-        direct = self._direct.get(ctx.method)
+        direct = None if ctx.request_id is None else self._direct.get(ctx.method)
         try:
             if direct is not None and ctx.session.client_capabilities is not None:
                 kind, handler = direct

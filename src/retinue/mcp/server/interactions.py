@@ -97,9 +97,9 @@ class Interactions:
         return None if live is None else live.level
 
 
-def refuse_unaskable(context: Context, error: CannotAskError) -> None:
+def refuse_unaskable(error: CannotAskError, *, modern: bool) -> None:
     """Raise the error for a capability that the client lacks; only 2026-07-28 has a code for it."""
-    if is_modern(context):
+    if modern:
         lacking: dict[str, Any] = {"requiredCapabilities": {error.capability: {}}}
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, lacking)
 

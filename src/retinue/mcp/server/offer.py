@@ -14,6 +14,8 @@ from retinue.core.record import AgentRecord, Prompt, Resource, Skill, is_visible
 from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
 from retinue.mesh.reading import ChangeObserver
 
+_HEADER_MARK = b'"x-mcp-header"'
+
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
@@ -68,6 +70,7 @@ class ToolCatalog:
         # an alias is what the list shows: it wins over other spellings
         self._found.update((entry.alias, entry) for entry in entries)
         self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._rendered}
+        self._mirrored: dict[str, bool] = {}
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -87,6 +90,16 @@ class ToolCatalog:
         """The input schema as listed, by alias or original name."""
         entry = self._found.get(name)
         return None if entry is None else self._schemas.get(entry.alias)
+
+    def has_header_arguments(self, name: str) -> bool:
+        """Whether the listed schema asks clients to repeat an argument in a header (``x-mcp-header``)."""
+        found = self._mirrored.get(name)
+        if found is None:
+            schema = self.find_input_schema(name)
+            found = schema is not None and _HEADER_MARK in orjson.dumps(schema)
+            if name in self._found:
+                self._mirrored[name] = found
+        return found
 
 
 class Offer(Protocol):

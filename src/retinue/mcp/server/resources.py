@@ -20,7 +20,15 @@ from retinue.mcp.codec.content import (
     render_templates,
 )
 from retinue.mcp.server.change_notifier import Connections, find_resource
-from retinue.mcp.server.channel import Caller, Context, McpChannel, caller_of, complete, principal_of
+from retinue.mcp.server.channel import (
+    Caller,
+    Context,
+    McpChannel,
+    caller_of,
+    complete,
+    is_modern,
+    principal_of,
+)
 from retinue.mcp.server.interactions import Interactions, refuse_unaskable
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import Offer
@@ -129,7 +137,7 @@ class ReadHandlers:
             error = ExecutionFailedError("internal error", remedy=f"see the log for request {request.id}")
             raise MCPError(*mcp_read_fault(error)) from None
         if isinstance(outcome.error, CannotAskError):
-            refuse_unaskable(context, outcome.error)
+            refuse_unaskable(outcome.error, modern=is_modern(context))
         if outcome.error is not None:
             raise MCPError(*mcp_read_fault(outcome.error))
         return outcome.get()

@@ -36,28 +36,29 @@ from retinue.mcp.server.channel import (
     caller_of,
     complete,
     current_principal,
+    is_modern,
     principal_of,
     session_of,
 )
 from retinue.mcp.server.interactions import Interactions, refuse_unaskable
 from retinue.mcp.server.long_results import LongResults
-from retinue.mcp.server.offer import Offer
+from retinue.mcp.server.offer import Offer, ToolEntry
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
-from retinue.web.codec.trace import CALLS_USED_KEY, WARNINGS_KEY
+from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, WARNINGS_KEY
 from retinue.web.error_table import mcp_fault, mcp_read_fault
 
 _KEY = "retinue.mcp.ready"
 
-_PLACEHOLDER = f"retinue:{secrets.token_hex(16)}"
+PLACEHOLDER = f"retinue:{secrets.token_hex(16)}"
 
-_PLACEHOLDER_BYTES = f'"{_PLACEHOLDER}"'.encode()
+PLACEHOLDER_BYTES = f'"{PLACEHOLDER}"'.encode()
 
 
 def leave_placeholder(scope: Scope, ready: bytes) -> str:
     """The placeholder for ``ready`` in the response to this request."""
     scope[_KEY] = ready
-    return _PLACEHOLDER
+    return PLACEHOLDER
 
 
 def fill_in(scope: Scope, send: Send) -> Send:
@@ -69,7 +70,7 @@ def fill_in(scope: Scope, send: Send) -> Send:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [_longer(one, ready) for one in message["headers"]]}
             elif message["type"] == "http.response.body":
-                message = {**message, "body": message.get("body", b"").replace(_PLACEHOLDER_BYTES, ready)}
+                message = {**message, "body": message.get("body", b"").replace(PLACEHOLDER_BYTES, ready)}
         await send(message)
 
     return send_filled
@@ -79,10 +80,23 @@ def _longer(header: tuple[bytes, bytes], ready: bytes) -> tuple[bytes, bytes]:
     name, value = header
     if name.lower() != b"content-length":
         return name, value
-    return name, str(int(value) - len(_PLACEHOLDER_BYTES) + len(ready)).encode()
+    return name, str(int(value) - len(PLACEHOLDER_BYTES) + len(ready)).encode()
 
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """What a client asks of one tool.
+
+    ``is_whole``: a program asks, which wants a long result whole. ``is_modern``: by 2026-07-28.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | None
+    is_whole: bool
+    is_modern: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,17 @@ class ToolHandlers:
         caller = caller_of(context)
 
         async def run(channel: McpChannel) -> dict[str, Any]:
-            return await self._run(context, caller, params, channel)
+            asked = ToolRequest(
+                params.name,
+                params.arguments,
+                is_whole=WHOLE_KEY in (context.meta or {}),
+                is_modern=is_modern(context),
+            )
+            try:
+                entry = self.offer.tools(caller.principal, caller.session).find(params.name)
+            except RetinueError as unreadable:
+                return self._render_error(unreadable, params.name)
+            return await self.run(asked, entry, caller, channel)
 
         return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
@@ -125,18 +149,18 @@ class ToolHandlers:
         """The schema against which the SDK checks ``Mcp-Param-*`` headers, for the current caller."""
         return self.offer.tools(current_principal.get()).find_input_schema(name)
 
-    async def _run(
-        self, context: Context, caller: Caller, params: types.CallToolRequestParams, channel: Channel
+    async def run(
+        self, asked: ToolRequest, entry: ToolEntry | None, caller: Caller, channel: Channel
     ) -> dict[str, Any]:
-        try:
-            entry = self.offer.tools(caller.principal, caller.session).find(params.name)
-        except RetinueError as unreadable:
-            return self._render_error(unreadable, params.name)
+        """The result of one call of ``entry``; None = a name that the caller does not see.
+
+        Raises MCPError for the errors that are no results.
+        """
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
             id=new_id(),
-            skill=params.name if entry is None else entry.skill.id,
-            arguments=read_arguments(schema, params.arguments),
+            skill=asked.name if entry is None else entry.skill.id,
+            arguments=read_arguments(schema, asked.arguments),
             principal=caller.principal,
             endpoint=caller.endpoint,
             trace=caller.trace,
@@ -149,10 +173,9 @@ class ToolHandlers:
             error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
             return self._render_error(error, call.skill)
         if isinstance(outcome.error, CannotAskError):
-            refuse_unaskable(context, outcome.error)
+            refuse_unaskable(outcome.error, modern=asked.is_modern)
         output_schema = None if entry is None else entry.skill.output_schema
-        is_for_program = WHOLE_KEY in (context.meta or {})
-        result = self._render(outcome, caller, output_schema, is_whole=is_for_program)
+        result = self._render(outcome, caller, output_schema, is_whole=asked.is_whole)
         if outcome.warnings:
             result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
             # many clients show a model only the content
@@ -162,6 +185,8 @@ class ToolHandlers:
             result["_meta"] = {**result.get("_meta", {}), **outcome.meta}
             if self.metadata_key is not None and self.metadata_key in outcome.meta:
                 result["metadata"] = outcome.meta[self.metadata_key]
+        if outcome.usage is not None:
+            result["_meta"] = {**result.get("_meta", {}), USAGE_KEY: dict(outcome.usage)}
         if caller.trace.mac is not None and outcome.calls_used is not None:
             # the caller is a process of the mesh, which divides a budget
             result["_meta"] = {**result.get("_meta", {}), CALLS_USED_KEY: outcome.calls_used}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, TooLargeError
@@ -14,20 +14,34 @@ from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import ResponseTooLargeError, TransportError
 
-_REFUSED = {
-    401: "it asks for a login",
-    403: "it refuses the credentials",
-}
+Authorize = Callable[[str | None], Awaitable[str | None]]
+"""Gives the ``Authorization`` header of a login, None without one.
+
+Given a header that the server refused ("" for none), it gives another one, or None.
+"""
+
+NEEDS_LOGIN = "it asks for a login"
+"""How the reason begins of a server that answers with status 401."""
+
+_AUTHORIZATION = "authorization"
 
 
 class HttpTransport:
-    """Messages to ``url`` with ``headers`` of the person, such as a token."""
+    """Messages to ``url`` with ``headers`` of the person, such as a token; else with those of a login."""
 
-    def __init__(self, name: str, http: HttpClient, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        http: HttpClient,
+        url: str,
+        headers: Mapping[str, str],
+        authorize: Authorize | None = None,
+    ) -> None:
         self._name = name
         self._http = http
         self._url = url
         self._headers = {key.lower(): value for key, value in headers.items()}
+        self._authorize = None if _AUTHORIZATION in self._headers else authorize
         self._wire = Wire()
         self._listens = False
 
@@ -44,9 +58,8 @@ class HttpTransport:
         """Nothing to do: the first request connects."""
 
     async def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
-        headers = self._headers | self._wire.headers_of(message)
         try:
-            async with open_response(self._http, "POST", self._url, headers, message) as response:
+            async with self._open("POST", message) as response:
                 self._check(response)
                 if message.method == "initialize":
                     self._wire.session = response.headers.get(SESSION_HEADER)
@@ -67,9 +80,8 @@ class HttpTransport:
         """The GET stream of a session; ends at once where the server has none."""
         if not self._listens:
             return
-        headers = self._headers | self._wire.headers_of(None)
         try:
-            async with open_response(self._http, "GET", self._url, headers) as response:
+            async with self._open("GET") as response:
                 if not response.is_stream:
                     return
                 while batch := await response.next():
@@ -80,9 +92,8 @@ class HttpTransport:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
 
     async def send(self, message: Message) -> None:
-        headers = self._headers | self._wire.headers_of(message)
         try:
-            async with open_response(self._http, "POST", self._url, headers, message) as response:
+            async with self._open("POST", message) as response:
                 await response.drain(1.0)
         except TransportError as error:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=error.sent) from error
@@ -95,17 +106,39 @@ class HttpTransport:
         """End the session at the server."""
         if self._wire.session is None:
             return
-        headers = self._headers | self._wire.headers_of(None)
         with suppress(TransportError):  # a server that is gone has no session left
-            async with open_response(self._http, "DELETE", self._url, headers) as response:
+            async with self._open("DELETE") as response:
                 await response.drain(1.0)
         self._wire = Wire()
+
+    @asynccontextmanager
+    async def _open(self, method: str, message: Message | None = None) -> AsyncIterator[McpResponse]:
+        """Send a message, and once more with a renewed login if the server refuses it (401)."""
+        headers = self._headers | self._wire.headers_of(message)
+        if self._authorize is not None:
+            given = await self._authorize(None)
+            if given is not None:
+                headers[_AUTHORIZATION] = given
+            async with open_response(self._http, method, self._url, headers, message) as response:
+                renewed = await self._authorize(given or "") if response.status == 401 else None
+                if renewed is None:
+                    yield response
+                    return
+            headers[_AUTHORIZATION] = renewed
+        async with open_response(self._http, method, self._url, headers, message) as response:
+            yield response
 
     def _check(self, response: McpResponse) -> None:
         if response.is_session_gone:
             self._wire = Wire()
             raise AgentUnreachableError(self._name, self._url, "it has ended the session", sent=False)
-        if response.status in _REFUSED:
-            raise AgentUnreachableError(self._name, self._url, _REFUSED[response.status], sent=False)
+        if response.status == 401:
+            asks = f"{NEEDS_LOGIN}: retinue imports login {self._name}"
+            cause = (
+                asks if self._authorize is not None else "it refuses the token in the headers of the import"
+            )
+            raise AgentUnreachableError(self._name, self._url, cause, sent=False)
+        if response.status == 403:
+            raise AgentUnreachableError(self._name, self._url, "it refuses the credentials", sent=False)
         if response.status >= 500 and not response.is_json:
             raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)

@@ -104,6 +104,11 @@ class ImportedServer(LiveMember):
         self.reason = "it is not imported any more"
         self._settled.set()
 
+    def retry(self) -> None:
+        """Connect now if there is no session, instead of after the back-off."""
+        if not self.is_ready:
+            self._wake.set()
+
     def review(self) -> None:
         """Compare the tools with the accepted ones again."""
         self._describe(self._pins.review(self.spec.name, self._tools))
@@ -248,6 +253,11 @@ class ImportedServers(LiveSource[ImportedServer]):
         """Use the accepted tools that another process has kept."""
         self.pins.load(document)
         self.review()
+
+    def retry(self) -> None:
+        """Let every server without a session connect now."""
+        for server in self._members.values():
+            server.retry()
 
     def review(self) -> None:
         """Compare the tools of every server with the accepted ones."""

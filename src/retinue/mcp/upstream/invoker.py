@@ -96,7 +96,7 @@ class InteractiveHubCalls:
             reply = await _converse(self._client, self._hub, CALL_SKILL, relayed, outgoing, channel)
             if is_unknown_tool(reply):
                 return await self._plain.dispatch(call, channel)
-            value = read_answer(reply, self._hub.record.name, CALL_SKILL).value
+            answer = read_answer(reply, self._hub.record.name, CALL_SKILL)
         except NoEndpointError:
             return await self._plain.dispatch(call, channel)
         except RetinueError as error:
@@ -104,7 +104,16 @@ class InteractiveHubCalls:
             return Outcome(
                 call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
             )
-        return Outcome(call.id, call.skill, "done", agent=call.agent, value=value, calls_used=outgoing.used)
+        return Outcome(
+            call.id,
+            call.skill,
+            "done",
+            agent=call.agent,
+            value=answer.value,
+            usage=answer.usage,
+            warnings=answer.warnings,
+            calls_used=outgoing.used,
+        )
 
 
 async def _converse(

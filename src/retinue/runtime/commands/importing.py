@@ -9,6 +9,7 @@ from typing import Any
 
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.commands.client import Client
+from retinue.runtime.import_logins import LoginFile
 from retinue.runtime.imports import open_pins, read_imports, write_import
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
@@ -50,6 +51,13 @@ async def keep_and_wait(client: Client, state: State, tables: Mapping[str, Impor
     before = await list_rows(client)
     for name, table in tables.items():
         write_import(state, name, table)
+    return await wait_for_hub(client, tables, before)
+
+
+async def wait_for_hub(
+    client: Client, tables: Mapping[str, ImportTable], before: Mapping[str, Mapping[str, Any]]
+) -> list[Outcome]:
+    """Wait until the hub lists the imports in another way than ``before``, or does not change them."""
     clock = asyncio.get_running_loop().time
     began = clock()
     waits_s = max((table.start_s for table in tables.values()), default=0.0) + WAIT_MORE_S
@@ -64,7 +72,7 @@ async def keep_and_wait(client: Client, state: State, tables: Mapping[str, Impor
 
 
 def remove_import(settings: Settings, state: State, name: str) -> None:
-    """Remove an import and its accepted tools. Raises InvalidSettingError."""
+    """Remove an import, its accepted tools and its login. Raises InvalidSettingError."""
     if name not in read_imports(settings, state):
         raise unknown_import(name)
     if name in settings.imports.servers:
@@ -73,6 +81,7 @@ def remove_import(settings: Settings, state: State, name: str) -> None:
         )
     write_import(state, name, None)
     open_pins(settings, state).forget(name)
+    LoginFile(state, name, "").forget()
 
 
 def unknown_import(name: str) -> InvalidSettingError:

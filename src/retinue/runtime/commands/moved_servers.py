@@ -22,6 +22,7 @@ from retinue.core.errors import InvalidSettingError, StateDamagedError, StateErr
 from retinue.mcp.client_configs.clients import CLIENTS, Client
 from retinue.mcp.client_configs.config_files import Changed, change_text, check_writable, read_text
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
+from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.commands.client import Client as MeshClient
 from retinue.runtime.commands.connect import Place, find_places, has_token, read_servers
 from retinue.runtime.commands.importing import keep_and_wait, list_rows, remove_import
@@ -148,6 +149,13 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
 def _refuse(plan: Plan, names: Mapping[str, str], failed: Any) -> None:
     name = names[failed.name]
     problem = failed.problem or "the hub does not list it"
+    if problem.startswith(NEEDS_LOGIN):
+        url = next(one.table.url for one in plan.moving if one.import_name == failed.name)
+        raise StateError(
+            f"nothing was changed, because {name!r} asks for a login",
+            remedy=f"retinue import mcp-server {failed.name} --url {url}; "
+            f"retinue imports login {failed.name}; then try again, or leave it: --keep {name}",
+        )
     raise StateError(
         f"nothing was changed, because {name!r} does not run in the mesh: {problem}",
         remedy=f"mend it, or leave it in {plan.client.title}: --keep {name}",

@@ -29,6 +29,10 @@ CALLS_USED_KEY = "X-Retinue-Calls-Used"
 WARNINGS_KEY = "X-Retinue-Warnings"
 """Header of a reply and ``_meta`` key: a JSON list of texts, such as that the agent is deprecated."""
 
+USAGE_KEY = "X-Retinue-Usage"
+"""Header of a reply and ``_meta`` key: a JSON object with the tokens and the cost of a model's answer."""
+
+_USAGE_NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 _MAX_WARNINGS = 10
 _MAX_WARNING_CHARS = 500
 """In a reply.
@@ -71,6 +75,28 @@ def parse_trace_headers(headers: Mapping[str, str]) -> TraceContext | None:
         headers.get("x-openstarry-trace-depth"),
         headers.get("x-retinue-trace"),
         headers,
+    )
+
+
+_HEADERS = {
+    name.encode(): name
+    for name in (
+        "x-openstarry-trace-id",
+        "x-openstarry-trace-depth",
+        "x-retinue-trace",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    )
+}
+
+
+def parse_raw_trace_headers(headers: Mapping[bytes, bytes]) -> TraceContext | None:
+    """As `parse_trace_headers`, of headers as a server received them."""
+    if headers.keys().isdisjoint(_HEADERS):
+        return None
+    return parse_trace_headers(
+        {name: headers[raw].decode("latin-1") for raw, name in _HEADERS.items() if raw in headers}
     )
 
 
@@ -357,3 +383,36 @@ def parse_warnings(header: str | None) -> tuple[str, ...]:
     except ValueError:
         return ()
     return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+
+
+def render_usage(usage: Mapping[str, Any]) -> str:
+    """The usage of a call as a header value: a JSON object in ASCII."""
+    return json.dumps(read_usage(usage))
+
+
+def parse_usage(header: str | None) -> Mapping[str, Any] | None:
+    """The usage in a reply's header; None where there is none or it is malformed."""
+    if header is None:
+        return None
+    try:
+        return read_usage(json.loads(header))
+    except ValueError:
+        return None
+
+
+def read_usage(found: Any) -> Mapping[str, Any] | None:
+    """The known facts of a usage that somebody reported: finite numbers, and the name of the model."""
+    if not isinstance(found, Mapping):
+        return None
+    usage: dict[str, Any] = {
+        key: value
+        for key in _USAGE_NUMBERS
+        if isinstance(value := found.get(key), int | float)
+        and not isinstance(value, bool)
+        and 0 <= value < _MAX_BUDGET
+    }
+    if isinstance(model := found.get("model"), str):
+        usage["model"] = model[:_MAX_NAME]
+    if found.get("estimated") is True:
+        usage["estimated"] = True
+    return usage or None

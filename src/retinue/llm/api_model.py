@@ -1,0 +1,167 @@
+"""The back-end ``api``: a vendor's API, or any server that speaks one of them, through pydantic-ai.
+
+The library takes seconds and 80 MB to load, so only the process of a model agent imports this module, at its
+first call. The libraries' own retries are off (`retrying`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+from pydantic_ai import exceptions as told
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    SystemPromptPart,
+    TextPart,
+    TextPartDelta,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model as VendorModel
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
+from retinue.llm.completion import Completion, OnText, Prompt, Usage
+from retinue.llm.secrets import Redactor
+from retinue.llm.spec import ModelSpec
+
+NO_KEY = "none"
+"""What is sent to a server that needs no key; the libraries want one."""
+
+CONNECT_S = 10.0
+RATE_LIMIT_WAIT_S = 5.0
+"""When to try again after a rate limit, where the provider did not say."""
+
+
+_FAILURES = (
+    told.AgentRunError,
+    told.UserError,
+    anthropic.AnthropicError,
+    openai.OpenAIError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    ValueError,
+)
+"""What the libraries raise."""
+
+
+class ApiModel:
+    """A model of a vendor's API."""
+
+    def __init__(self, spec: ModelSpec, key: str | None) -> None:
+        self._spec = spec
+        # redirects stay off: the libraries' headers with the key would follow them
+        self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(spec.timeout_s, connect=CONNECT_S))
+        self._model = _open_model(spec, key or NO_KEY, self._http)
+        self._redact = Redactor([key] if key else [])
+
+    async def complete(self, prompt: Prompt, on_text: OnText) -> Completion:
+        parts: list[ModelRequestPart] = [SystemPromptPart(prompt.instructions), UserPromptPart(prompt.task)]
+        try:
+            async with model_request_stream(
+                self._model,
+                [ModelRequest(parts=parts)],
+                model_settings={"max_tokens": prompt.max_tokens, "timeout": self._spec.timeout_s},
+                instrument=False,
+            ) as stream:
+                async for event in stream:
+                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                        await on_text(event.part.content)
+                    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                        await on_text(event.delta.content_delta)
+                response = stream.get()
+        except _FAILURES as error:
+            # without its cause: the text of the libraries' exceptions may hold the key
+            raise self._explain(error) from None
+        return self._read(response)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def _read(self, response: ModelResponse) -> Completion:
+        name = self._spec.name
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        if response.finish_reason == "content_filter":
+            raise ModelError.refused(name, self._redact(text))
+        if response.finish_reason == "error":
+            raise ModelError(name, "unavailable", "the provider ended the answer with an error")
+        if not text.strip():
+            raise ModelError.empty(name)
+        usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
+        return Completion(
+            text, usage, response.model_name or self._spec.asks_model, response.finish_reason == "length"
+        )
+
+    def _explain(self, error: Exception) -> RetinueError:
+        """An exception of the libraries as an error of the table, without the key."""
+        spec, name = self._spec, self._spec.name
+        status = f" (status {error.status_code})" if isinstance(error, told.ModelHTTPError) else ""
+        said = self._redact(_message_of(error))
+        match error:
+            case told.ModelAuthenticationError():
+                # what the provider says may repeat a part of the key
+                variable = " or ".join(spec.key_variables) or "a key"
+                remedy = f"set {variable} to a valid key, or name another variable: llm.{name}.api_key_env"
+                return ModelError(name, "login", f"the provider refused the key{status}", remedy=remedy)
+            case told.ModelQuotaExceededError():
+                return ModelError(
+                    name, "quota", f"the account has no credit left{status}: {said}", remedy="add credit"
+                )
+            case told.ModelRateLimitError():
+                return BusyError(f"the rate limit of {name}", error.retry_after or RATE_LIMIT_WAIT_S)
+            case told.ModelTimeoutError() | told.ModelRequestTimeout():
+                return CallTimedOutError(
+                    f"the model of {name}", spec.timeout_s, layer="model", setting=f"llm.{name}.timeout_s"
+                )
+            case told.ModelUnavailableError() | told.ModelServerError() | told.ModelConnectionError():
+                problem = f"the provider is unavailable{status}: {said}"
+                return ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
+            case told.ModelNotFoundError():
+                problem = f"the provider has no model {spec.asks_model}{status}: {said}"
+                return ModelError(name, "not_found", problem, remedy=f"set llm.{name}.model")
+            case told.ModelContextWindowExceededError():
+                return ModelError(
+                    name,
+                    "too_long",
+                    f"the prompt is longer than the model reads{status}: {said}",
+                    remedy="send less, or call an agent with a larger context window: retinue agents",
+                )
+            case told.ContentFilterError():
+                return ModelError.refused(name, said)
+            case told.ModelRequestRejectedError() | told.ModelHTTPError():
+                return ModelError(name, "rejected", f"the provider rejected the request{status}: {said}")
+        return ModelError(name, "malformed", f"the provider's answer cannot be read: {said}")
+
+
+def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorModel[Any]:
+    model, url = spec.asks_model, spec.base_url
+    if spec.provider == "anthropic":
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=url, max_retries=0, http_client=http)
+        return AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client))
+    if spec.provider == "google":
+        return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=url, http_client=http))
+    own = openai.AsyncOpenAI(api_key=key, base_url=url, max_retries=0, http_client=http)
+    return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=own))
+
+
+def _message_of(error: Exception) -> str:
+    """What the provider said: one line."""
+    body = error.body if isinstance(error, told.ModelHTTPError) else None
+    for key in ("error", "message"):
+        if isinstance(body, dict) and key in body:
+            body = body[key]
+    text = body if isinstance(body, str) else getattr(error, "message", "") or str(error)
+    return text.strip().partition("\n")[0] or type(error).__name__

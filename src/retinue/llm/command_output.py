@@ -1,0 +1,184 @@
+"""Reads what the command-line agents print: JSON lines of claude and codex, JSON of gemini, or plain text.
+
+Pure. A program that prints no such JSON, such as one of your own, is taken at its word: its output is the
+answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.llm.completion import Usage
+
+
+@dataclass(slots=True)
+class CommandAnswer:
+    """What a program has answered so far; ``problem`` is what it says went wrong."""
+
+    text: str = ""
+    usage: Usage | None = None
+    model: str | None = None
+    problem: str = ""
+
+
+class OutputReader:
+    """Reads the output of a command-line agent while it comes."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+        self._plain: list[str] = []
+        self._said: list[str] = []
+        self._answer = CommandAnswer()
+        self._is_json = False
+
+    def feed(self, chunk: bytes) -> str:
+        """Take more output; returns the text of the answer that came with it."""
+        self._pending += chunk
+        *lines, self._pending = self._pending.split(b"\n")
+        return "".join(self._read_line(line) for line in lines)
+
+    def finish(self) -> CommandAnswer:
+        """The answer, at the end of the output."""
+        rest, self._pending = self._pending, b""
+        if rest:
+            self._read_line(rest)
+        plain = "\n".join(self._plain).strip()
+        if not self._is_json and (document := _parse(plain)) is not None:
+            # gemini prints one object over several lines
+            self._read_event(document)
+            plain = "" if self._is_json else plain
+        if not self._is_json:
+            self._answer.text = plain
+        elif not self._answer.text:
+            self._answer.text = "\n\n".join(self._said)
+        return self._answer
+
+    def _read_line(self, line: bytes) -> str:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        event = _parse(text)
+        if event is not None:
+            piece = self._read_event(event)
+            if piece is not None:
+                return piece
+        self._plain.append(text)
+        return "" if self._is_json else f"{text}\n"
+
+    def _read_event(self, event: Mapping[str, Any]) -> str | None:
+        """The text of the answer in one event; None for JSON that is no event."""
+        answer = self._answer
+        kind = event.get("type")
+        if "response" in event and kind is None:  # gemini
+            self._is_json = True
+            answer.text = _text(event["response"])
+            answer.usage, answer.model = _gemini_usage(event.get("stats"))
+            return answer.text
+        if "error" in event and kind is None and set(event) <= {"error", "session_id", "stats"}:  # gemini
+            self._is_json = True
+            answer.problem = _message(event["error"])
+            return ""
+        if not isinstance(kind, str):
+            return None
+        piece = ""
+        match kind:
+            case "system":  # claude
+                answer.model = _optional(event.get("model")) or answer.model
+            case "assistant":  # claude
+                piece = _claude_text(event.get("message"))
+                if piece:
+                    self._said.append(piece)
+            case "result":  # claude
+                if event.get("is_error"):
+                    answer.problem = _text(event.get("result")) or str(event.get("subtype", "error"))
+                else:
+                    answer.text = _text(event.get("result"))
+                answer.usage = _claude_usage(event)
+            case "item.completed":  # codex
+                item = event.get("item")
+                if isinstance(item, Mapping) and item.get("type") == "agent_message":
+                    piece = _text(item.get("text"))
+                    answer.text = piece  # the last message is the answer
+            case "turn.completed":  # codex
+                answer.usage = _codex_usage(event.get("usage"))
+            case "turn.failed" | "error":
+                answer.problem = _message(event.get("error") or event.get("message"))
+            case _ if not self._is_json and not _is_known(kind):
+                return None
+        self._is_json = True
+        return piece
+
+
+def _is_known(kind: str) -> bool:
+    return kind in ("user", "stream_event", "rate_limit_event") or kind.startswith(
+        ("thread.", "turn.", "item.")
+    )
+
+
+def _parse(text: str) -> Mapping[str, Any] | None:
+    text = text.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    try:
+        found = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _claude_text(message: Any) -> str:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    blocks = content if isinstance(content, list) else []
+    texts = [one.get("text") for one in blocks if isinstance(one, Mapping) and one.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _claude_usage(event: Mapping[str, Any]) -> Usage | None:
+    found = event.get("usage")
+    if not isinstance(found, Mapping):
+        return None
+    read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    cost = event.get("total_cost_usd")
+    return Usage(
+        sum(_count(found, key) for key in read),
+        _count(found, "output_tokens"),
+        float(cost) if isinstance(cost, int | float) else None,
+    )
+
+
+def _codex_usage(found: Any) -> Usage | None:
+    if not isinstance(found, Mapping):
+        return None
+    return Usage(_count(found, "input_tokens"), _count(found, "output_tokens"))
+
+
+def _gemini_usage(stats: Any) -> tuple[Usage | None, str | None]:
+    models = stats.get("models") if isinstance(stats, Mapping) else None
+    if not isinstance(models, Mapping) or not models:
+        return None, None
+    usage = Usage()
+    for one in models.values():
+        tokens = one.get("tokens") if isinstance(one, Mapping) else None
+        if isinstance(tokens, Mapping):
+            total, read = _count(tokens, "total"), _count(tokens, "prompt")
+            usage += Usage(read, max(_count(tokens, "candidates"), total - read))
+    return usage, str(next(iter(models)))
+
+
+def _count(found: Mapping[str, Any], key: str) -> int:
+    value = found.get(key)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _optional(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _message(error: Any) -> str:
+    found = error.get("message") if isinstance(error, Mapping) else error
+    return found if isinstance(found, str) and found else "it reports an error"

@@ -1,0 +1,24 @@
+"""Removes keys from texts that leave the process of a model agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retinue.core.text import hide_tokens
+
+HIDDEN = "[key]"
+MAX_CHARACTERS = 500
+"""What is kept of a text that somebody else wrote."""
+
+
+class Redactor:
+    """Replaces the known keys, and whatever looks like a token, in a text; and shortens it."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = sorted((key for key in keys if key), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        for key in self._keys:
+            text = text.replace(key, HIDDEN)
+        text = hide_tokens(text)
+        return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"

@@ -1,0 +1,239 @@
+"""The budget of one model agent: a call is refused before it could spend more than is left.
+
+Before a call the most that it may cost is reserved: its prompt, and the longest answer. The longest answer
+is cut to what the budget has left, down to `MIN_ANSWER_TOKENS`; below, the call is refused. What was spent is
+kept on disk, by day (UTC) and by run, so a restart forgets nothing. A run is all calls of one trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from filelock import FileLock
+
+from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
+from retinue.llm.completion import Prompt, Usage
+from retinue.llm.prices import find_prices
+from retinue.llm.spec import ModelSpec, Prices
+from retinue.storage.files import file_mode, replace_file, storage_errors
+
+MIN_ANSWER_TOKENS = 256
+"""A shorter answer is of no use: the call is refused instead."""
+
+KEPT_RUNS = 500
+BYTES_PER_TOKEN = 3
+"""For the estimate of a prompt: less than the usual four, because an estimate must not be too small."""
+
+OVERHEAD_TOKENS = 50
+_MILLION = 1_000_000
+
+
+@dataclass(slots=True)
+class Spent:
+    """What was spent: tokens, US dollars, and the number of calls."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+    calls: int = 0
+
+    def add(self, usage: Usage) -> None:
+        self.tokens += usage.tokens
+        self.cost_usd += usage.cost_usd or 0.0
+        self.calls += 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "cost_usd": round(self.cost_usd, 6), "calls": self.calls}
+
+
+@dataclass(slots=True)
+class Day:
+    """What was spent on one day, in all and by run."""
+
+    date: str
+    total: Spent = field(default_factory=Spent)
+    runs: dict[str, Spent] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reservation:
+    """One call that may begin: the longest answer it may have, and the most that it may use."""
+
+    run_id: str
+    max_tokens: int
+    most: Usage
+    used: Usage | None = None
+
+    def settle(self, used: Usage) -> None:
+        """Record what an attempt has used; several attempts add up."""
+        self.used = used if self.used is None else self.used + used
+
+
+def estimate_tokens(size_bytes: int) -> int:
+    """At most as many tokens as a text of this size has, but for unusual ones."""
+    return math.ceil(size_bytes / BYTES_PER_TOKEN) + OVERHEAD_TOKENS
+
+
+class Ledger:
+    """What one model agent has spent, in the file ``path``, and what its calls may still spend."""
+
+    def __init__(
+        self,
+        path: Path,
+        spec: ModelSpec,
+        *,
+        tells_cost: bool = False,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """``tells_cost``: the back-end says itself what a call has cost, once it has ended."""
+        self._path = path
+        self._spec = spec
+        self._budget = spec.budget
+        self._tells_cost = tells_cost
+        self._clock = clock
+        self._open: list[Reservation] = []
+        self._prices: Prices | None = spec.prices
+        self._priced = spec.prices is not None
+
+    @contextmanager
+    def reserve(self, prompt: Prompt, run_id: str) -> Iterator[Reservation]:
+        """Reserve the most that a call may spend; on leaving what was settled is recorded.
+
+        Raises BudgetSpentError, InvalidSettingError for a limit of costs without prices, and StateError.
+        """
+        reservation = self._begin(prompt, run_id)
+        self._open.append(reservation)
+        try:
+            yield reservation
+        finally:
+            self._open.remove(reservation)
+            if reservation.used is not None:
+                self._record(reservation)
+
+    def price(self, usage: Usage) -> Usage:
+        """The usage with its cost, where the back-end did not tell it and the prices are known."""
+        prices = self._find_prices()
+        if usage.cost_usd is not None or prices is None:
+            return usage
+        cost = (usage.input_tokens * prices.input + usage.output_tokens * prices.output) / _MILLION
+        return Usage(usage.input_tokens, usage.output_tokens, cost, usage.is_estimated)
+
+    def estimate(self, prompt: Prompt, answer_bytes: int) -> Usage:
+        """The usage of a call that ended without one, after so much of its answer."""
+        output = math.ceil(answer_bytes / BYTES_PER_TOKEN)
+        return self.price(Usage(estimate_tokens(prompt.size_bytes), output, is_estimated=True))
+
+    def _begin(self, prompt: Prompt, run_id: str) -> Reservation:
+        prices = self._find_prices()
+        if self._budget.limits_cost and prices is None and not self._tells_cost:
+            raise InvalidSettingError(
+                f"llm.{self._spec.name}.prices",
+                f"a cost is limited, and the price of {self._spec.asks_model or 'its model'} is not known",
+                remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
+            )
+        day = read_day(self._path, self._today())
+        asked = estimate_tokens(prompt.size_bytes)
+        answer = self._cut_answer(asked, prompt.max_tokens, prices, self._list_limits(day, run_id))
+        return Reservation(run_id, answer, self.price(Usage(asked, answer)))
+
+    def _list_limits(self, day: Day, run_id: str) -> list[tuple[str, float, float]]:
+        """Each limit: the setting, the limit itself, and what is spent or reserved of it."""
+        budget = self._budget
+        run = day.runs.get(run_id, Spent())
+        in_run = [one.most for one in self._open if one.run_id == run_id]
+        in_all = [one.most for one in self._open]
+        found: list[tuple[str, float | None, float]] = [
+            ("max_tokens_per_call", budget.tokens_per_call, 0),
+            ("max_tokens_per_run", budget.tokens_per_run, run.tokens + sum(one.tokens for one in in_run)),
+            ("max_tokens_per_day", budget.tokens_per_day, day.total.tokens + sum(u.tokens for u in in_all)),
+            ("max_cost_per_call", budget.cost_per_call, 0),
+            ("max_cost_per_run", budget.cost_per_run, run.cost_usd + _sum_cost(in_run)),
+            ("max_cost_per_day", budget.cost_per_day, day.total.cost_usd + _sum_cost(in_all)),
+        ]
+        return [(name, limit, spent) for name, limit, spent in found if limit is not None]
+
+    def _cut_answer(
+        self, asked: int, longest: int, prices: Prices | None, limits: list[tuple[str, float, float]]
+    ) -> int:
+        """The longest answer that every limit has room for; raises BudgetSpentError."""
+        for name, limit, spent in limits:
+            left = limit - spent
+            if "tokens" in name:
+                room = left - asked
+            elif prices is None:
+                # what the call costs is told only afterwards
+                room = longest if left > 0 else 0
+            else:
+                after_prompt = left - asked * prices.input / _MILLION
+                room = longest if prices.output == 0 else after_prompt / prices.output * _MILLION
+            if room < min(MIN_ANSWER_TOKENS, longest):
+                raise self._refuse(name, limit, spent)
+            longest = min(longest, int(room))
+        return longest
+
+    def _refuse(self, name: str, limit: float, spent: float) -> BudgetSpentError:
+        agent = self._spec.name
+        form = "{:,.0f} tokens" if "tokens" in name else "${:,.4f}"
+        period = name.rpartition("_")[2]
+        left = f"{form.format(max(0.0, limit - spent))} of {form.format(limit)} per {period} left"
+        problem = f"{agent} has {left}, and this call could take more"
+        return BudgetSpentError.of_model(agent, problem, f"llm.{agent}.{name}")
+
+    def _record(self, reservation: Reservation) -> None:
+        used = reservation.used
+        assert used is not None
+        with storage_errors(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = file_mode(self._path.parent)
+        with storage_errors(self._path), FileLock(f"{self._path}.lock", mode=mode):
+            day = read_day(self._path, self._today())
+            day.total.add(used)
+            # the last used run last, so that the oldest are dropped
+            run = day.runs.pop(reservation.run_id, Spent())
+            run.add(used)
+            day.runs[reservation.run_id] = run
+            while len(day.runs) > KEPT_RUNS:
+                del day.runs[next(iter(day.runs))]
+            document = {
+                "date": day.date,
+                **day.total.as_json(),
+                "runs": {run_id: one.as_json() for run_id, one in day.runs.items()},
+            }
+            replace_file(self._path, orjson.dumps(document), mode=0o600)
+
+    def _today(self) -> str:
+        return self._clock().date().isoformat()
+
+    def _find_prices(self) -> Prices | None:
+        if not self._priced:
+            self._priced = True
+            self._prices = find_prices(self._spec.provider, self._spec.asks_model)
+        return self._prices
+
+
+def read_day(path: Path, date: str) -> Day:
+    """What was spent on this day; nothing for another day. Runs go on over midnight.
+
+    Raises StateDamagedError.
+    """
+    try:
+        found = orjson.loads(path.read_bytes()) if path.exists() else {}
+        runs = {run_id: _spent(one) for run_id, one in found.get("runs", {}).items()}
+        return Day(date, _spent(found) if found.get("date") == date else Spent(), runs)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        remedy = "delete it: the budget of the day then begins anew"
+        raise StateDamagedError(str(path), "it is not a record of spending", remedy=remedy) from error
+
+
+def _spent(found: Mapping[str, Any]) -> Spent:
+    return Spent(int(found.get("tokens", 0)), float(found.get("cost_usd", 0.0)), int(found.get("calls", 0)))
+
+
+def _sum_cost(usages: list[Usage]) -> float:
+    return sum(one.cost_usd or 0.0 for one in usages)

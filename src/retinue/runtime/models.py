@@ -1,0 +1,152 @@
+"""The language models of a process: how they are configured, which of them can be started, and how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from retinue.authoring.agent import Agent
+from retinue.core.errors import InvalidSettingError
+from retinue.core.record import HUB_NAME
+from retinue.core.text import suggest
+from retinue.llm.command_model import TELL_COST, CommandModel
+from retinue.llm.completion import Model
+from retinue.llm.model_agent import describe_model, model_agent
+from retinue.llm.not_started import ModelsNotStarted
+from retinue.llm.spec import (
+    SEED_MODELS,
+    Available,
+    Budget,
+    ModelSpec,
+    Prices,
+    Unavailable,
+    check_spec,
+    find_backend,
+)
+from retinue.llm.spending import Ledger
+from retinue.settings import LlmTable, Settings, environment
+from retinue.storage.state import State
+
+FIRST_MODEL_PORT = 8021
+"""Model agents take the first free port from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models of a hub: those that can be started, with their back-ends, and the others."""
+
+    available: Mapping[str, Available]
+    not_started: ModelsNotStarted
+
+
+def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpec]:
+    """The configured models by name and, with ``seeds``, those that exist without a table.
+
+    Raises InvalidSettingError.
+    """
+    found = dict(SEED_MODELS) if seeds else {}
+    for name, table in settings.llm.items():
+        found.pop(name, None)
+        if table.enabled:
+            found[name] = _spec_of(name, table)
+    return found
+
+
+def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
+    """Which models this machine can run. Raises InvalidSettingError."""
+    own = version("retinue")
+    available: dict[str, Available] = {}
+    missing = {}
+    for name, spec in read_models(settings, seeds=seeds).items():
+        backend = find_backend(spec, environ)
+        if isinstance(backend, Unavailable):
+            missing[name] = describe_model(spec, own), backend
+        else:
+            available[name] = backend
+    return Models(available, ModelsNotStarted(missing))
+
+
+def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
+    """The agent of one model, for its own process.
+
+    Raises InvalidSettingError for an unknown model, and for one that this machine cannot run.
+    """
+    models = read_models(settings)
+    spec = models.get(name)
+    if spec is None:
+        near = suggest(name, models)
+        remedy = f"did you mean {', '.join(near)}?" if near else f"configure it: [llm.{name}] in retinue.toml"
+        raise InvalidSettingError("llm", f"no model is named {name}", remedy=remedy)
+    environ = environment()
+    backend = find_backend(spec, environ)
+    if isinstance(backend, Unavailable):
+        raise InvalidSettingError(f"llm.{name}", backend.reason, remedy=backend.remedy)
+    is_command = backend.backend == "command"
+    spec = replace(spec, backend=backend.backend)
+    tells_cost = is_command and spec.program in TELL_COST
+    ledger = Ledger(state.spending / f"{name}.json", spec, tells_cost=tells_cost)
+
+    async def open_model() -> Model:
+        if is_command:
+            return CommandModel(spec, ledger, environ)
+        # seconds and 80 MB, which an agent that is never asked does not need
+        return await asyncio.to_thread(_open_api, spec, spec.find_key(environ))
+
+    return model_agent(spec, open_model, ledger, version=version("retinue"))
+
+
+def _open_api(spec: ModelSpec, key: str | None) -> Model:
+    from retinue.llm.api_model import ApiModel
+
+    return ApiModel(spec, key)
+
+
+def _spec_of(name: str, table: LlmTable) -> ModelSpec:
+    if name == HUB_NAME:
+        raise InvalidSettingError(f"llm.{name}", "the hub has this name", remedy="choose another name")
+    seed = SEED_MODELS.get(name, ModelSpec(name))
+    given = table.model_dump(exclude_unset=True, include=_PLAIN)
+    if table.scores is not None:
+        given["scores"] = {**_MIDDLE, **seed.scores, **table.scores}
+    if table.prices is not None:
+        if len(table.prices) != 2:
+            raise InvalidSettingError(
+                f"llm.{name}.prices", "one of two is missing", remedy="write {input = 3.0, output = 15.0}"
+            )
+        given["prices"] = Prices(table.prices["input"], table.prices["output"])
+    if table.folder is not None and not table.folder.is_dir():
+        raise InvalidSettingError(
+            f"llm.{name}.folder", f"{table.folder} is not a folder", remedy="name a folder that exists"
+        )
+    budget = Budget(
+        table.max_tokens_per_call,
+        table.max_tokens_per_run,
+        table.max_tokens_per_day,
+        table.max_cost_per_call,
+        table.max_cost_per_run,
+        table.max_cost_per_day,
+    )
+    return check_spec(replace(seed, **given, budget=budget))
+
+
+_MIDDLE = {"planning": 0.5, "execution": 0.5, "review": 0.5}
+"""The scores of a role that is left out."""
+
+_PLAIN = {
+    "backend",
+    "provider",
+    "model",
+    "base_url",
+    "api_key_env",
+    "command",
+    "args",
+    "folder",
+    "context_window",
+    "languages",
+    "timeout_s",
+    "retries",
+    "max_tokens",
+}
+"""The settings that a spec has under the same names."""

@@ -1,0 +1,202 @@
+"""Model agents as processes of a hub: started, listed, called by the official MCP client; no key leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from tests.llm.programs import answer, read_calls, write_program
+from tests.llm.vendors import Fail, Hang, Say, VendorServer, vendor
+from tests.processes.running import Program, execute, is_running, program, wait_until
+
+KEY = "sk-very-secret-0123456789abcdef"
+
+SETTINGS = """
+[llm.mine]
+provider = "anthropic"
+model = "claude-test"
+base_url = "{url}"
+api_key_env = "MY_KEY"
+scores = {{planning = 0.5, execution = 0.6, review = 0.7}}
+context_window = 50000
+languages = ["Python"]
+prices = {{input = 3.0, output = 15.0}}
+retries = 1
+max_tokens_per_day = {limit}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A search path with a fake claude, and no gemini."""
+    write_program(tmp_path / "bin", "claude", answer("claude", "claude says hello"))
+    own = [one for one in os.environ["PATH"].split(":") if not (Path(one) / "gemini").exists()]
+    return ":".join([str(tmp_path / "bin"), *own])
+
+
+def start_hub(
+    tmp_path: Path, path: str, server: VendorServer, limit: int = 1_000_000
+) -> AbstractContextManager[Program]:
+    (tmp_path / "retinue.toml").write_text(SETTINGS.format(url=server.base_url, limit=limit))
+    environment = {"PATH": path, "MY_KEY": KEY, "HOME": str(tmp_path)}
+    return program("hub", "--port", "0", cwd=tmp_path, environment=environment)
+
+
+def list_agents(url: str, token: str) -> dict[str, Any]:
+    rows = execute(url, "list_agents", {}, token)["result"]["agents"]
+    return {row["name"]: row for row in rows}
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "retinue", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_a_hub_starts_the_models_that_this_machine_can_run_and_lists_the_others(
+    tmp_path: Path, retinue_home: Path, path: str
+) -> None:
+    async with vendor("anthropic", Say("mine says hello")) as server:
+        await asyncio.to_thread(_check_hub, tmp_path, retinue_home, path, server)
+        assert server.keys == [KEY] * len(server.keys)
+        assert len(server.requests) == 2
+    await asyncio.to_thread(_check_no_key, retinue_home)
+
+
+def _check_no_key(home: Path) -> None:
+    """No file of the state holds the key: cards, audit, journals, spending."""
+    files = [one for one in home.rglob("*") if one.is_file()]
+    assert len(files) > 5
+    for file in files:
+        assert KEY.encode() not in file.read_bytes(), file
+
+
+def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> None:
+    with start_hub(tmp_path, path, server) as hub:
+        url = hub.url_in("hub at")
+        missing = hub.wait_for("gemini is not started")
+        assert "no GEMINI_API_KEY, and no gemini command found" in missing
+        assert "set GEMINI_API_KEY or install gemini" in missing
+        token = (home / "keys" / "local.token").read_text().strip()
+        rows = list_agents(url, token)
+        assert rows["claude"]["status"] == rows["mine"]["status"] == "available"
+        assert rows["gemini"]["status"] == "unavailable"
+        assert execute(url, "plan", {"prompt": "x"}, token)["result"] in (
+            "claude says hello",
+            "mine says hello",
+        )
+        asked = execute(f"{url}/agents/claude", "agent.ask", {"prompt": "hello?"}, token)
+        assert asked["result"] == "claude says hello"
+        refused = execute(f"{url}/agents/gemini", "plan", {"prompt": "x"}, token)["error"]
+        assert refused["data"]["type"] == "agent_unreachable"
+        assert "no gemini command found" in refused["message"]
+        assert "set GEMINI_API_KEY" in refused["data"]["remedy"]
+        said = execute(f"{url}/agents/mine", "agent.ask", {"prompt": "hello?"}, token)
+        assert said["result"] == "mine says hello"
+        asyncio.run(_check_mcp(url, token))
+        children = [call["pid"] for call in read_calls(tmp_path / "bin")]
+        code, told = run("doctor", cwd=tmp_path, PATH=path, MY_KEY=KEY)
+        assert code == 0, told
+        assert KEY not in told
+        assert KEY not in hub.output
+        rows_of_audit = [json.loads(line) for line in hub.lines if line.startswith("{")]
+        used = [row["usage"] for row in rows_of_audit if row.get("agent") == "mine" and "usage" in row]
+        assert used[0]["cost_usd"] > 0
+        assert {"input_tokens", "output_tokens", "model"} <= used[0].keys()
+    wait_until(lambda: not any(is_running(pid) for pid in children), "the commands have ended")
+
+
+async def _check_mcp(url: str, token: str) -> None:
+    async with Client(f"{url}/mcp") as client:
+        result = await client.call_tool("mine__plan", {"prompt": "a bridge"})
+        assert result.content[0].text == "mine says hello"  # type: ignore[union-attr]
+        assert result.meta is not None
+        assert result.meta["X-Retinue-Usage"]["cost_usd"] > 0
+
+
+async def test_a_budget_is_kept_over_a_restart(tmp_path: Path, retinue_home: Path, path: str) -> None:
+    async with vendor("anthropic", Say("ok")) as server:
+        await asyncio.to_thread(_check_budget, tmp_path, retinue_home, path, server)
+        assert len(server.requests) == 1
+
+
+def _check_budget(tmp_path: Path, home: Path, path: str, server: VendorServer) -> None:
+    for expected in ("result", "error"):
+        # the instructions and the data rule alone take more than the second call has left
+        with start_hub(tmp_path, path, server, limit=520) as hub:
+            url = hub.url_in("hub at")
+            hub.wait_for("agents,")
+            token = (home / "keys" / "local.token").read_text().strip()
+            if expected == "error":
+                spent = home / "spending" / "mine.json"
+                spent.write_text(json.dumps({**json.loads(spent.read_text()), "tokens": 400}))
+            reply = execute(f"{url}/agents/mine", "agent.ask", {"prompt": "x"}, token)
+            assert expected in reply, reply
+    assert reply["error"]["data"]["type"] == "budget_spent"
+    assert "llm.mine.max_tokens_per_day" in reply["error"]["data"]["remedy"]
+
+
+async def test_cancelling_a_call_over_mcp_ends_the_request_to_the_model(
+    tmp_path: Path, retinue_home: Path, path: str
+) -> None:
+    async with vendor("anthropic", Hang("let me think")) as server:
+        with start_hub(tmp_path, path, server) as hub:
+            url = await asyncio.to_thread(hub.url_in, "hub at")
+            await asyncio.to_thread(hub.wait_for, "agents,")
+            told = asyncio.Event()
+
+            async def note(progress: float, total: float | None, message: str | None) -> None:
+                if message:
+                    told.set()
+
+            async with asyncio.timeout(30), Client(f"{url}/mcp") as client:
+                call = asyncio.create_task(
+                    client.call_tool("mine__plan", {"prompt": "x"}, progress_callback=note)
+                )
+                await server.begun.wait()
+                await told.wait()
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+                await server.gone.wait()
+
+
+async def test_the_error_of_a_provider_reaches_the_client_with_its_remedy_and_without_the_key(
+    tmp_path: Path, retinue_home: Path, path: str
+) -> None:
+    async with vendor("anthropic", Fail(401, "authentication_error", f"invalid key {KEY}")) as server:
+        with start_hub(tmp_path, path, server) as hub:
+            url = await asyncio.to_thread(hub.url_in, "hub at")
+            await asyncio.to_thread(hub.wait_for, "agents,")
+            async with asyncio.timeout(30), Client(f"{url}/mcp") as client:
+                result = await client.call_tool("mine__plan", {"prompt": "x"})
+            text = result.content[0].text  # type: ignore[union-attr]
+            assert result.is_error
+            assert "the provider refused the key (status 401)" in text
+            assert "set MY_KEY to a valid key" in text
+            assert KEY not in text
+        assert KEY not in hub.output
+    await asyncio.to_thread(_check_no_key, retinue_home)
+
+
+def test_a_model_that_cannot_run_here_is_not_served(tmp_path: Path) -> None:
+    code, told = run("serve", "--llm", "gemini", cwd=tmp_path, PATH=str(Path(sys.executable).parent))
+    assert code != 0
+    assert "no GEMINI_API_KEY, and no gemini command found" in told
+    code, told = run("serve", "--llm", "gemni", cwd=tmp_path)
+    assert code != 0
+    assert "did you mean gemini?" in told

@@ -1,0 +1,163 @@
+"""An MCP server that asks for a login, and its authorization server, on sockets of this machine.
+
+The two have addresses of their own, as most have. Attributes change what they do; ``requests`` counts what
+came.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import aiohttp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.mcp.upstream.foreign_server import make_server
+from tests.serving import serve_app
+
+
+class AuthorizationServer:
+    """Registers clients, lets everybody in, gives and renews tokens."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.resource_url = ""
+        self.requests: Counter[str] = Counter()
+        self.registered: list[dict[str, Any]] = []
+        self.clients = {"by-hand"}
+        self.codes: dict[str, dict[str, str]] = {}
+        self.access: set[str] = set()
+        self.refresh: set[str] = set()
+        self.expires_in = 3600
+        self.reads_client_metadata = False
+        self.issuer: str | None = None
+        """Another issuer in the metadata than the true one."""
+        self.answer: dict[str, str] = {}
+        """What the redirect says in place of the truth."""
+        self.token_error: str | None = None
+        self.resource: str | None = None
+        """Another resource in the metadata than the true one."""
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/.well-known/oauth-authorization-server", self._metadata),
+            Route("/register", self._register, methods=["POST"]),
+            Route("/authorize", self._authorize),
+            Route("/token", self._token, methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    async def _metadata(self, request: Request) -> Response:
+        self.requests["metadata"] += 1
+        return JSONResponse(
+            {
+                "issuer": self.issuer or self.url,
+                "authorization_endpoint": f"{self.url}/authorize",
+                "token_endpoint": f"{self.url}/token",
+                "registration_endpoint": f"{self.url}/register",
+                "response_types_supported": ["code"],
+                "code_challenge_methods_supported": ["S256"],
+                "token_endpoint_auth_methods_supported": ["none"],
+                "authorization_response_iss_parameter_supported": True,
+                "client_id_metadata_document_supported": self.reads_client_metadata,
+            }
+        )
+
+    async def _register(self, request: Request) -> Response:
+        self.requests["register"] += 1
+        wanted = await request.json()
+        self.registered.append(wanted)
+        client_id = f"client-{len(self.registered)}"
+        self.clients.add(client_id)
+        return JSONResponse({**wanted, "client_id": client_id}, 201)
+
+    async def _authorize(self, request: Request) -> Response:
+        self.requests["authorize"] += 1
+        asked = dict(request.query_params)
+        assert asked["code_challenge_method"] == "S256"
+        assert asked["resource"] == f"{self.resource_url}/mcp"
+        if asked["client_id"] not in self.clients:
+            return Response("unknown client", 400)
+        code = secrets.token_urlsafe(16)
+        self.codes[code] = asked
+        found = {"code": code, "state": asked["state"], "iss": self.url} | self.answer
+        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(found)}")
+
+    async def _token(self, request: Request) -> Response:
+        form = {key: values[0] for key, values in parse_qs((await request.body()).decode()).items()}
+        kind = form["grant_type"]
+        self.requests[kind] += 1
+        if self.token_error is not None:
+            return JSONResponse({"error": "invalid_grant", "error_description": self.token_error}, 400)
+        assert form["resource"] == f"{self.resource_url}/mcp"
+        if kind == "authorization_code":
+            asked = self.codes.pop(form["code"])
+            digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+            assert base64.urlsafe_b64encode(digest).decode().rstrip("=") == asked["code_challenge"]
+            assert form["redirect_uri"] == asked["redirect_uri"]
+        elif form["refresh_token"] not in self.refresh:
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        self.refresh.discard(form.get("refresh_token", ""))
+        access, refresh = f"secret-access-{secrets.token_hex(8)}", f"secret-refresh-{secrets.token_hex(8)}"
+        self.access.add(access)
+        self.refresh.add(refresh)
+        return JSONResponse(
+            {
+                "access_token": access,
+                "token_type": "Bearer",
+                "expires_in": self.expires_in,
+                "refresh_token": refresh,
+            }
+        )
+
+
+class _Guarded:
+    """Lets only requests with a token of the authorization server through."""
+
+    def __init__(self, app: ASGIApp, server: AuthorizationServer) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request, server = Request(scope), self._server
+        if request.url.path.startswith("/.well-known/oauth-protected-resource"):
+            resource = server.resource or f"{server.resource_url}/mcp"
+            found = {"resource": resource, "authorization_servers": [server.url]}
+            await JSONResponse(found)(scope, receive, send)
+            return
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token in server.access:
+            await self._app(scope, receive, send)
+            return
+        server.requests["refused"] += 1
+        url = f"{server.resource_url}/.well-known/oauth-protected-resource/mcp"
+        challenge = {"www-authenticate": f'Bearer resource_metadata="{url}"'}
+        await JSONResponse({"error": "invalid_token"}, 401, challenge)(scope, receive, send)
+
+
+@asynccontextmanager
+async def serve_with_login() -> AsyncIterator[AuthorizationServer]:
+    """The two servers; ``resource_url`` and ``url`` are their addresses."""
+    server = AuthorizationServer()
+    guarded = _Guarded(make_server().streamable_http_app(), server)
+    async with serve_app(server.app()) as server.url, serve_app(guarded) as server.resource_url:
+        yield server
+
+
+async def browse(page: str) -> tuple[int, str]:
+    """What a browser does with the page of a login: status and text of the last answer."""
+    async with aiohttp.ClientSession() as session, session.get(page) as reply:
+        return reply.status, await reply.text()

@@ -1,0 +1,201 @@
+"""Logins at imported servers, against an authorization server on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from structlog.testing import capture_logs
+
+from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
+from retinue.mcp.codec.foreign import Requests
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.runtime.browser_login import log_in
+from retinue.runtime.import_logins import ImportLogin, Login, LoginFile, logins_folder
+from retinue.settings import ImportTable, Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from tests.mcp.upstream.foreign_server import make_server
+from tests.runtime.authorization_server import AuthorizationServer, browse, serve_with_login
+from tests.serving import serve_app
+
+Browser = Callable[[str], None]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[AuthorizationServer]:
+    async with serve_with_login() as server:
+        yield server
+
+
+@pytest.fixture
+def state(retinue_home: Path) -> State:
+    State(retinue_home).prepare()
+    return State(retinue_home)
+
+
+class Person:
+    """Opens the pages of logins; ``seen`` are the last answers."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+        self.seen: list[asyncio.Task[tuple[int, str]]] = []
+
+    def show(self, page: str) -> None:
+        self.pages.append(page)
+        self.seen.append(asyncio.create_task(browse(page)))
+
+
+async def _log_in(server: AuthorizationServer, person: Person, **table: str) -> Login:
+    found = ImportTable.model_validate({"url": f"{server.resource_url}/mcp", **table})
+    return await log_in("docs", found, Settings(), {}, show=person.show, timeout_s=20.0)
+
+
+async def _start_session(server: AuthorizationServer, state: State) -> int:
+    """The number of messages that the server answers to the first request."""
+    url = f"{server.resource_url}/mcp"
+    async with HttpClient() as http:
+        login = ImportLogin(LoginFile(state, "docs", url), http)
+        transport = HttpTransport("docs", http, url, {}, login.authorize)
+        found = [one async for one in transport.exchange(Requests("test", "1").initialize())]
+        await transport.aclose()
+        return len(found)
+
+
+async def test_a_login_by_the_browser_leads_to_tokens_that_open_the_server(
+    server: AuthorizationServer, state: State
+) -> None:
+    with pytest.raises(AgentUnreachableError, match="it asks for a login: retinue imports login docs"):
+        await _start_session(server, state)
+    person = Person()
+    login = await _log_in(server, person)
+    status, text = await person.seen[0]
+    assert (status, "close this window" in text) == (200, True)
+    assert server.registered[0]["token_endpoint_auth_method"] == "none"
+    assert server.registered[0]["redirect_uris"][0].startswith("http://127.0.0.1:")
+    LoginFile(state, "docs", login.url).write(login)
+    (file,) = logins_folder(state).iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert list(state.list_open_to_others()) == []
+    assert await _start_session(server, state) == 1
+    assert LoginFile(state, "docs", "http://other.example/mcp").read() is None
+
+
+async def test_an_expired_or_revoked_token_is_renewed_once_for_all_and_nothing_of_it_is_logged(
+    server: AuthorizationServer, state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    login = await _log_in(server, Person())
+    file = LoginFile(state, "docs", login.url)
+    file.write(login)
+    server.access.clear()
+    with capture_logs() as lines:
+        async with HttpClient() as http:
+            renewing = ImportLogin(file, http)
+            given = await renewing.authorize()
+            several = await asyncio.gather(*(renewing.authorize(given) for _ in range(5)))
+        assert len(set(several)) == 1
+        assert several[0] != given
+        assert server.requests["refresh_token"] == 1
+        assert await _start_session(server, state) == 1
+        server.access.clear()
+        assert await _start_session(server, state) == 1
+        assert server.requests["refresh_token"] == 2
+        server.access.clear()
+        server.token_error = "secret-of-the-server"
+        with pytest.raises(AgentUnreachableError, match="it asks for a login"):
+            await _start_session(server, state)
+    assert "secret-" not in repr(lines) + caplog.text
+
+
+async def test_a_token_that_is_about_to_expire_is_renewed_before_it_is_refused(
+    server: AuthorizationServer, state: State
+) -> None:
+    server.expires_in = 5
+    login = await _log_in(server, Person())
+    LoginFile(state, "docs", login.url).write(login)
+    refused = server.requests["refused"]
+    server.expires_in = 3600
+    assert await _start_session(server, state) == 1
+    assert (server.requests["refresh_token"], server.requests["refused"]) == (1, refused)
+
+
+async def test_a_redirect_with_another_state_is_refused_and_the_login_goes_on(
+    server: AuthorizationServer,
+) -> None:
+    class Attacked(Person):
+        def show(self, page: str) -> None:
+            self.seen.append(asyncio.create_task(self._attack(page)))
+
+        async def _attack(self, page: str) -> tuple[int, str]:
+            back = parse_qs(urlsplit(page).query)["redirect_uri"][0]
+            forged = await browse(f"{back}?{urlencode({'code': 'theirs', 'state': 'theirs'})}")
+            assert (await browse(back.replace("/callback", "/else")))[0] == 404
+            await browse(page)
+            return forged
+
+    person = Attacked()
+    login = await _log_in(server, person)
+    assert login.tokens["access_token"] in server.access
+    status, text = await person.seen[0]
+    assert (status, "It was refused" in text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"answer": {"iss": "https://evil.example"}}, "iss"),
+        ({"issuer": "https://evil.example"}, "issuer"),
+        ({"resource": "https://evil.example/mcp"}, "does not match"),
+        ({"answer": {"error": "access_denied", "error_description": "not you"}}, "not you"),
+        ({"token_error": "secret-detail"}, "gave no token"),
+    ],
+)
+async def test_what_is_not_in_order_is_refused_and_stores_nothing(
+    changes: dict[str, object], said: str, server: AuthorizationServer
+) -> None:
+    for name, value in changes.items():
+        setattr(server, name, value)
+    with pytest.raises(NotAuthenticatedError) as refused:
+        await _log_in(server, Person())
+    assert said in refused.value.message
+    assert "secret-detail" not in refused.value.message
+
+
+async def test_a_client_that_a_person_registered_or_describes_needs_no_registration(
+    server: AuthorizationServer,
+) -> None:
+    login = await _log_in(server, Person(), client_id="by-hand")
+    assert login.client["client_id"] == "by-hand"
+    document = "https://example.com/retinue.json"
+    server.reads_client_metadata = True
+    server.clients.add(document)
+    login = await _log_in(server, Person(), client_metadata_url=document)
+    assert login.client["client_id"] == document
+    assert server.requests["register"] == 0
+
+
+async def test_metadata_of_a_public_server_is_not_read_from_private_addresses(
+    server: AuthorizationServer,
+) -> None:
+    table = ImportTable(url=f"{server.resource_url}/mcp")
+    closed = Settings(allow_private_urls=False)
+    with pytest.raises(NotAuthenticatedError, match="the address is not public"):
+        await log_in("docs", table, closed, {}, show=Person().show, timeout_s=5.0)
+
+
+async def test_a_login_ends_when_nobody_comes(server: AuthorizationServer) -> None:
+    table = ImportTable(url=f"{server.resource_url}/mcp")
+    with pytest.raises(NotAuthenticatedError, match=r"nobody logged in within 0.1 s"):
+        await log_in("docs", table, Settings(), {}, show=lambda page: None, timeout_s=0.1)
+
+
+async def test_a_server_that_is_open_asks_for_no_login() -> None:
+    async with serve_app(make_server().streamable_http_app()) as url:
+        table = ImportTable(url=f"{url}/mcp")
+        with pytest.raises(NotAuthenticatedError, match="docs asks for no login"):
+            await log_in("docs", table, Settings(), {}, show=Person().show, timeout_s=5.0)
