@@ -143,18 +143,18 @@ def capabilities(
 
 @click.group()
 def cache() -> None:
-    """Manage the cached answers of the hub."""
+    """Forget cached answers."""
 
 
 @cache.command()
 @json_option
 def clear(as_json: bool) -> None:
-    """Forget all cached answers."""
+    """Forget all cached answers of the hub."""
     reply = run_command(_ask("clear_cache", {}))
     if as_json:
         print_json(reply)
     else:
-        note(f"forgot {reply['answers']} answers and {reply['steps']} results of steps")
+        click.echo(f"forgot {reply['answers']} answers and {reply['steps']} results of steps")
 
 
 async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
