@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from retinue.storage.state import State
+from tests.mcp import clients
 from tests.processes.running import program
 from tests.runtime.authorization_server import serve_with_login
 from tests.serving import serve_app
@@ -92,6 +94,31 @@ def test_the_servers_of_a_client_are_shown_and_imported(tmp_path: Path, run: Run
         ("loud-one", "npx -y loud"),
         ("web", "https://example.com/mcp"),
     ]
+
+
+async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_found_and_called(
+    tmp_path: Path, port: int, run: Run
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("0 agents")
+        assert run("import", "mcp-server", "many", "--", *SERVER, "many").startswith("many: 500 skills")
+        token = State(Path(os.environ["RETINUE_HOME"])).local_token()
+        async with clients.connect(f"{url}/mcp", "auto", authorization=f"Bearer {token}") as client:
+            tools = (await client.list_tools()).tools
+            shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+            assert len(orjson.dumps(shown)) < 12_000
+            assert any("500 more tools of 1 agent" in (tool.description or "") for tool in tools)
+            found = await client.call_tool("find_skills", {"query": "repeat number 321", "limit": 3})
+            rows = (found.structured_content or {})["skills"]
+            row = next(row for row in rows if row["skill"] == "repeat_321")
+            assert row["description"].endswith("The end of 321.")
+            result = await client.call_tool("many__repeat_321", {"text": "a", "times": 3})
+            assert result.structured_content == {"result": "321: aaa"}
+        (line,) = [line for line in run("doctor").splitlines() if "tool list" in line]
+        sizes = [float(size) for size in re.findall(r"\(([\d.]+) kB\)", line)]
+        assert len(sizes) == 2
+        assert max(sizes) < 12
 
 
 async def test_a_server_that_asks_for_a_login_is_called_after_it(

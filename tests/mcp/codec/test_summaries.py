@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 from hypothesis import given
 
-from retinue.mcp.codec.summaries import describe_left_out, summarise, summarise_blocks, text_of
+from retinue.mcp.codec.content import text_of
+from retinue.mcp.codec.summaries import describe_left_out, summarise, summarise_blocks
 from tests.strategies import json_values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -66,8 +67,27 @@ def make_server(*, described: str = "Shouts a text.") -> MCPServer:
     return server
 
 
+def make_many(number: int = 500) -> MCPServer:
+    """A server with many tools, whose descriptions are longer than a screen."""
+    server = MCPServer("many")
+
+    def make(at: int) -> Callable[[str, int], str]:
+        def repeat(text: str, times: int) -> str:
+            return f"{at}: {text * times}"
+
+        return repeat
+
+    for at in range(number):
+        words = f"Repeats a text as number {at}. " + "It says so at length. " * 120 + f"The end of {at}."
+        server.add_tool(make(at), name=f"repeat_{at}", description=words)
+    return server
+
+
 def main(mode: str) -> None:
-    """Serve on the standard streams: ``plain``, ``noisy``, ``changed`` or ``broken``."""
+    """Serve on the standard streams: ``plain``, ``noisy``, ``changed``, ``many`` or ``broken``."""
+    if mode == "many":
+        make_many().run()
+        return
     if mode == "broken":
         print("TOKEN is not set", file=sys.stderr)
         raise SystemExit(3)

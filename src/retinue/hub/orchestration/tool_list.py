@@ -46,10 +46,8 @@ class ToolList:
             self._has_runs = True
             self._notify()
 
-    def shape(
-        self, skills: Sequence[Skill], scopes: frozenset[str], view: AgentView | None
-    ) -> tuple[list[Skill], frozenset[str]]:
-        """The skills with the schemas that are listed, and the ids of those that are not listed."""
+    def shape(self, skills: Sequence[Skill], scopes: frozenset[str], view: AgentView | None) -> list[Skill]:
+        """The skills with the schemas that are listed; those that are not listed are marked so."""
         custom = self._list_custom()
         agents = self._list_agents(scopes, view)
         shaped = [
@@ -57,7 +55,7 @@ class ToolList:
             for one in skills
         ]
         hidden = _NEVER if self._has_runs or custom else _NEVER | RUN_TOOLS
-        return shaped, frozenset(one.id for one in skills if one.id in hidden)
+        return [replace(one, listed=False) if one.id in hidden else one for one in shaped]
 
     def _list_agents(self, scopes: frozenset[str], view: AgentView | None) -> list[str]:
         names = {

@@ -12,7 +12,11 @@ from retinue.core.record import Prompt, Resource, Schema
 from retinue.core.uri_template import is_template
 from retinue.mcp.codec.tools import render_output_schema, wrap_result
 
+SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+
 _MEDIA = ("image", "audio")
+_UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
+"""Lists depend on the caller and may change at any time; ``list_changed`` says when."""
 
 
 def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema | None) -> dict[str, Any]:
@@ -43,11 +47,36 @@ def render_text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
+def text_of(block: Mapping[str, Any]) -> str | None:
+    """The text of a text block or of an embedded resource; None for any other block."""
+    if block.get("type") == "text":
+        return str(block["text"])
+    if block.get("type") == "resource":
+        text = block["resource"].get("text")
+        return text if isinstance(text, str) else None
+    return None
+
+
+def count_characters(result: Mapping[str, Any]) -> int:
+    """The characters of all texts in the content of a result."""
+    return sum([len(text_of(block) or "") for block in result["content"]])
+
+
 def value_as_text(value: Any) -> str:
     """A value as the text of a block."""
     if isinstance(value, str):
         return value
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+def complete_result(
+    result: dict[str, Any], server_info: Mapping[str, Any] | None = None, *, cacheable: bool = False
+) -> dict[str, Any]:
+    """The result with the fields that 2026-07-28 requires; ``server_info``: the server's name and version."""
+    found = {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
+    if server_info is not None:
+        found["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: server_info}
+    return found
 
 
 def render_part(part: Part) -> dict[str, Any]:

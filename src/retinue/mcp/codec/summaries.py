@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from retinue.mcp.codec.content import text_of
+
 _LIMITS = ((2_000, 100), (1_000, 40), (400, 15), (150, 6), (60, 2), (20, 1))
 """Characters of a text and entries of a list, tried in this order until the summary is short enough."""
 
@@ -55,16 +57,6 @@ def summarise_blocks(blocks: Sequence[Mapping[str, Any]], max_chars: int) -> lis
             shown.append(_with_text(block, text[:left]))
             left -= len(text)
     return shown
-
-
-def text_of(block: Mapping[str, Any]) -> str | None:
-    """The text of a text block or of an embedded resource; None for any other block."""
-    if block.get("type") == "text":
-        return str(block["text"])
-    if block.get("type") == "resource":
-        text = block["resource"].get("text")
-        return text if isinstance(text, str) else None
-    return None
 
 
 def _with_text(block: Mapping[str, Any], text: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import SERVER_INFO_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
+from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
 from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
 from retinue.mesh.channel import Capability, LogLevel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
@@ -79,10 +79,6 @@ def caller_of(context: Context) -> Caller:
     return Caller(as_mcp_client(identity_of(request.scope).principal), "mcp", trace, session_of(context))
 
 
-_UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
-"""Lists depend on the caller and may change at any time; ``list_changed`` says when."""
-
-
 def is_modern(context: Context) -> bool:
     """Whether this message is of the sessionless protocol, where questions travel inside results."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -90,22 +86,14 @@ def is_modern(context: Context) -> bool:
 
 def complete(context: Context, result: dict[str, Any], *, cacheable: bool = False) -> dict[str, Any]:
     """The result with the fields that its protocol version requires."""
-    return complete_modern(result, cacheable=cacheable) if is_modern(context) else result
-
-
-def complete_modern(result: dict[str, Any], *, cacheable: bool = False) -> dict[str, Any]:
-    """The result with the fields that 2026-07-28 requires."""
-    return {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
+    return complete_result(result, cacheable=cacheable) if is_modern(context) else result
 
 
 def stamp(context: Context, result: dict[str, Any], server: Server[Any]) -> dict[str, Any]:
     """A result that bypasses the SDK's own shaping, with the server's name where the version requires it."""
-    return stamp_modern(result, server.server_info_stamp) if is_modern(context) else result
-
-
-def stamp_modern(result: dict[str, Any], server_info: Mapping[str, Any]) -> dict[str, Any]:
-    """The result with the server's name and version, as 2026-07-28 requires."""
-    return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: server_info}}
+    if not is_modern(context):
+        return result
+    return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_KEY: server.server_info_stamp}}
 
 
 LEVELS: tuple[str, ...] = (

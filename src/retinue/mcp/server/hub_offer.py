@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from cachetools import LRUCache
@@ -35,8 +34,8 @@ TOO_MANY = 1_000
 
 AGENT_URI = "agent:"
 
-Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], tuple[Sequence[Skill], frozenset[str]]]
-"""Gives the hub's own skills as they are listed to a caller, and the ids of those that are not listed."""
+Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
+"""Gives the hub's own skills as they are listed to a caller."""
 
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
@@ -162,7 +161,7 @@ class HubOffer:
         """Whether more tools than this are visible; stops counting as soon as it knows."""
         tools = 0
         for entry in self._directory.list_held():
-            seen = key.count_skills(entry)
+            seen = key.count_listed(entry)
             if seen and self._directory.represents_agent(entry):
                 tools += seen
                 if tools > limit:
@@ -181,12 +180,10 @@ class HubOffer:
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
         own: Sequence[Skill] = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
-        unlisted: frozenset[str] = frozenset()
         if self._shape is not None:
-            own, unlisted = self._shape(own, key.scopes, key.view)
+            own = self._shape(own, key.scopes, key.view)
         if short:
-            count = partial(self._count, key)
-            return SearchOnlyCatalog(own, self._directory, key, self._names, count, unlisted=unlisted)
+            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
         entries = self._survey(key).entries
         names = {one.id: self._directory.name_of(one) for one in entries}
         others: list[tuple[str | None, Skill]] = [
@@ -195,7 +192,7 @@ class HubOffer:
             for skill in listing.record.skills
             if is_visible(skill.visibility, key.scopes)
         ]
-        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names, unlisted=unlisted)
+        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
 
     def _own_changed(self, change: Change) -> None:
         self._record = self._read_record()

@@ -16,8 +16,8 @@ from cachetools import TTLCache
 
 from retinue.core.call import Outcome, Part, Principal
 from retinue.core.record import Schema
-from retinue.mcp.codec.content import render_part, render_text, value_as_text
-from retinue.mcp.codec.summaries import describe_left_out, summarise, summarise_blocks, text_of
+from retinue.mcp.codec.content import count_characters, render_part, render_text, text_of, value_as_text
+from retinue.mcp.codec.summaries import describe_left_out, summarise, summarise_blocks
 from retinue.mcp.codec.tools import render_output_schema, wrap_result
 from retinue.mesh.permissions import principal_key
 from retinue.mesh.schema.checks import compile_schema
@@ -48,7 +48,7 @@ class LongResults:
     """The long results of one process; ``max_chars`` bounds the text of one tool result."""
 
     def __init__(self, max_chars: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_chars = max_chars
+        self.max_chars = max_chars
         self._shown_chars = max(LEAST_SHOWN_CHARS, max_chars // SHOWN_SHARE)
         self._kept: TTLCache[str, _Kept, float] = TTLCache(MAX_KEPT_CHARS, KEPT_S, clock, _count_chars)
 
@@ -56,8 +56,8 @@ class LongResults:
         self, result: dict[str, Any], outcome: Outcome, schema: Schema | None, owner: Principal
     ) -> dict[str, Any]:
         """The result, or a summary of it and a link; ``schema`` is the output schema of the skill."""
-        size_chars = sum(len(text_of(block) or "") for block in result["content"])
-        if size_chars <= self._max_chars:
+        size_chars = count_characters(result)
+        if size_chars <= self.max_chars:
             return result
         is_promised = render_output_schema(schema) is not None
         value = None if outcome.parts and not is_promised else outcome.value

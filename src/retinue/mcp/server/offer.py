@@ -40,17 +40,10 @@ class ToolEntry:
 class ToolCatalog:
     """The tools that callers with one visibility key see; rendered once, found by every spelling.
 
-    ``offered`` are (agent or None, skill) in their order. Own skills with ids of ``unlisted`` can be called,
-    but are not listed.
+    ``offered`` are (agent or None, skill) in their order; unlisted ones are found, but not in the list.
     """
 
-    def __init__(
-        self,
-        offered: Iterable[tuple[str | None, Skill]],
-        *,
-        names: Names = "safe",
-        unlisted: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
         # of two agents whose names give one tool name, the first is listed: clients refuse a name twice
         by_name: dict[str, tuple[str | None, Skill]] = {}
         for agent, skill in offered:
@@ -58,18 +51,15 @@ class ToolCatalog:
         listed = list(by_name.values())
         aliases = safe_names(by_name) if names == "safe" else {one: one for one in by_name}
         entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
-        self._rendered = [
-            render_tool(entry.skill, entry.alias, agent=entry.agent)
-            for entry in entries
-            if entry.agent is not None or entry.skill.id not in unlisted
-        ]
+        rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
+        self._rendered = [tool for tool, entry in zip(rendered, entries, strict=True) if entry.skill.listed]
         self._found: dict[str, ToolEntry] = {}
         for entry in entries:
             for spelling in list_spellings(entry.agent, entry.skill.id):
                 self._found.setdefault(spelling, entry)
         # an alias is what the list shows: it wins over other spellings
         self._found.update((entry.alias, entry) for entry in entries)
-        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._rendered}
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in rendered}
         self._mirrored: dict[str, bool] = {}
 
     @property

@@ -35,6 +35,10 @@ class VisibilityKey:
         is_there = entry.enabled and is_seen(self.view, entry.name)
         return entry.count_skills(self.scopes) if is_there else 0
 
+    def count_listed(self, entry: Entry) -> int:
+        """The number of these skills that are in a list of tools."""
+        return entry.count_listed(self.scopes) if self.count_skills(entry) else 0
+
     def list_skills(self, entry: Entry) -> list[str]:
         """The ids of these skills."""
         return entry.list_skills(self.scopes) if self.count_skills(entry) else []
@@ -53,9 +57,8 @@ class SearchOnlyCatalog(ToolCatalog):
         key: VisibilityKey,
         names: Names,
         count: Callable[[], tuple[int, int]],
-        unlisted: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(((None, skill) for skill in own), names=names, unlisted=unlisted)
+        super().__init__(((None, skill) for skill in own), names=names)
         self._directory = directory
         self._key = key
         self._count = count

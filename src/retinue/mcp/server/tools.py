@@ -26,7 +26,7 @@ from retinue.core.errors import (
     RetinueError,
 )
 from retinue.core.record import Schema
-from retinue.mcp.codec.content import render_call_result, render_error_result
+from retinue.mcp.codec.content import count_characters, render_call_result, render_error_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.codec.tools import read_arguments
 from retinue.mcp.server.channel import (
@@ -150,11 +150,12 @@ class ToolHandlers:
         return self.offer.tools(current_principal.get()).find_input_schema(name)
 
     async def run(
-        self, asked: ToolRequest, entry: ToolEntry | None, caller: Caller, channel: Channel
+        self, asked: ToolRequest, entry: ToolEntry | None, caller: Caller, channel: Channel | None = None
     ) -> dict[str, Any]:
         """The result of one call of ``entry``; None = a name that the caller does not see.
 
-        Raises MCPError for the errors that are no results.
+        ``channel`` None = there is no way back but the result. Raises MCPError for the errors that are no
+        results.
         """
         schema = None if entry is None else entry.skill.input_schema
         call = Call(
@@ -167,7 +168,9 @@ class ToolHandlers:
             agent=self.offer.agent if entry is None or entry.agent is None else entry.agent,
         )
         try:
-            outcome = await self.calls.dispatch(call, channel)
+            outcome = await (
+                self.calls.dispatch(call) if channel is None else self.calls.dispatch(call, channel)
+            )
         except Exception:  # noqa: BLE001 - a bug of ours: its text belongs in the log, not in a response
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
             error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
@@ -203,7 +206,7 @@ class ToolHandlers:
             return self._render_error(
                 OutputInvalidError.not_json(outcome.skill, "", str(cause)), outcome.skill
             )
-        if is_whole:
+        if is_whole or count_characters(result) <= self.long_results.max_chars:
             return result
         return self.long_results.shorten(result, outcome, output_schema, caller.principal)
 

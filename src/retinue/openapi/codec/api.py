@@ -212,6 +212,7 @@ class _DocumentReader:
                 idempotent=method not in ("post", "patch"),
                 open_world=True,
             ),
+            channel=False,
         )
         security = operation["security"] if "security" in operation else self._document.get("security")
         return Operation(
