@@ -27,6 +27,7 @@ from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported_reads import ServersInHub
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
@@ -99,6 +100,7 @@ class Mesh:
     tools: ToolList
     figures: CallFigures
     mcp_client: AgentClient
+    imported: ServersInHub | None
 
 
 @asynccontextmanager
@@ -217,6 +219,7 @@ async def open_mesh(
             made.tools,
             figures,
             mcp_client,
+            None if imports is None else ServersInHub(imports.servers, directory, access),
         )
 
 

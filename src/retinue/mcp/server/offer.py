@@ -12,7 +12,7 @@ import orjson
 from retinue.core.call import Principal
 from retinue.core.record import AgentRecord, Prompt, Resource, Skill, is_visible
 from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
-from retinue.mesh.reading import ChangeObserver
+from retinue.mesh.reading import Change, ChangeObserver
 
 _HEADER_MARK = b'"x-mcp-header"'
 
@@ -141,7 +141,7 @@ class RecordOffer:
         self._sees = sees
         self._record = read_record()
         self._catalogs: dict[frozenset[str], ToolCatalog] = {}
-        subscribe(lambda _: self._forget())
+        subscribe(self._forget)
 
     @property
     def facts(self) -> ServerFacts:
@@ -176,9 +176,10 @@ class RecordOffer:
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._subscribe(observer)
 
-    def _forget(self) -> None:
-        self._record = self._read_record()
-        self._catalogs = {}
+    def _forget(self, change: Change) -> None:
+        if change.kind != "resource":
+            self._record = self._read_record()
+            self._catalogs = {}
 
 
 @dataclass(frozen=True, slots=True)
