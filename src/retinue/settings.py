@@ -42,6 +42,7 @@ class HubTable(_Table):
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
+    identity: Literal["retinue", "lexical"] = "retinue"
 
 
 class AgentTable(_Table):
@@ -71,6 +72,7 @@ class ImportTable(_Table):
     folder: Path | None = None
     openapi: str | None = None
     server: str | None = None
+    strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
     start_s: float = Field(60.0, gt=0)
 

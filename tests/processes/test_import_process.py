@@ -56,7 +56,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--", *SERVER, "plain")
-        assert said.startswith("loud: 6 skills: shout, count, book, hang, die, grow")
+        assert said.startswith("loud: 9 skills: shout, count, book, think, say, hang, ends, die …")
         assert orjson.loads(run("call", "shout", '{"text": "hi"}')) == {"result": "HI"}
         async with Client(f"{url}/mcp") as client:
             assert "loud__shout" in {tool.name for tool in (await client.list_tools()).tools}
@@ -69,7 +69,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         assert failed == "sad is kept, but does not run: it ended with code 3: TOKEN is not set\n"
         assert orjson.loads(run("call", "shout", '{"text": "still"}')) == {"result": "STILL"}
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-        hub.wait_for("2 agents, 6 skills")
+        hub.wait_for("2 agents, 9 skills")
         assert orjson.loads(run("call", "shout", '{"text": "kept"}')) == {"result": "KEPT"}
         run("imports", "remove", "loud")
         while "loud" in run("agents"):
@@ -136,7 +136,7 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
             assert "retinue imports login docs" in await asyncio.to_thread(run, "imports")
             said = await asyncio.to_thread(run, "imports", "login", "docs")
             assert said.startswith(f"log in at: {server.url}/authorize?")
-            assert "docs: 6 skills: shout" in said
+            assert "docs: 9 skills: shout" in said
             told = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}')
             assert orjson.loads(told) == {"result": "IN"}
             server.access.clear()
@@ -149,7 +149,8 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
 
 async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:
     async def pet(request: Request) -> JSONResponse:
-        return JSONResponse({"id": int(request.path_params["id"]), "name": request.query_params["lang"]})
+        number, lang = request.path_params["id"], request.query_params["lang"]
+        return JSONResponse({"id": number if lang == "text" else int(number), "name": lang})
 
     document = {
         "openapi": "3.1.0",
@@ -195,3 +196,6 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
             async with Client(f"{hub.url_in('hub at')}/mcp") as client:
                 result = await client.call_tool("pets__getPet", {"id": 8, "lang": "de"})
                 assert result.structured_content == {"id": 8, "name": "de"}
+                result = await client.call_tool("pets__getPet", {"id": 8, "lang": "text"})
+                assert result.structured_content == {"id": "8", "name": "text"}
+                assert "differs from the API's document" in getattr(result.content[-1], "text", "")

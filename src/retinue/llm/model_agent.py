@@ -215,14 +215,15 @@ def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
     """The record of a model that is not started: that of its agent, without an endpoint.
 
     It has the skills by which a model is chosen as such. Those of code, which other agents offer too, are
-    left out: a search for them should find the agents that can be called.
+    left out: a search for them should find the agents that can be called. None is a tool of MCP clients.
     """
 
     async def refuse() -> Model:
         raise ModelError(spec.name, "unavailable", "it is not started")
 
     record = model_agent(spec, refuse, Ledger(Path(), spec), version=version).record()
-    return replace(record, skills=tuple(one for one in record.skills if one.roles or one.id == ASK))
+    shown = [replace(one, listed=False) for one in record.skills if one.roles or one.id == ASK]
+    return replace(record, skills=tuple(shown))
 
 
 def _facts(spec: ModelSpec, version: str) -> dict[str, Any]:
@@ -256,6 +257,7 @@ def _add_roles(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
             description=descriptions[role],
             roles=[role],
             expose=True,
+            listed=False,
             open_world=True,
             timeout_s=spec.timeout_s,
         )
@@ -294,7 +296,12 @@ def _add_ask(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
 
 
 def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
-    shared: dict[str, Any] = {"expose": True, "open_world": True, "timeout_s": spec.timeout_s}
+    shared: dict[str, Any] = {
+        "expose": True,
+        "listed": False,
+        "open_world": True,
+        "timeout_s": spec.timeout_s,
+    }
 
     def form(texts: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
         kinds = {key: {"type": "string"} for key in texts} | {key: {"type": "array"} for key in lists}

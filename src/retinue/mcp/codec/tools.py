@@ -172,6 +172,10 @@ AGENT_MARK = "__"
 """Between agent and skill in the tool name of another agent's skill."""
 
 
+STANDARD_NAMES: Mapping[str, str] = {"agent.ask": "ask"}
+"""Standard skills, whose ids begin with ``agent.``: in ``claude__ask`` the agent is named already."""
+
+
 Names = Literal["safe", "seed"]
 """The names in lists: aliases, or the authors' own (setting ``mcp.names``)."""
 
@@ -238,7 +242,9 @@ def _safe_version(agent: str) -> str:
 
 def tool_id(agent: str | None, skill: str) -> str:
     """The name from which the alias is made: ``<agent>__<skill>`` for a tool of another agent."""
-    return skill if agent is None else f"{_safe_version(agent)}{AGENT_MARK}{skill}"
+    if agent is None:
+        return skill
+    return f"{_safe_version(agent)}{AGENT_MARK}{STANDARD_NAMES.get(skill, skill)}"
 
 
 def _hashed(one: str, taken: set[str]) -> str:
