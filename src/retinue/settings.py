@@ -42,6 +42,7 @@ class HubTable(_Table):
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
+    identity: Literal["retinue", "lexical"] = "retinue"
 
 
 class AgentTable(_Table):

@@ -104,6 +104,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
