@@ -149,7 +149,8 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
 
 async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:
     async def pet(request: Request) -> JSONResponse:
-        return JSONResponse({"id": int(request.path_params["id"]), "name": request.query_params["lang"]})
+        number, lang = request.path_params["id"], request.query_params["lang"]
+        return JSONResponse({"id": number if lang == "text" else int(number), "name": lang})
 
     document = {
         "openapi": "3.1.0",
@@ -195,3 +196,6 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
             async with Client(f"{hub.url_in('hub at')}/mcp") as client:
                 result = await client.call_tool("pets__getPet", {"id": 8, "lang": "de"})
                 assert result.structured_content == {"id": 8, "name": "de"}
+                result = await client.call_tool("pets__getPet", {"id": 8, "lang": "text"})
+                assert result.structured_content == {"id": "8", "name": "text"}
+                assert "differs from the API's document" in getattr(result.content[-1], "text", "")

@@ -234,6 +234,7 @@ def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
         load,
         url=place if is_url else None,
         server=table.server,
+        strict=table.strict,
         visibility=table.visibility,
         fingerprint=repr(table),
     )
