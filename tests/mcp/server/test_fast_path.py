@@ -259,6 +259,23 @@ def test_a_call_ends_when_its_client_disconnects(slow: tuple[Slow, Pair], era: s
     assert agent.ending == "cancelled"
 
 
+def test_a_notification_does_not_call_a_tool(slow: tuple[Slow, Pair]) -> None:
+    agent, pair = slow
+
+    async def tell() -> int:
+        session = await pair.open_session()
+        told = orjson.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": WAIT})
+        head = [*head_of(HANDSHAKE, "", {}, len(told)), (b"mcp-session-id", session)]
+        status = (await pair.ask(head, told)).status
+        # messages of a session are handled in order: after this one, the notification has been
+        lines, body = in_session(session, "ping", {})
+        await pair.ask(list(lines), body)
+        return status
+
+    assert pair.runner.run(tell()) == 202
+    assert not agent.began.is_set()
+
+
 @pytest.mark.parametrize("named", [7, "7"])
 def test_a_call_of_a_session_is_cancelled_by_its_id(slow: tuple[Slow, Pair], named: str | int) -> None:
     agent, pair = slow
