@@ -155,6 +155,7 @@ class System:
                 imports=imports,
             )
         )
+        mesh.figures.seed(audit.summarise_calls())
         await self.stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)

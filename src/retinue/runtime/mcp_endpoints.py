@@ -15,6 +15,7 @@ from retinue.authoring.local import local_reader
 from retinue.core.call import Call
 from retinue.core.errors import UnknownPromptError, UnknownResourceError
 from retinue.core.record import AgentRecord, Listing, ListingKey
+from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import LazyMcpServer
@@ -31,10 +32,13 @@ from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.web.security import identity_of
 
+LEXICAL = ("lexical", "2.0.0")
+"""The name and version of seed 002's server (L-27)."""
+
 INSTRUCTIONS = (
     "A mesh of agents. Skills of agents are tools named <agent>__<skill>. Where the list does not show what "
     "you need, ask find_skills, then call_skill with the agent and the skill that it names. The resource "
-    "agent:<name> tells all about one agent; orchestrate_workflow runs several in a row."
+    "agent:<name> tells all about one agent. orchestrate hands a whole task to one or several agents."
 )
 """The instructions for the client's model."""
 
@@ -67,10 +71,13 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
         listing=settings.hub.listing,
         names=settings.mcp.names,
         instructions=INSTRUCTIONS,
+        shape=mesh.tools.shape,
+        identity=LEXICAL if settings.hub.identity == "lexical" else None,
         imported=mesh.imported,
     )
     options = McpOptions(
         guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        metadata_key=METADATA_KEY if settings.hub.identity == "lexical" else None,
         result_chars=settings.mcp.result_chars,
         max_body_bytes=settings.limits.body_bytes,
     )

@@ -155,7 +155,9 @@ class McpServer:
         self._listening = ListenHandler(self._notifier)
         interactions = Interactions(self._connections, self._suspended)
         long_results = long_results or LongResults(options.result_chars)
-        self._tools = ToolHandlers(offer, calls, interactions, long_results, options.guard_as_tool_error)
+        self._tools = ToolHandlers(
+            offer, calls, interactions, long_results, options.guard_as_tool_error, options.metadata_key
+        )
         self._reading = ReadHandlers(offer, reads, self._connections, interactions, long_results)
         facts = offer.facts
         self._server: Server[Any] = Server(

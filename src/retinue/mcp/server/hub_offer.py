@@ -29,7 +29,7 @@ from retinue.mcp.upstream.imported_reads import (
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -39,6 +39,9 @@ MANY = 40
 
 TOO_MANY = 1_000
 """With more than this, it does so even in a session that began with the long list."""
+
+Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
+"""Gives the hub's own skills as they are listed to a caller."""
 
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
@@ -68,7 +71,8 @@ class HubOffer:
     """The offer of a hub: ``read_record`` returns its own record, ``directory`` holds all other agents.
 
     ``access`` says which agents a caller sees. ``imported`` are the servers whose resources and prompts are
-    listed; those of other agents are at their own endpoints.
+    listed; those of other agents are at their own endpoints. ``shape`` says what is listed of the hub's own
+    skills; ``identity`` is another name and version for clients.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class HubOffer:
         listing: ListingMode = "auto",
         names: Names = "safe",
         instructions: str | None = None,
+        shape: Shape | None = None,
+        identity: tuple[str, str] | None = None,
         imported: ServersInHub | None = None,
     ) -> None:
         self._read_record = read_record
@@ -89,6 +95,8 @@ class HubOffer:
         self._listing = listing
         self._names = names
         self._instructions = instructions
+        self._shape = shape
+        self._identity = identity
         self._imported = imported
         self._changes = Changes()
         self._record = read_record()
@@ -102,7 +110,9 @@ class HubOffer:
     @property
     def facts(self) -> ServerFacts:
         record = self._record
-        return ServerFacts(record.name, record.version or "", record.title, self._instructions, logs=True)
+        name, version = self._identity or (record.name, record.version or "")
+        title = record.title if self._identity is None else None
+        return ServerFacts(name, version, title, self._instructions, logs=True)
 
     @property
     def agent(self) -> str:
@@ -193,7 +203,9 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
-        own = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        own: Sequence[Skill] = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        if self._shape is not None:
+            own = self._shape(own, key.scopes, key.view)
         if short:
             return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
         entries = self._survey(key).entries

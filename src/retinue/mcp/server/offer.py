@@ -187,6 +187,7 @@ class McpOptions:
     """Options of a server; see ``[mcp]`` in the settings."""
 
     guard_as_tool_error: bool = False
+    metadata_key: str | None = None
     result_chars: int = 20_000
     max_sessions: int = 10_000
     session_idle_s: float = 1800.0
