@@ -21,6 +21,7 @@ from retinue.oci.registry import Registry, publish_card
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_process import hub_app
+from retinue.runtime.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.mcp_endpoints import open_hub_mcp
 from retinue.runtime.mesh import Mesh, open_mesh
@@ -142,9 +143,20 @@ class System:
         self.stack.callback(listings.close)
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
+        imports = Imports(self.settings, self.state)
         mesh = await self.stack.enter_async_context(
-            open_mesh(self.settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
+            open_mesh(
+                self.settings,
+                self.state,
+                listings,
+                open_runs=MemoryRuns,
+                hub_id=hub_id,
+                url=url,
+                imports=imports,
+            )
         )
+        mesh.figures.seed(audit.summarise_calls())
+        await self.stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         self.stack.callback(mesh.events.flush)

@@ -42,6 +42,7 @@ class HubTable(_Table):
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
+    identity: Literal["retinue", "lexical"] = "retinue"
 
 
 class AgentTable(_Table):
@@ -71,6 +72,7 @@ class ImportTable(_Table):
     folder: Path | None = None
     openapi: str | None = None
     server: str | None = None
+    strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
     start_s: float = Field(60.0, gt=0)
 
@@ -119,6 +121,7 @@ class LlmTable(_Table):
     prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
     timeout_s: float = Field(300.0, gt=0)
     retries: int = Field(3, ge=0, le=10)
+    concurrency: int = Field(8, ge=1)
     max_tokens: int = Field(8192, ge=1)
     max_tokens_per_call: int | None = Field(None, ge=1)
     max_tokens_per_run: int | None = Field(None, ge=1)

@@ -18,8 +18,14 @@ from tests.processes.running import program
 
 TEXT = PAGE.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
-ELSEWHERE = ("retinue demo textwrap", """retinue signal trip approve '{"ok": true}'""", "retinue mcp")
-"""What other tests run: the demo's own suite, the tests of runs that wait, and those of the bridge."""
+ELSEWHERE = (
+    "retinue demo textwrap",
+    """retinue signal trip approve '{"ok": true}'""",
+    "retinue mcp",
+    'retinue orchestrate "Write a Python web scraper"',
+)
+"""What other tests run: the demo's own suite, the tests of runs that wait, and those of the bridge, and
+of the guide to orchestration."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

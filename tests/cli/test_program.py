@@ -16,7 +16,7 @@ from retinue.core.errors import HubRunningError
 from tests.cli.conftest import Retinue
 
 SLOW = ("pydantic", "aiohttp", "rich", "structlog", "starlette", "orjson", "asyncio")
-LATER = ("koi", "orchestrate")
+LATER = ("koi",)
 
 
 def _load(name: str) -> click.Command:

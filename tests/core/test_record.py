@@ -42,13 +42,15 @@ BESIDE_THE_DESIGN = {
     "Outcome": {"calls_used"},
     "Principal": {"agents"},
     "AgentRecord": {"deprecated", "weight"},
+    "Skill": {"channel", "listed"},
     "Resource": {"title", "description", "live"},
     "Prompt": {"title", "description", "visibility"},
 }
 """``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004);
 ``sent_at_ms`` is the replay window's, ``calls_used`` gives back what is left of a budget (decision 0018);
 ``agents``: a token may show a part of the mesh only; what MCP says of resources and prompts, and whether
-readers may subscribe (SPEC 5); ``deprecated`` and ``weight``: versions side by side (SPEC 7)."""
+readers may subscribe (SPEC 5); whether a skill talks to its caller, and whether it is in the list of tools;
+``deprecated`` and ``weight``: versions side by side (SPEC 7)."""
 
 
 @pytest.mark.parametrize("name", DESIGN)

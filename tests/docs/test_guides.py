@@ -123,3 +123,9 @@ def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
 @requirement("P-28")
 def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
     assert play("guides/llm-guide.md", shell) == 2
+
+
+@requirement("L-34")
+def test_the_guide_to_orchestration_runs_as_shown(shell: Shell) -> None:
+    """A vote of three scripted models among others."""
+    assert play("guides/orchestration.md", shell) == 4

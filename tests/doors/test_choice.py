@@ -65,7 +65,9 @@ async def ask(wire: Wire, hub: Hub, **params: Any) -> str:
 
 
 async def listed(wire: Wire, hub: Hub) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = (await wire.call(hub.url, "list_agents")).result["agents"]
+    rows: list[dict[str, Any]] = (await wire.call(hub.url, "list_agents", {"detailed": True})).result[
+        "agents"
+    ]
     return rows
 
 

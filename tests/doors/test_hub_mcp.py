@@ -20,7 +20,18 @@ from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.system import WAIT_S, Hub, System, open_system
 
-FIXED = ["call_skill", "list_agents", "find_skills", "list_workflows", "orchestrate_workflow"]
+FIXED = [
+    "call_skill",
+    "orchestrate",
+    "orchestrate_workflow",
+    "orchestrate_parallel",
+    "execute_code",
+    "execute_task",
+    "list_workflows",
+    "list_agents",
+    "get_capabilities",
+    "find_skills",
+]
 MAX_FIXED_BYTES = 12 * 1024
 
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -89,7 +100,7 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
             assert texts(refused) == [f"Unknown skill: {name} — list the skills: retinue find"]
         found = await client.call_tool("find_skills", {"query": "says"})
         assert [row["skill"] for row in orjson.loads(texts(found)[0])["skills"]] == ["say"]
-        (row,) = orjson.loads(texts(await client.call_tool("list_agents"))[0])["agents"]
+        (row,) = orjson.loads(texts(await client.call_tool("list_agents", {"detailed": True}))[0])["agents"]
         assert (row["name"], row["skills"]) == ("one", ["say"])
 
 

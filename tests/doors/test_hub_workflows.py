@@ -73,10 +73,10 @@ async def test_a_stored_workflow_is_listed_and_runs_by_its_name(office: Office) 
         "skills": ["create_plan"],
     }
     assert definition == PLAN_TWICE
-    assert all(one["origin"] == "built-in" for one in (await office.get("list_workflows"))["workflows"][:-2])
+    assert not any("origin" in one for one in (await office.get("list_workflows"))["workflows"][:-2])
     arguments = {"workflow": "plan-twice", "input": {"requirements": "x"}, "run": "my-run"}
     reply = await office.get("orchestrate_workflow", arguments)
-    assert reply == {"run": "my-run", "workflow": "plan-twice", "output": {"plan": "x!"}}
+    assert (reply["run"], reply["workflow"], reply["output"]) == ("my-run", "plan-twice", {"plan": "x!"})
 
 
 async def test_a_workflow_that_cannot_start_says_why(office: Office) -> None:
@@ -132,7 +132,8 @@ async def test_a_run_id_is_an_idempotency_key(office: Office) -> None:
     """The same request gives the first run, another one a conflict."""
     arguments = {"workflow": PLAN_TWICE, "input": {"requirements": "x"}, "run": "once"}
     first = await office.get("orchestrate_workflow", arguments)
-    assert await office.get("orchestrate_workflow", arguments) == first
+    again = await office.get("orchestrate_workflow", arguments)
+    assert again["output"] == first["output"]
     assert (await office.get("start_run", arguments))["run"] == "once"
     assert office.bench.ran == ["create_plan", "create_plan"]
     other = await office.ask("start_run", {**arguments, "input": {"requirements": "y"}})
@@ -175,15 +176,34 @@ async def test_cancelling_a_run_stops_the_call_in_flight(office: Office) -> None
     assert await office.get("cancel_run", {"run": run}) == told
 
 
-async def test_whoever_leaves_a_workflow_that_he_waits_for_ends_it(office: Office) -> None:
-    """Nobody works for nobody."""
-    arguments = {"workflow": WAITING, "input": {}, "run": "left"}
+async def leave_waiting(office: Office, arguments: dict[str, Any]) -> None:
+    """Ask for a workflow, and go as soon as its skill waits."""
     pending = asyncio.ensure_future(office.ask("orchestrate_workflow", arguments))
     async with asyncio.timeout(WAIT_S):
         await office.bench.waiting.wait()
-        pending.cancel()
+    pending.cancel()
+
+
+async def test_whoever_leaves_a_workflow_that_he_waits_for_ends_it(office: Office) -> None:
+    """Nobody works for nobody."""
+    await leave_waiting(office, {"workflow": WAITING, "input": {}})
+    async with asyncio.timeout(WAIT_S):
         await office.bench.cancelled.wait()
-    assert (await office.follow("left"))["status"] == "cancelled"
+    (run,) = (await office.get("list_runs"))["runs"]
+    assert (await office.follow(run["run"]))["status"] == "cancelled"
+
+
+async def test_a_workflow_with_a_run_id_survives_whoever_waits_for_it(office: Office) -> None:
+    """SPEC 7, disconnects: the same call picks it up."""
+    arguments = {"workflow": WAITING, "input": {}, "run": "kept"}
+    await leave_waiting(office, arguments)
+    again = asyncio.ensure_future(office.ask("orchestrate_workflow", arguments))
+    (run,) = (await office.get("list_runs"))["runs"]
+    assert (run["run"], run["status"]) == ("kept", "running")
+    assert not office.bench.cancelled.is_set()
+    await office.get("cancel_run", {"run": "kept"})
+    async with asyncio.timeout(WAIT_S):
+        assert (await again).error["data"]["type"] == "cancelled"
 
 
 @pytest.mark.parametrize("skill", ["follow_run", "cancel_run"])

@@ -114,7 +114,7 @@ def _write(prompt: str) -> str:
     if "Apply the findings" in prompt:
         return "code, mended"
     if "by the plan below" in prompt:
-        return "built by plan: " + prompt.rpartition("Plan:")[2].strip()
+        return "built by plan: " + prompt.rpartition("Plan:")[2].strip().splitlines()[1]
     if "A reviewer says" in prompt:
         return "second draft"
     return "first draft"

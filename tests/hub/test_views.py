@@ -11,13 +11,17 @@ from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Principal
 from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
-from retinue.hub.hub_agent import add_listing_skills
+from retinue.hub.orchestration.roster import Roster
+from retinue.hub.orchestration.skills import add_capability_skills
 from retinue.hub.search import add_search_skills
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.health.call_figures import CallFigures, TrackRecord
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.mesh.search import agents as agent_ranking
 from retinue.mesh.search import ranking
+from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
 from tests.mesh.scripted import make_call
@@ -41,8 +45,10 @@ class Hub:
             search.put([listing := Listing(record, "home", f"agents/{name}")])
             self.directory.upsert(listing)
         agent = Agent("hub")
-        add_listing_skills(agent, self.directory, search, access or Access())
-        add_search_skills(agent, self.directory, search, access or Access())
+        access = access or Access()
+        roster = Roster(self.directory, TrackRecord(CallFigures(), AgentStatsTable()), access)
+        add_capability_skills(agent, self.directory, AgentSearch(search), roster, access)
+        add_search_skills(agent, self.directory, search, access)
         self._dispatcher = local_dispatcher(agent)
 
     async def ask(self, skill_id: str, /, principal: Principal = PART, **arguments: Any) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Source:
             await self.then(channel)
         return TEXT
 
+    def follow(self, uris: frozenset[str]) -> None:
+        raise NotImplementedError
+
 
 def make_request(**facts: Any) -> ReadRequest:
     given = {

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from retinue.core.errors import (
     CallTimedOutError,
     InvalidParametersError,
     NotAuthenticatedError,
+    OutputInvalidError,
     RemoteFaultError,
     UnknownSkillError,
 )
@@ -27,6 +29,7 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.schema.checks import compile_schema
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
+from retinue.openapi.imported import ApiSpec, ImportedApis
 from retinue.web.http_client import HttpClient
 from tests.mesh.scripted import ScriptedLookup, make_call
 from tests.openapi.documents import document
@@ -301,3 +304,53 @@ async def test_an_unknown_skill_and_a_wrong_argument_are_refused_before_anything
         assert "getItem" in unknown.value.near
         with pytest.raises(InvalidParametersError, match="unknown field 'ID'"):
             await client.call("getItem", {"id": "1", "ID": "2"})
+
+
+OTHER: dict[str, Any] = {
+    "/object": {"get": {"operationId": "object", "responses": {"200": _json(ITEM)}}},
+    "/list": {"get": {"operationId": "list", "responses": {"200": _json(ITEM)}}},
+    "/array": {
+        "get": {"operationId": "array", "responses": {"200": _json({"type": "array", "items": ITEM})}}
+    },
+    "/ref": {
+        "get": {
+            "operationId": "ref",
+            "responses": {"200": _json({"$ref": "#/components/schemas/Item"})},
+        }
+    },
+}
+ANSWERS = {"object": {"id": 7}, "list": [1], "array": [{"id": "a"}, {}], "ref": {}}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_response_that_differs_from_the_document_is_a_warning_or_if_strict_an_error(
+    strict: bool,
+) -> None:
+    routes = [
+        Route(f"/{name}", lambda request, value=value: JSONResponse(value)) for name, value in ANSWERS.items()
+    ]
+    content = orjson.dumps(document(OTHER, schemas={"Item": ITEM}))
+
+    async def load() -> bytes:
+        return content
+
+    listed = asyncio.Event()
+    async with serve_app(Starlette(routes=routes)) as url, HttpClient() as http:
+        apis = ImportedApis({})
+        apis.subscribe(lambda *_: listed.set())
+        await apis.configure({"shop": ApiSpec("shop", "shop.json", load, server=url, strict=strict)}, http)
+        async with asyncio.timeout(5):
+            await listed.wait()
+        (listing,) = (await apis.read_all()).listings
+        dispatcher = Dispatcher("hub", ScriptedLookup([listing]), lambda _: apis)
+        done = {name: await dispatcher.dispatch(make_call(name, {})) for name in ANSWERS}
+        await apis.aclose()
+    if strict:
+        assert {type(one.error) for one in done.values()} == {OutputInvalidError}
+        return
+    assert {name: one.value for name, one in done.items()} == ANSWERS | {"list": {"result": [1]}}
+    for name, one in done.items():
+        (warning,) = one.warnings
+        assert "the response differs from the API's document" in warning, name
+        schema = next(skill for skill in listing.record.skills if skill.id == name).output_schema
+        assert compile_schema(schema or False, "output").is_valid(one.value)

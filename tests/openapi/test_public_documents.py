@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,10 @@ from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import parse_api
 from retinue.openapi.codec.operations import Operation
 from retinue.openapi.codec.reader import read_document
+from retinue.openapi.codec.responses import documented_only
 from retinue.web.http_client import HttpClient
+from tests.mcp import clients
+from tests.processes.running import program
 from tests.serving import serve_app
 
 VARIABLE = "RETINUE_OPENAPI_DOCUMENTS"
@@ -51,6 +58,7 @@ def test_every_operation_becomes_a_skill_that_compiles(name: str) -> None:
     assert len({skill.id for skill in api.skills}) == len(api.skills)
     for skill in api.skills:
         check_skill(skill)
+        check_skill(replace(skill, output_schema=documented_only(skill.output_schema)))
     compiled = time.process_time()
     dropped = sum("output schema dropped" in note for note in api.notes)
     cut = sum("input schema lost" in note for note in api.notes)
@@ -128,3 +136,43 @@ async def test_every_operation_is_called_at_a_local_server(name: str) -> None:
                 assert "{" not in answer.value["path"], operation.title
                 orjson.dumps(answer.value)
     assert not failed
+
+
+async def test_all_documents_are_agents_of_one_hub_whose_client_sees_a_short_list(tmp_path: Path) -> None:
+    app = Starlette(routes=[Route("/{path:path}", _answer, methods=["GET", "POST"])])
+    environment = {**os.environ, "RETINUE_HOME": str(tmp_path / "home")}
+    environment |= {"PETSTORE_API_KEY": "x", "PETSTORE_PETSTORE_AUTH_TOKEN": "x"}
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "retinue", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with serve_app(app) as mock:
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=environment) as hub:
+            url = hub.url_in("hub at")
+            for name, number in OPERATIONS.items():
+                suffix = "yaml" if name == "petstore" else "json"
+                (tmp_path / f"{name}.{suffix}").write_bytes(_load(name))
+                said = await asyncio.to_thread(
+                    run, "import", "openapi", f"{name}.{suffix}", "--name", name, "--server", mock
+                )
+                assert said.startswith(f"{name}: {number} skills")
+            async with clients.connect(f"{url}/mcp", "auto") as client:
+                tools = (await client.list_tools()).tools
+                shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+                assert len(orjson.dumps(shown)) < 12_000
+                assert any(
+                    f"{sum(OPERATIONS.values())} more tools of 5" in (t.description or "") for t in tools
+                )
+                found = await client.call_tool("find_skills", {"query": "find pet by id", "limit": 5})
+                rows = (found.structured_content or {})["skills"]
+                assert "getPetById" in {row["skill"] for row in rows}
+                pet = await client.call_tool("petstore__getPetById", {"petId": 1})
+                assert not pet.is_error, pet.content
+                assert (pet.structured_content or {})["result"]["path"] == "/pet/1"
+                texts = [getattr(block, "text", "") for block in pet.content]
+                assert any("differs from the API's document" in text for text in texts)

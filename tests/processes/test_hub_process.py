@@ -146,7 +146,7 @@ def test_one_damaged_repository_leaves_the_other_agents_usable(
         with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             url = hub.url_in("hub at")
             hub.wait_for("1 agents")
-            found = execute(url, "list_agents")["result"]
+            found = execute(url, "list_agents", {"detailed": True})["result"]
             assert any("agents/bad" in str(one) for one in found["missing"]), found
             assert execute(url, "who")["result"] == "good"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from retinue.storage.state import State
+from tests.mcp import clients
 from tests.processes.running import program
 from tests.runtime.authorization_server import serve_with_login
 from tests.serving import serve_app
@@ -54,7 +56,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--", *SERVER, "plain")
-        assert said.startswith("loud: 6 skills: shout, count, book, hang, die, grow")
+        assert said.startswith("loud: 9 skills: shout, count, book, think, say, hang, ends, die …")
         assert orjson.loads(run("call", "shout", '{"text": "hi"}')) == {"result": "HI"}
         async with Client(f"{url}/mcp") as client:
             assert "loud__shout" in {tool.name for tool in (await client.list_tools()).tools}
@@ -67,7 +69,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         assert failed == "sad is kept, but does not run: it ended with code 3: TOKEN is not set\n"
         assert orjson.loads(run("call", "shout", '{"text": "still"}')) == {"result": "STILL"}
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-        hub.wait_for("2 agents, 6 skills")
+        hub.wait_for("2 agents, 9 skills")
         assert orjson.loads(run("call", "shout", '{"text": "kept"}')) == {"result": "KEPT"}
         run("imports", "remove", "loud")
         while "loud" in run("agents"):
@@ -94,6 +96,31 @@ def test_the_servers_of_a_client_are_shown_and_imported(tmp_path: Path, run: Run
     ]
 
 
+async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_found_and_called(
+    tmp_path: Path, port: int, run: Run
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("0 agents")
+        assert run("import", "mcp-server", "many", "--", *SERVER, "many").startswith("many: 500 skills")
+        token = State(Path(os.environ["RETINUE_HOME"])).local_token()
+        async with clients.connect(f"{url}/mcp", "auto", authorization=f"Bearer {token}") as client:
+            tools = (await client.list_tools()).tools
+            shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+            assert len(orjson.dumps(shown)) < 12_000
+            assert any("500 more tools of 1 agent" in (tool.description or "") for tool in tools)
+            found = await client.call_tool("find_skills", {"query": "repeat number 321", "limit": 3})
+            rows = (found.structured_content or {})["skills"]
+            row = next(row for row in rows if row["skill"] == "repeat_321")
+            assert row["description"].endswith("The end of 321.")
+            result = await client.call_tool("many__repeat_321", {"text": "a", "times": 3})
+            assert result.structured_content == {"result": "321: aaa"}
+        (line,) = [line for line in run("doctor").splitlines() if "tool list" in line]
+        sizes = [float(size) for size in re.findall(r"\(([\d.]+) kB\)", line)]
+        assert len(sizes) == 2
+        assert max(sizes) < 12
+
+
 async def test_a_server_that_asks_for_a_login_is_called_after_it(
     tmp_path: Path, port: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +136,7 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
             assert "retinue imports login docs" in await asyncio.to_thread(run, "imports")
             said = await asyncio.to_thread(run, "imports", "login", "docs")
             assert said.startswith(f"log in at: {server.url}/authorize?")
-            assert "docs: 6 skills: shout" in said
+            assert "docs: 9 skills: shout" in said
             told = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}')
             assert orjson.loads(told) == {"result": "IN"}
             server.access.clear()
@@ -122,7 +149,8 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
 
 async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:
     async def pet(request: Request) -> JSONResponse:
-        return JSONResponse({"id": int(request.path_params["id"]), "name": request.query_params["lang"]})
+        number, lang = request.path_params["id"], request.query_params["lang"]
+        return JSONResponse({"id": number if lang == "text" else int(number), "name": lang})
 
     document = {
         "openapi": "3.1.0",
@@ -168,3 +196,6 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
             async with Client(f"{hub.url_in('hub at')}/mcp") as client:
                 result = await client.call_tool("pets__getPet", {"id": 8, "lang": "de"})
                 assert result.structured_content == {"id": 8, "name": "de"}
+                result = await client.call_tool("pets__getPet", {"id": 8, "lang": "text"})
+                assert result.structured_content == {"id": "8", "name": "text"}
+                assert "differs from the API's document" in getattr(result.content[-1], "text", "")

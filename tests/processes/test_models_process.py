@@ -51,6 +51,12 @@ def start_hub(
     return program("hub", "--port", "0", cwd=tmp_path, environment=environment)
 
 
+def wait_for_models(hub: Program) -> None:
+    """Until the models are there, also where a slow machine took a second attempt."""
+    for line in ("agents,", "mine at", "claude at"):
+        hub.wait_for(line)
+
+
 def list_agents(url: str, token: str) -> dict[str, Any]:
     rows = execute(url, "list_agents", {}, token)["result"]["agents"]
     return {row["name"]: row for row in rows}
@@ -89,6 +95,7 @@ def _check_no_key(home: Path) -> None:
 def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> None:
     with start_hub(tmp_path, path, server) as hub:
         url = hub.url_in("hub at")
+        wait_for_models(hub)
         missing = hub.wait_for("gemini is not started")
         assert "no GEMINI_API_KEY, and no gemini command found" in missing
         assert "set GEMINI_API_KEY or install gemini" in missing
@@ -123,6 +130,12 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
 
 async def _check_mcp(url: str, token: str) -> None:
     async with Client(f"{url}/mcp") as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        # of a model only one tool, and none of one that is not started
+        assert {one for one in tools if one.startswith(("mine__", "claude__", "gemini__"))} == {
+            "mine__ask",
+            "claude__ask",
+        }
         result = await client.call_tool("mine__plan", {"prompt": "a bridge"})
         assert result.content[0].text == "mine says hello"  # type: ignore[union-attr]
         assert result.meta is not None
@@ -140,7 +153,7 @@ def _check_budget(tmp_path: Path, home: Path, path: str, server: VendorServer) -
         # the instructions and the data rule alone take more than the second call has left
         with start_hub(tmp_path, path, server, limit=520) as hub:
             url = hub.url_in("hub at")
-            hub.wait_for("agents,")
+            wait_for_models(hub)
             token = (home / "keys" / "local.token").read_text().strip()
             if expected == "error":
                 spent = home / "spending" / "mine.json"
@@ -157,7 +170,7 @@ async def test_cancelling_a_call_over_mcp_ends_the_request_to_the_model(
     async with vendor("anthropic", Hang("let me think")) as server:
         with start_hub(tmp_path, path, server) as hub:
             url = await asyncio.to_thread(hub.url_in, "hub at")
-            await asyncio.to_thread(hub.wait_for, "agents,")
+            await asyncio.to_thread(wait_for_models, hub)
             told = asyncio.Event()
 
             async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -181,7 +194,7 @@ async def test_the_error_of_a_provider_reaches_the_client_with_its_remedy_and_wi
     async with vendor("anthropic", Fail(401, "authentication_error", f"invalid key {KEY}")) as server:
         with start_hub(tmp_path, path, server) as hub:
             url = await asyncio.to_thread(hub.url_in, "hub at")
-            await asyncio.to_thread(hub.wait_for, "agents,")
+            await asyncio.to_thread(wait_for_models, hub)
             async with asyncio.timeout(30), Client(f"{url}/mcp") as client:
                 result = await client.call_tool("mine__plan", {"prompt": "x"})
             text = result.content[0].text  # type: ignore[union-attr]

@@ -104,7 +104,7 @@ def test_a_replaced_agent_is_used_at_the_next_call_without_a_restart(tmp_path: P
             # the old one's clean exit must not take the new one's card away
             assert first.end() == 0
             assert execute(url, "who")["result"] == "new"
-            rows = execute(url, "list_agents")["result"]["agents"]
+            rows = execute(url, "list_agents", {"detailed": True})["result"]["agents"]
             assert [(row["name"], row["version"]) for row in rows] == [("one-agent", "2.0.0")]
 
 
@@ -151,7 +151,10 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(t
             assert execute(url, "who")["result"] == "b"
 
         def rows() -> dict[str, dict[str, str]]:
-            return {row["name"]: row for row in execute(url, "list_agents")["result"]["agents"]}
+            return {
+                row["name"]: row
+                for row in execute(url, "list_agents", {"detailed": True})["result"]["agents"]
+            }
 
         wait_until(lambda: rows()["a-agent"]["status"] == "unavailable", "the hub notices")
         assert rows()["a-agent"]["since"]

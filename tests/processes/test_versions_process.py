@@ -65,7 +65,7 @@ def test_two_major_versions_run_are_listed_and_called_at_once(mesh: Mesh) -> Non
     mesh.serve("1.4.0")
     newer = mesh.serve("2.0.0")
     assert get(f"{mesh.url}/v2/agents/weather/tags/list")[1]["tags"] == ["v1", "v2"]
-    rows = execute(mesh.url, "list_agents")["result"]["agents"]
+    rows = execute(mesh.url, "list_agents", {"detailed": True})["result"]["agents"]
     assert [(row["name"], row["version"]) for row in rows] == [
         ("weather-agent", "1.4.0"),
         ("weather-agent", "2.0.0"),

@@ -105,7 +105,7 @@ async def test_an_agent_that_is_found_there_is_called(shelf: Shelf, retinue_home
             async with open_client(Settings(registries=(shelf.place.location,)), state) as mesh:
                 result = await mesh.get("create_plan", {"requirements": "a test"})
                 assert result == {"plan": PLAN}
-                rows = (await mesh.get("list_agents"))["agents"]
+                rows = (await mesh.get("list_agents", {"detailed": True}))["agents"]
             assert served.url in [row["url"] for row in rows]
             # The login is in the url of the registry and in nothing that anybody is shown.
             assert PASSWORD.encode() not in orjson.dumps(rows)

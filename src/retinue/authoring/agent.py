@@ -219,6 +219,7 @@ class Agent(Offering):
         open_world: bool = False,
         runs_code: bool = False,
         timeout_s: float | None = None,
+        listed: bool = True,
         input_schema: Schema | None = None,
         output_schema: Schema | None = None,
     ) -> Callable[[F], F]: ...
@@ -243,6 +244,7 @@ class Agent(Offering):
         open_world: bool = False,
         runs_code: bool = False,
         timeout_s: float | None = None,
+        listed: bool = True,
         input_schema: Schema | None = None,
         output_schema: Schema | None = None,
     ) -> Any:
@@ -253,7 +255,8 @@ class Agent(Offering):
         ``roles`` are of plan, execute and review. ``expose`` shows the skill to MCP clients, ``private`` to
         this process only; by default agents of the mesh see it. ``read_only``, ``destructive``,
         ``idempotent``, ``open_world`` and ``runs_code`` are hints for callers. ``timeout_s`` limits each call
-        in seconds. ``input_schema`` and ``output_schema`` replace the JSON Schemas made of the types.
+        in seconds. With ``listed=False`` it is not in the tool lists of MCP clients, but found and called all
+        the same. ``input_schema`` and ``output_schema`` replace the JSON Schemas made of the types.
 
         Raises InvalidSettingError for a function that cannot be called with JSON, SchemaRefusedError for an
         unusable schema, and TypeError for an unknown option.
@@ -282,6 +285,7 @@ class Agent(Offering):
                     visibility=visibility_of(expose, private),
                     hints=Hints(read_only, destructive, idempotent, open_world, runs_code),
                     timeout_s=timeout_s,
+                    listed=listed,
                     channel=self._may_use_channel(signature, gives_parts=output_schema is not None),
                 )
             )

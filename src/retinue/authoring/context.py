@@ -81,6 +81,11 @@ class Context:
         """Whether a call made by this skill failed with this error, so that it is not the skill's own."""
         return any(error is one for one in self._failures)
 
+    @property
+    def has_progress_listener(self) -> bool:
+        """Whether the caller listens to progress; without one, reports are dropped."""
+        return "progress" in self._channel.capabilities
+
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Report progress to the caller: 0 … 1, or None when unknown."""
         await self._channel.progress(fraction, message)

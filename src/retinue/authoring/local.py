@@ -271,6 +271,9 @@ class LocalReads:
                 raise ExecutionFailedError.from_exception(error) from error
             raise
 
+    def follow(self, uris: frozenset[str]) -> None:
+        """Nothing to do: `Agent.resource_changed` tells of every change."""
+
 
 def local_reader(agent: Offering, dispatcher: Dispatcher, mesh: Calls | None = None) -> Reader:
     """The reader of ``agent``, with the admission and access lists of its ``dispatcher``."""

@@ -40,7 +40,7 @@ _RECORD_KEYS = frozenset(
     }
 )
 _SKILL_KEYS = frozenset(
-    {"title", "tags", "similes", "examples", "roles", "visibility", "hints", "timeout_s", "channel"}
+    {"title", "tags", "similes", "examples", "roles", "visibility", "hints", "timeout_s", "channel", "listed"}
 )
 
 

@@ -44,7 +44,7 @@ def render_agent_row(
         "reference": f"{listing.key}:{listing.tag}" if listing.tag else listing.key,
         "digest": listing.digest,
     }
-    if capabilities := _capabilities(record):
+    if capabilities := render_capabilities(record):
         row["capabilities"] = capabilities
     if deprecated := render_deprecation(record):
         row["deprecated"] = deprecated
@@ -53,7 +53,7 @@ def render_agent_row(
     if listing.last_error is not None and listing.reachable is not None:
         row["last_error"] = listing.last_error
     if metrics is not None and metrics.calls:
-        row["metrics"] = _metrics(metrics)
+        row["metrics"] = render_metrics(metrics)
     return row
 
 
@@ -78,7 +78,8 @@ def _status(agent: Candidate) -> str:
     return _STATUS[agent.health]
 
 
-def _metrics(stats: Stats) -> dict[str, Any]:
+def render_metrics(stats: Stats) -> dict[str, Any]:
+    """The figures of an agent that was called; ``avgResponseTime`` is in milliseconds (L-20)."""
     found: dict[str, Any] = {
         "successRate": round(1 - stats.failures / stats.calls, 4),
         "totalRequests": stats.calls,
@@ -88,7 +89,8 @@ def _metrics(stats: Stats) -> dict[str, Any]:
     return found
 
 
-def _capabilities(record: AgentRecord) -> dict[str, Any]:
+def render_capabilities(record: AgentRecord) -> dict[str, Any]:
+    """The configured scores and the context window; empty where there are none."""
     found: dict[str, Any] = {}
     if record.scores is not None:
         found.update({name: record.scores[name] for name in _SCORES if name in record.scores})

@@ -129,7 +129,7 @@ def render_fields(schema: Any) -> str:
 async def _list_agents(text: str) -> dict[str, Any]:
     """Return the reply of ``list_agents`` with all pages joined."""
     rows: list[Any] = []
-    wanted = {"query": text} if text.strip() else {}
+    wanted: dict[str, Any] = {"detailed": True} | ({"query": text} if text.strip() else {})
     async with open_session().client() as client:
         while True:
             reply: dict[str, Any] = await client.get("list_agents", wanted)
@@ -152,7 +152,9 @@ def _shorten(skills: Any) -> Any:
 
 
 def _render_status(row: Mapping[str, Any]) -> str:
-    status = str(row.get("status") or "unknown")
+    status = str(row.get("health") or row.get("status") or "unknown")
+    if status == "available" and row.get("status") == "busy":
+        status = "busy"
     if status in {"unavailable", "degraded"} and row.get("since"):
         return f"{status} since {describe_age(str(row['since']))}"
     return status

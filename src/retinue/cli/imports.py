@@ -88,8 +88,11 @@ def mcp_server(
 @click.argument("document", metavar="DOCUMENT")
 @click.option("--name", help="Name of the agent; default: from the host or the file name.")
 @click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
+@click.option(
+    "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
+)
 @click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
-def openapi(document: str, name: str | None, server: str | None, private: bool) -> None:
+def openapi(document: str, name: str | None, server: str | None, strict: bool, private: bool) -> None:
     """Import an HTTP API by its OpenAPI document, a URL or a file.
 
     Each operation becomes a skill. Credentials are read from variables of the hub's environment that begin
@@ -102,7 +105,12 @@ def openapi(document: str, name: str | None, server: str | None, private: bool) 
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
         name = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-")[:40]
-    found = {"openapi": place, "server": server, "visibility": "mesh" if private else "exposed"}
+    found = {
+        "openapi": place,
+        "server": server,
+        "strict": strict,
+        "visibility": "mesh" if private else "exposed",
+    }
     _add({_check_name(name): found})
 
 

@@ -52,6 +52,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("imports:import_", "Import an MCP server or an HTTP API as an agent."),
         "imports": ("imports:imports", "List the imported servers, accept their changes, remove them."),
     },
+    "Tasks": {
+        "orchestrate": ("orchestrate:orchestrate", "Hand a task to the agents of the mesh."),
+        "capabilities": ("orchestrate:capabilities", "Rank the agents for a task."),
+        "cache": ("orchestrate:cache", "Forget cached answers."),
+    },
     "Workflows": {
         "run": ("run:run", "Run a workflow and show its steps."),
         "worker": ("serve:worker", "Run workflows in an additional process."),

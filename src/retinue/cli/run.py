@@ -105,7 +105,13 @@ def workflows(as_json: bool) -> None:
         print_table(
             ("NAME", "FROM", "STEPS", "SKILLS", "DESCRIPTION"),
             [
-                (row["name"], row.get("origin"), row.get("steps"), row.get("skills"), row.get("description"))
+                (
+                    row["name"],
+                    row.get("origin", "built-in"),
+                    row.get("steps"),
+                    row.get("skills"),
+                    row.get("description"),
+                )
                 for row in readable
             ],
         )

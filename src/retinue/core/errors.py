@@ -22,6 +22,7 @@ RetinueError
 │   ├── UnknownTokenError     no token of this id
 │   ├── UnknownRoleError      there is no such role
 │   ├── RoleNotOfferedError   no agent has the role
+│   │   └── NoModelError      … and so nobody can take the request
 │   ├── UnknownResourceError  nothing to read under this uri
 │   ├── UnknownPromptError
 │   ├── AmbiguousNameError
@@ -381,6 +382,24 @@ class RoleNotOfferedError(LookupFailedError):
         super().__init__(f"{who} the role {role}", remedy=remedy)
         self.role = role
         self.agent = agent
+
+
+class NoModelError(RoleNotOfferedError):
+    """Nobody can take a request: no agent with the role is there, or the caller may call none of them."""
+
+    type = "no_model"
+
+    def __init__(self, role: str, missing: str = "", others: Sequence[str] = ()) -> None:
+        super().__init__(role)
+        if missing:
+            self.message += f" ({missing})"
+        if others:
+            self.message += f"; there are: {', '.join(others)}"
+        self.args = (self.message,)
+        self.remedy = (
+            "configure a model: set ANTHROPIC_API_KEY, GEMINI_API_KEY or OPENAI_API_KEY for the hub, or "
+            "install the command claude, gemini or codex; retinue doctor tells what is missing"
+        )
 
 
 class UnknownResourceError(LookupFailedError):

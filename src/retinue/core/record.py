@@ -83,6 +83,8 @@ class Skill:
     timeout_s: float | None = None
     channel: bool = True
     """Whether it may report to its caller or ask it while it runs; False when its function takes no ctx."""
+    listed: bool = True
+    """Whether it is in the tool lists of MCP clients; else it is found and called all the same."""
     extra: Mapping[str, Any] = field(default_factory=_no_facts)
 
 

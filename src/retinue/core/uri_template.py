@@ -48,6 +48,17 @@ def is_template(uri: str) -> bool:
     return "{" in uri
 
 
+def fits_template(template: str, uri: str) -> bool:
+    """Whether ``uri`` may come from a template of somebody else, of any form of RFC 6570.
+
+    Of a form that `parse_template` does not read, only the text before the first variable is compared.
+    """
+    try:
+        return parse_template(template).match(uri) is not None
+    except UriTemplateError:
+        return uri.startswith(template.partition("{")[0])
+
+
 def parse_template(text: str) -> UriTemplate:
     """Parse a template; raises UriTemplateError."""
     names: list[str] = []

@@ -63,6 +63,10 @@ class WorkflowPrompts:
         self._library = library
         self._held: dict[str, Stored] = {}
 
+    def list_custom(self) -> list[str]:
+        """The names of the stored workflows that are not built in, as of the last refresh."""
+        return [name for name, one in self._held.items() if one.origin == "custom"]
+
     async def refresh(self) -> None:
         """Add, replace and remove prompts to match the stored workflows."""
         stored = {one.name: one for one in await self._library.list_all() if one.definition is not None}

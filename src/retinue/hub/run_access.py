@@ -16,10 +16,10 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from retinue.core.call import Principal
-from retinue.core.errors import NotAllowedError, UnknownRunError
+from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem, UnknownRunError
 from retinue.mesh.permissions import Access, covers
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import RUN_ID_MARK, RunRecord
+from retinue.workflows.runs.records import RUN_ID, RUN_ID_MARK, RunRecord
 
 _PROCESS_SCOPES = frozenset({"private"})
 """Scopes that a run does not keep, because another process may resume it."""
@@ -85,6 +85,17 @@ class RunAccess:
         """As `stored_id`, for a rerun of ``record``, which keeps the rights of that run."""
         _, found, mark = record.id.partition("/")[0].partition(RUN_ID_MARK)
         return f"{run_id}{RUN_ID_MARK}{mark}" if found else self.stored_id(run_id, principal)
+
+    def stored_session(self, name: str, principal: Principal) -> str:
+        """The name under which the conversation of this name is stored; each caller has its own ones.
+
+        Raises InvalidParametersError for another form of name.
+        """
+        if not RUN_ID.fullmatch(name):
+            wanted = "1 to 100 letters, digits, and . _ : - after the first"
+            raise InvalidParametersError([Problem("session", f"field 'session' is no name: {wanted}")])
+        owner = f"{principal.kind} {principal.id} {self._mark_of(principal)}"
+        return f"{name}{RUN_ID_MARK}{sha256(owner.encode()).hexdigest()[:12]}"
 
     def shown_id(self, stored: str, principal: Principal) -> str:
         """The id of a stored run as the caller names it."""

@@ -69,6 +69,7 @@ class ModelCalls:
         self._open_model = open_model
         self._ledger = ledger
         self._opening = asyncio.Lock()
+        self._slots = asyncio.Semaphore(spec.concurrency)
         self._model: Model | None = None
 
     async def answer(
@@ -108,6 +109,10 @@ class ModelCalls:
 
     async def _complete(self, request: _Request, task: str) -> str:
         prompt = Prompt(request.instructions, task, self._spec.max_tokens)
+        async with self._slots:
+            return await self._complete_now(request, prompt)
+
+    async def _complete_now(self, request: _Request, prompt: Prompt) -> str:
         with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
             attempt = Prompt(prompt.instructions, prompt.task, reservation.max_tokens)
             completion = await self._ask(request, attempt, reservation)
@@ -215,14 +220,15 @@ def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
     """The record of a model that is not started: that of its agent, without an endpoint.
 
     It has the skills by which a model is chosen as such. Those of code, which other agents offer too, are
-    left out: a search for them should find the agents that can be called.
+    left out: a search for them should find the agents that can be called. None is a tool of MCP clients.
     """
 
     async def refuse() -> Model:
         raise ModelError(spec.name, "unavailable", "it is not started")
 
     record = model_agent(spec, refuse, Ledger(Path(), spec), version=version).record()
-    return replace(record, skills=tuple(one for one in record.skills if one.roles or one.id == ASK))
+    shown = [replace(one, listed=False) for one in record.skills if one.roles or one.id == ASK]
+    return replace(record, skills=tuple(shown))
 
 
 def _facts(spec: ModelSpec, version: str) -> dict[str, Any]:
@@ -256,6 +262,7 @@ def _add_roles(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
             description=descriptions[role],
             roles=[role],
             expose=True,
+            listed=False,
             open_world=True,
             timeout_s=spec.timeout_s,
         )
@@ -294,7 +301,12 @@ def _add_ask(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
 
 
 def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
-    shared: dict[str, Any] = {"expose": True, "open_world": True, "timeout_s": spec.timeout_s}
+    shared: dict[str, Any] = {
+        "expose": True,
+        "listed": False,
+        "open_world": True,
+        "timeout_s": spec.timeout_s,
+    }
 
     def form(texts: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:
         kinds = {key: {"type": "string"} for key in texts} | {key: {"type": "array"} for key in lists}

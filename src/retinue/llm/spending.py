@@ -21,7 +21,7 @@ from filelock import FileLock
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import Prompt, Usage
 from retinue.llm.prices import find_prices
-from retinue.llm.spec import ModelSpec, Prices
+from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.storage.files import file_mode, replace_file, storage_errors
 
 MIN_ANSWER_TOKENS = 256
@@ -129,14 +129,22 @@ class Ledger:
         output = math.ceil(answer_bytes / BYTES_PER_TOKEN)
         return self.price(Usage(estimate_tokens(prompt.size_bytes), output, is_estimated=True))
 
-    def _begin(self, prompt: Prompt, run_id: str) -> Reservation:
-        prices = self._find_prices()
-        if self._budget.limits_cost and prices is None and not self._tells_cost:
+    def read_today(self) -> Spent:
+        """What was spent today. Raises StateDamagedError."""
+        return read_day(self._path, self._today()).total
+
+    def check_prices(self) -> None:
+        """Raise InvalidSettingError for a limit of costs without prices."""
+        if self._budget.limits_cost and self._find_prices() is None and not self._tells_cost:
             raise InvalidSettingError(
                 f"llm.{self._spec.name}.prices",
                 f"a cost is limited, and the price of {self._spec.asks_model or 'its model'} is not known",
                 remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
             )
+
+    def _begin(self, prompt: Prompt, run_id: str) -> Reservation:
+        prices = self._find_prices()
+        self.check_prices()
         day = read_day(self._path, self._today())
         asked = estimate_tokens(prompt.size_bytes)
         answer = self._cut_answer(asked, prompt.max_tokens, prices, self._list_limits(day, run_id))
@@ -229,6 +237,17 @@ def read_day(path: Path, date: str) -> Day:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         remedy = "delete it: the budget of the day then begins anew"
         raise StateDamagedError(str(path), "it is not a record of spending", remedy=remedy) from error
+
+
+def render_spending(spent: Spent, budget: Budget) -> str:
+    """What was spent today, of what may be, for people; "" for nothing without a limit."""
+    if not spent.calls and budget.cost_per_day is None and budget.tokens_per_day is None:
+        return ""
+    cost = f"${spent.cost_usd:,.4f}" + (
+        "" if budget.cost_per_day is None else f" of ${budget.cost_per_day:,.2f}"
+    )
+    limit = "" if budget.tokens_per_day is None else f" of {budget.tokens_per_day:,}"
+    return f"today {spent.calls:,} calls, {spent.tokens:,}{limit} tokens, {cost}"
 
 
 def _spent(found: Mapping[str, Any]) -> Spent:

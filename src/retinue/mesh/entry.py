@@ -32,7 +32,8 @@ _NO_LABELS: Mapping[str, str] = {}
 class Entry:
     """One listing without its record.
 
-    ``skills`` are ids; ``kinds`` holds the first letter of the visibility of each. ``roles`` are the roles
+    ``skills`` are ids; ``kinds`` holds the first letter of the visibility of each, a capital letter for an
+    unlisted one. ``roles`` are the roles
     that skills name, each with such a letter. ``enabled`` and the fields after it are as in `Listing`.
     """
 
@@ -86,6 +87,10 @@ class Entry:
         """The number of skills that `list_skills` lists, at less cost."""
         return _count_visible(self.kinds, scopes)
 
+    def count_listed(self, scopes: Scopes) -> int:
+        """The number of these skills that are in a list of tools."""
+        return _count_listed(self.kinds, scopes)
+
     def has_role(self, role: str, scopes: Scopes) -> bool:
         """Whether a skill that has this id, or names the role, is visible to these scopes."""
         kinds = _visible_kinds(scopes)
@@ -127,7 +132,9 @@ def entry_of(listing: Listing) -> Entry:
         listing.owner,
         listing.published_at,
         tuple(skill.id for skill in record.skills),
-        "".join(skill.visibility[0] for skill in record.skills),
+        "".join(
+            skill.visibility[0] if skill.listed else skill.visibility[0].upper() for skill in record.skills
+        ),
         tuple(dict.fromkeys((role, skill.visibility[0]) for skill in record.skills for role in skill.roles)),
         record.labels,
         listing.enabled,
@@ -201,6 +208,13 @@ def _count_visible(kinds: str, scopes: Scopes) -> int:
     return sum(kind in seen for kind in kinds)
 
 
+@lru_cache(maxsize=1024)
+def _count_listed(kinds: str, scopes: Scopes) -> int:
+    seen = _visible_kinds(scopes)
+    return sum(kind in seen and kind.islower() for kind in kinds)
+
+
 @lru_cache(maxsize=64)
 def _visible_kinds(scopes: Scopes) -> str:
-    return "".join(kind[0] for kind in _KINDS if is_visible(kind, scopes))
+    letters = "".join(kind[0] for kind in _KINDS if is_visible(kind, scopes))
+    return letters + letters.upper()

@@ -44,11 +44,16 @@ def covers(scopes: frozenset[str], others: frozenset[str]) -> bool:
 
 def check_scopes(skill: Skill, call: Call) -> None:
     """Raise NotAuthenticatedError where the skill needs a scope that the caller does not have."""
-    if skill.hints.runs_code and "runs_code" not in call.principal.scopes:
+    if not may_call(skill, call.principal.scopes):
         raise NotAuthenticatedError(
             f"{skill.id} runs code and wants a token",
             remedy="call it with the retinue command line, or send keys/local.token as a bearer token",
         )
+
+
+def may_call(skill: Skill, scopes: frozenset[str]) -> bool:
+    """Whether `check_scopes` lets a caller with these scopes through."""
+    return not skill.hints.runs_code or "runs_code" in scopes
 
 
 def as_mcp_client(principal: Principal) -> Principal:

@@ -103,6 +103,12 @@ class ReadSource(Protocol):
         Raises UnknownResourceError or UnknownPromptError, for what is hidden as for what is missing.
         """
 
+    def follow(self, uris: frozenset[str]) -> None:
+        """Tell the observers of changes of these resources, and no others, from now on.
+
+        A source that always knows of its changes need not do anything.
+        """
+
 
 @dataclass(slots=True)
 class Reader:

@@ -12,9 +12,10 @@ from retinue.core.record import Listing, Skill
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.schema.checks import find_output_problems
 from retinue.openapi.codec.api import Api
 from retinue.openapi.codec.requests import render_request
-from retinue.openapi.codec.responses import TOO_LARGE_REMEDY, read_response
+from retinue.openapi.codec.responses import TOO_LARGE_REMEDY, as_documented, read_response
 from retinue.openapi.codec.security import choose_credentials
 from retinue.web.transport import (
     MAX_RESPONSE_BYTES,
@@ -31,7 +32,9 @@ class ApiClient:
     """Calls the operations of one API.
 
     ``environment`` gives the values of the variables that the API's security schemes name. ``http`` holds the
-    URL guard and the limit on a response. Nothing of the mesh goes out: no token, no trace, no caller.
+    URL guard and the limit on a response. A response that differs from the document is told in a warning;
+    with ``strict`` it is returned as it is, for the check of outputs. Nothing of the mesh goes out: no token,
+    no trace, no caller.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class ApiClient:
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
+        strict: bool = False,
     ) -> None:
         self._http = http
         self._api = api
         self._environment = environment
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
+        self._strict = strict
         self._operations = {operation.skill.id: operation for operation in api.operations}
 
     async def invoke(
@@ -100,4 +105,8 @@ class ApiClient:
             lost = AgentUnreachableError(api.name, operation.server, error.cause, sent=error.sent)
             lost.remedy = f"check that {operation.server} is up and can be reached from here"
             raise lost from error
-        return read_response(operation, api.name, response.status, response.headers, response.body)
+        answer = read_response(operation, api.name, response.status, response.headers, response.body)
+        if self._strict:
+            return answer
+        problems = find_output_problems(operation.skill, answer.value)
+        return as_documented(answer, operation.skill.output_schema, problems)

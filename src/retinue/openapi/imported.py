@@ -24,6 +24,7 @@ from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
 from retinue.openapi.codec.reader import read_document
+from retinue.openapi.codec.responses import documented_only
 from retinue.web.transport import HttpRequester
 
 APIS = "apis"
@@ -41,7 +42,8 @@ _log = structlog.get_logger("retinue.imports")
 class ApiSpec:
     """One import: ``load`` gives the bytes of the document, ``url`` is where it was found, if anywhere.
 
-    ``server`` replaces the servers of the document. ``fingerprint`` changes with the configuration.
+    ``server`` replaces the servers of the document. With ``strict`` a response that differs from the document
+    is an error, else a warning. ``fingerprint`` changes with the configuration.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ApiSpec:
     url: str | None = None
     server: str | None = None
     visibility: Literal["mesh", "exposed"] = "exposed"
+    strict: bool = False
     fingerprint: str = ""
 
 
@@ -94,12 +97,16 @@ class ImportedApi(LiveMember):
         for note in api.notes:
             _log.info("import shortened", api=self.spec.name, note=note)
         described = (api.description or api.title)[:MAX_DESCRIPTION]
-        skills = tuple(replace(one, visibility=self.spec.visibility) for one in api.skills)
+        skills = tuple(self._offer(one) for one in api.skills)
         self._record = AgentRecord(
             self.spec.name, version=api.version or None, title=api.title, description=described, skills=skills
         )
         self.client = self._make_client(api)
         self._on_change(self.listing, "healthy", "")
+
+    def _offer(self, skill: Skill) -> Skill:
+        output_schema = skill.output_schema if self.spec.strict else documented_only(skill.output_schema)
+        return replace(skill, visibility=self.spec.visibility, output_schema=output_schema)
 
     def _parse(self, content: bytes) -> Api:
         spec = self.spec
@@ -119,10 +126,10 @@ class ImportedApis(LiveSource[ImportedApi]):
     async def configure(self, specs: Mapping[str, ApiSpec], http: HttpRequester) -> None:
         """Load what is new, drop what is gone, and load again what is configured differently."""
 
-        def make_client(api: Api) -> ApiClient:
-            return ApiClient(http, api, self._environment)
-
         def load(name: str) -> ImportedApi:
+            def make_client(api: Api) -> ApiClient:
+                return ApiClient(http, api, self._environment, strict=specs[name].strict)
+
             return ImportedApi(specs[name], make_client, self._change)
 
         await self._replace({name: spec.fingerprint for name, spec in specs.items()}, load)

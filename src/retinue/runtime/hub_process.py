@@ -104,6 +104,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
@@ -111,8 +112,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
+        models.not_started.watch(mesh.directory)
         await mesh.directory.ensure_fresh()
-        models.not_started.report(mesh.directory)
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )

@@ -152,6 +152,11 @@ class Imports:
         self._apis = ImportedApis(environment())
 
     @property
+    def servers(self) -> ImportedServers:
+        """The MCP servers."""
+        return self._servers
+
+    @property
     def sources(self) -> list[Source]:
         """The sources for the directory."""
         return [self._servers, self._apis]
@@ -229,6 +234,7 @@ def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
         load,
         url=place if is_url else None,
         server=table.server,
+        strict=table.strict,
         visibility=table.visibility,
         fingerprint=repr(table),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cachetools import LRUCache
 from starlette.routing import Route
@@ -14,11 +15,14 @@ from retinue.authoring.local import local_reader
 from retinue.core.call import Call
 from retinue.core.errors import UnknownPromptError, UnknownResourceError
 from retinue.core.record import AgentRecord, Listing, ListingKey
+from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mcp.upstream.imported import IMPORTS
+from retinue.mcp.upstream.imported_reads import HubReads, ServerReads
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -28,10 +32,13 @@ from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.web.security import identity_of
 
+LEXICAL = ("lexical", "2.0.0")
+"""The name and version of seed 002's server (L-27)."""
+
 INSTRUCTIONS = (
     "A mesh of agents. Skills of agents are tools named <agent>__<skill>. Where the list does not show what "
     "you need, ask find_skills, then call_skill with the agent and the skill that it names. The resource "
-    "agent:<name> tells all about one agent; orchestrate_workflow runs several in a row."
+    "agent:<name> tells all about one agent. orchestrate hands a whole task to one or several agents."
 )
 """The instructions for the client's model."""
 
@@ -64,13 +71,19 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
         listing=settings.hub.listing,
         names=settings.mcp.names,
         instructions=INSTRUCTIONS,
+        shape=mesh.tools.shape,
+        identity=LEXICAL if settings.hub.identity == "lexical" else None,
+        imported=mesh.imported,
     )
     options = McpOptions(
         guard_as_tool_error=settings.mcp.guard_as_tool_error,
+        metadata_key=METADATA_KEY if settings.hub.identity == "lexical" else None,
         result_chars=settings.mcp.result_chars,
         max_body_bytes=settings.limits.body_bytes,
     )
     reads = local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher)
+    if mesh.imported is not None:
+        reads.source = HubReads(reads.source, mesh.imported)
     long_results = LongResults(options.result_chars)
     own = LazyMcpServer(offer, mesh.dispatcher, reads, options, long_results)
     async with AsyncExitStack() as stack:
@@ -145,11 +158,21 @@ class FallbackEndpoints:
 
             unsubscribe = directory.subscribe(watch)
             stack.callback(unsubscribe)
+            if servers is not None:
+                stack.callback(servers.subscribe_resources(partial(tell_of_resource, observer)))
             return lambda: None
 
-        offer = RecordOffer(read_record, subscribe, names=self._names)
+        def tell_of_resource(observer: ChangeObserver, name: str, uri: str) -> None:
+            if name == listing.key:
+                observer(Change("resource", uri))
+
+        imported = self._mesh.imported
+        servers = imported.servers if imported is not None and listing.source == IMPORTS else None
+        offer = RecordOffer(read_record, subscribe, names=self._names, logs=servers is not None)
         dispatcher = self._mesh.dispatcher
-        reads = Reader(offer.agent, _Nothing(), dispatcher.admission)
+        source = _Nothing() if servers is None else ServerReads(servers, listing.key)
+        timeout_s = dispatcher.timeouts.endpoint_s
+        reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
         server = LazyMcpServer(offer, dispatcher, reads, self._options, self._long_results)
         await stack.enter_async_context(server.running())
         return _Held(server, server.route("/").app, stack)
@@ -172,3 +195,6 @@ class _Nothing:
         if request.kind == "resource":
             raise UnknownResourceError(request.name)
         raise UnknownPromptError(request.name)
+
+    def follow(self, uris: frozenset[str]) -> None:
+        """Nothing changes here."""

@@ -22,9 +22,12 @@ from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
 from retinue.hub.hub_agent import hub_agent
+from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported_reads import ServersInHub
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
@@ -35,6 +38,7 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.health.call_figures import CallFigures, TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
@@ -58,7 +62,9 @@ from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import MeshBearer, MeshSigner
+from retinue.workflows.caller import MemoryCache
 from retinue.workflows.dispatch_caller import DispatchCaller
+from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
@@ -91,7 +97,10 @@ class Mesh:
     notifications: Notifications
     access: Access
     prompts: WorkflowPrompts
+    tools: ToolList
+    figures: CallFigures
     mcp_client: AgentClient
+    imported: ServersInHub | None
 
 
 @asynccontextmanager
@@ -163,6 +172,9 @@ async def open_mesh(
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
         )
+        figures = CallFigures(events.flush)
+        events.subscribe_later(figures.observe)
+        track = TrackRecord(figures, agent_stats)
         caller = DispatchCaller(
             dispatcher,
             lookup,
@@ -171,21 +183,28 @@ async def open_mesh(
             directory=directory,
             strategy=strategy,
             access=access,
+            track=track,
         )
-        runs = await stack.enter_async_context(open_runs(Interpreter(caller).run))
+        step_cache = MemoryCache()
+        runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
         library = Library(open_shelves(settings, state, registries, own=HOME_SOURCE))
-        agent = hub_agent(
+        made = hub_agent(
             directory,
             search,
             Orchestrator(runs),
             library,
             version=version("retinue"),
-            stats_of=agent_stats.stats_of,
+            caller=caller,
+            track=track,
+            conversations=Conversations(state.read_session, state.write_session),
+            clear_steps=step_cache.clear,
             access=access,
         )
+        agent = made.agent
+        if settings.database is not None or state.runs.exists():
+            made.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
-        prompts = WorkflowPrompts(agent, library)
         yield Mesh(
             agent,
             dispatcher,
@@ -196,8 +215,11 @@ async def open_mesh(
             search,
             notifications,
             access,
-            prompts,
+            made.prompts,
+            made.tools,
+            figures,
             mcp_client,
+            None if imports is None else ServersInHub(imports.servers, directory, access),
         )
 
 

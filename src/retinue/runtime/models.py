@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 
 from retinue.authoring.agent import Agent
-from retinue.core.errors import InvalidSettingError
+from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import HUB_NAME
 from retinue.core.text import suggest
 from retinue.llm.command_model import TELL_COST, CommandModel
@@ -25,7 +26,7 @@ from retinue.llm.spec import (
     check_spec,
     find_backend,
 )
-from retinue.llm.spending import Ledger
+from retinue.llm.spending import Ledger, render_spending
 from retinue.settings import LlmTable, Settings, environment
 from retinue.storage.state import State
 
@@ -68,6 +69,37 @@ def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool =
     return Models(available, ModelsNotStarted(missing))
 
 
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What is known of a model on this machine; ``problem`` keeps one that could be started from working."""
+
+    name: str
+    backend: Available | Unavailable
+    is_configured: bool
+    spending: str = ""
+    problem: str = ""
+    remedy: str = ""
+
+
+def list_model_states(settings: Settings, state: State, environ: Mapping[str, str]) -> list[ModelState]:
+    """Every model, whether it can be started, and what it has spent today. Raises InvalidSettingError."""
+    found = []
+    for name, spec in read_models(settings).items():
+        backend, is_configured = find_backend(spec, environ), name in settings.llm
+        if isinstance(backend, Unavailable):
+            found.append(ModelState(name, backend, is_configured))
+            continue
+        ledger = _open_ledger(state, spec, backend)
+        try:
+            ledger.check_prices()
+            spending = render_spending(ledger.read_today(), spec.budget)
+        except RetinueError as error:
+            found.append(ModelState(name, backend, is_configured, problem=error.message, remedy=error.remedy))
+        else:
+            found.append(ModelState(name, backend, is_configured, spending))
+    return found
+
+
 def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
     """The agent of one model, for its own process.
 
@@ -85,8 +117,7 @@ def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
         raise InvalidSettingError(f"llm.{name}", backend.reason, remedy=backend.remedy)
     is_command = backend.backend == "command"
     spec = replace(spec, backend=backend.backend)
-    tells_cost = is_command and spec.program in TELL_COST
-    ledger = Ledger(state.spending / f"{name}.json", spec, tells_cost=tells_cost)
+    ledger = _open_ledger(state, spec, backend)
 
     async def open_model() -> Model:
         if is_command:
@@ -95,6 +126,12 @@ def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
         return await asyncio.to_thread(_open_api, spec, spec.find_key(environ))
 
     return model_agent(spec, open_model, ledger, version=version("retinue"))
+
+
+def _open_ledger(state: State, spec: ModelSpec, backend: Available) -> Ledger:
+    program = Path(spec.program).name if spec.program else ""
+    tells_cost = backend.backend == "command" and program in TELL_COST
+    return Ledger(state.spending / f"{spec.name}.json", spec, tells_cost=tells_cost)
 
 
 def _open_api(spec: ModelSpec, key: str | None) -> Model:
@@ -147,6 +184,7 @@ _PLAIN = {
     "languages",
     "timeout_s",
     "retries",
+    "concurrency",
     "max_tokens",
 }
 """The settings that a spec has under the same names."""

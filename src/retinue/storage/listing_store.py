@@ -26,6 +26,7 @@ from retinue.cards.pallet_card import encode_card, parse_card, parse_skill, rend
 from retinue.core.errors import MalformedArtifactError, StateError
 from retinue.core.record import Listing, ListingKey, SignatureState, Skill
 from retinue.mesh.entry import Entry, entry_of, make_entry
+from retinue.mesh.health.call_figures import CallSummary
 from retinue.storage.database import Database
 
 _log = structlog.get_logger("retinue.store")
@@ -69,6 +70,13 @@ _FIND_CARD = (
     "SELECT raw FROM listings JOIN cards USING (source, key, tag) "
     "WHERE source = ? AND key = ? AND tag = ? AND digest IS ?"
 )
+_SUMMARY = """
+    SELECT row ->> 'agent' AS agent, row ->> 'status' AS status, row ->> 'error' AS error,
+           count(*) AS calls, sum(row ->> 'duration_ms') AS ms
+    FROM (SELECT CAST(row AS TEXT) AS row FROM audit)
+    WHERE row ->> 'type' = 'CALL:ENDED' AND row ->> 'agent' IS NOT NULL
+    GROUP BY 1, 2, 3
+"""
 _FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_REBUILT_AT_ONCE}"
 
 
@@ -182,6 +190,15 @@ class SqliteAudit:
         with self._database.reading() as connection:
             rows = connection.execute("SELECT row FROM audit ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
         return [orjson.loads(row["row"]) for row in rows]
+
+    def summarise_calls(self) -> Sequence[CallSummary]:
+        """The ended calls of each agent, by status and error."""
+        self._flush()
+        with self._database.reading() as connection:
+            rows = connection.execute(_SUMMARY).fetchall()
+        return [
+            CallSummary(row["agent"], row["status"], row["error"], row["calls"], row["ms"]) for row in rows
+        ]
 
     def close(self) -> None:
         """Write the buffered rows and close the file."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 from filelock import FileLock, Timeout
@@ -33,6 +34,7 @@ _OWN = (
     "keys",
     "spending",
     "workflows",
+    "sessions",
     "hub.json",
     "hub.lock",
     "hub.log",
@@ -100,6 +102,11 @@ class State:
     def pins(self) -> Path:
         """The accepted tools of the imported servers."""
         return self.root / "imported-tools.json"
+
+    @property
+    def sessions(self) -> Path:
+        """Conversations with the agents, one file each."""
+        return self.root / "sessions"
 
     @property
     def spending(self) -> Path:
@@ -175,6 +182,33 @@ class State:
         """The mesh key, with which the processes of this state sign traces; created at the first call."""
         self.prepare()
         return mesh_key(self.keys)
+
+    def read_session(self, name: str) -> dict[str, Any] | None:
+        """What `write_session` kept under a name; None where there is nothing.
+
+        Raises StateDamagedError for a file that holds something else.
+        """
+        path = self._session_file(name)
+        try:
+            found = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise StateDamagedError(str(path), str(error), remedy="remove the file") from error
+        if not isinstance(found, dict) or not isinstance(found.get("turns"), list):
+            raise StateDamagedError(str(path), "it holds no conversation", remedy="remove the file")
+        return found
+
+    def write_session(self, name: str, value: Mapping[str, Any]) -> None:
+        """Keep a conversation under a name; only its owner can read the file."""
+        path = self._session_file(name)
+        with storage_errors(path):
+            self.sessions.mkdir(mode=0o700, exist_ok=True)
+            replace_file(path, orjson.dumps(value), mode=0o600)
+
+    def _session_file(self, name: str) -> Path:
+        # a name may hold colons, which not every file system takes
+        return self.sessions / f"{name.replace(':', '%3A')}.json"
 
     @staticmethod
     def _read_token(path: Path) -> str | None:

@@ -124,5 +124,11 @@ class MemoryCache:
         until, value = self._results.get(key, (0.0, None))
         return Kept(copy_json(value, "a kept result")) if until > self._clock() else None
 
+    def clear(self) -> int:
+        """Forget all results; returns their number."""
+        count = len(self._results)
+        self._results.clear()
+        return count
+
     async def put(self, key: str, value: Any, ttl_s: float) -> None:
         self._results[key] = (self._clock() + ttl_s, copy_json(value, "a kept result"))

@@ -26,11 +26,13 @@ from retinue.mesh.directory.routing import (
     list_offers,
     order_candidates,
     parse_role,
+    rank_by_score,
 )
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
-from retinue.mesh.permissions import Access, AgentView, is_seen
+from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
 from retinue.workflows.caller import Choice
 from retinue.workflows.runs.records import RUN_CALLER, Origin
 
@@ -41,9 +43,12 @@ _OPENED = 200
 class RoleChoice:
     """Lists agents by role for workflows; the cards of those that have it are read, and no others."""
 
-    def __init__(self, directory: Directory, strategy: Strategy = first) -> None:
+    def __init__(
+        self, directory: Directory, strategy: Strategy = first, track: TrackRecord | None = None
+    ) -> None:
         self._directory = directory
         self._strategy = strategy
+        self._track = track
 
     async def list_role(
         self, role: str, agents: Sequence[str], scopes: frozenset[str], view: AgentView | None = None
@@ -61,11 +66,12 @@ class RoleChoice:
             if start:
                 await asyncio.sleep(0)
             listings += self._directory.open_all(entries[start : start + _OPENED])
-        offers = list_offers(listings, role, scopes, self._strategy)
+        offers = list_offers(listings, role, scopes, self._strategy, self._track)
         found = [offer.listing for offer in offers]
         if agents:
             return [_choose(self._find(agent, role, offers, scopes, view), found) for agent in agents]
-        available = [offer for offer in offers if offer.is_available]
+        # an agent that the caller may not call is no choice, unless it is named
+        available = [one for one in offers if one.is_available and may_call(one.skill, scopes)]
         if not available:
             raise RoleNotOfferedError(role)
         return [_choose(offer, found) for offer in available]
@@ -126,11 +132,14 @@ class DispatchCaller:
         directory: Directory,
         strategy: Strategy = first,
         access: Access | None = None,
+        track: TrackRecord | None = None,
     ) -> None:
         self._access = access or Access()
         self._calls = calls
         self._lookup = lookup
-        self._roles = RoleChoice(directory, strategy)
+        self._roles = RoleChoice(directory, strategy, track)
+        self._directory = directory
+        self._track = track
         self._guard = guard
         self._agent = agent
         self._strategy = strategy
@@ -147,7 +156,10 @@ class DispatchCaller:
         found = await self._lookup.resolve_skill(
             skill, scopes, version_range=version_range, agent=agent, view=view
         )
-        chosen = order_candidates(found, self._strategy, skill)[0]
+        ordered: Sequence[Candidate] = order_candidates(found, self._strategy, skill)
+        if agent is None:
+            ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
+        chosen = ordered[0]
         listing = await self._lookup.open(chosen)
         offer = None if listing is None else listing.record.find_skill(skill)
         if version_range is not None or agent is not None:
@@ -161,6 +173,9 @@ class DispatchCaller:
             input_schema=None if offer is None else offer.input_schema,
             output_schema=None if offer is None else offer.output_schema,
         )
+
+    def _find_listing(self, candidate: Candidate) -> Listing | None:
+        return self._directory.find_listing(candidate.id)
 
     async def list_role(
         self,

@@ -130,6 +130,13 @@ def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequenc
     return Selection("direct", "no rule fits", complexity, words, lines)
 
 
+def select_for_role(prompt: str, role: str) -> Selection:
+    """The workflow for a prompt where the role of the agent is asked for: one agent in this role."""
+    words, lines = len(prompt.split()), prompt.count("\n") + 1
+    because = f"the role {role} was asked for"
+    return Selection("direct", because, measure_complexity(words, lines), words, lines)
+
+
 def measure_complexity(words: int, lines: int) -> Complexity:
     """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (SPEC 3)."""
     if lines > 50 or words > 500:

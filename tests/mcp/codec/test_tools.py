@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from retinue.core.record import Hints, Skill
 from retinue.mcp.codec.tools import (
+    SCREEN_CHARACTERS,
+    SHORTENED,
     is_input_wrapped,
     is_output_wrapped,
     read_arguments,
     render_input_schema,
     render_output_schema,
     render_tool,
+    shorten_description,
     wrap_result,
 )
 from tests.strategies import json_objects, json_values, skills
@@ -93,3 +96,19 @@ def test_any_text_is_no_promise_but_a_choice_of_texts_is() -> None:
     assert render_output_schema(TEXT) is None
     assert render_output_schema({"type": "string", "enum": ["a"]}) is not None
     assert wrap_result(TEXT, "x") is None
+
+
+@given(st.text(min_size=SCREEN_CHARACTERS + 1, max_size=3 * SCREEN_CHARACTERS))
+def test_a_description_longer_than_a_screen_is_shortened_in_the_list_of_a_hub_alone(text: str) -> None:
+    skill = Skill("read", text)
+    shown = render_tool(skill, "files__read", agent="files")["description"]
+    assert len(shown) <= SCREEN_CHARACTERS
+    assert shown.endswith(SHORTENED)
+    assert text.startswith(shown.removesuffix(SHORTENED))
+    assert render_tool(skill, "read")["description"] == text
+
+
+def test_a_description_is_cut_after_a_line_a_sentence_or_a_word() -> None:
+    for unit, end in (("A line of it\n", "A line of it"), ("One. ", "One."), ("word ", "word")):
+        assert shorten_description(unit * 1_000).removesuffix(SHORTENED).endswith(end)
+    assert shorten_description("x" * SCREEN_CHARACTERS) == "x" * SCREEN_CHARACTERS

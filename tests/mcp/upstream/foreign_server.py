@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import SamplingMessage, TextContent
 from pydantic import BaseModel
 
 FLOOD_LINES = 20_000
@@ -41,10 +43,37 @@ def make_server(*, described: str = "Shouts a text.") -> MCPServer:
         return f"{found.action} {found.data.name}" if found.action == "accept" else found.action
 
     @server.tool()
+    async def think(ctx: Context[Any, Any], about: str) -> str:
+        """Asks the caller's model."""
+        message = SamplingMessage(role="user", content=TextContent(text=about))
+        found = await ctx.session.create_message(
+            messages=[message], max_tokens=10, related_request_id=ctx.request_id
+        )
+        assert isinstance(found.content, TextContent)
+        return found.content.text
+
+    @server.tool()
+    async def say(ctx: Context[Any, Any], text: str) -> str:
+        """Says a log line."""
+        await ctx.session.send_log_message("warning", text, related_request_id=ctx.request_id)
+        return text
+
+    hung: list[str] = []
+
+    @server.tool()
     async def hang() -> str:
         """Never ends."""
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            hung.append("cancelled")
+            raise
         return ""
+
+    @server.tool()
+    def ends() -> int:
+        """How many calls of hang were cancelled."""
+        return len(hung)
 
     @server.tool()
     def die() -> str:
@@ -66,8 +95,27 @@ def make_server(*, described: str = "Shouts a text.") -> MCPServer:
     return server
 
 
+def make_many(number: int = 500) -> MCPServer:
+    """A server with many tools, whose descriptions are longer than a screen."""
+    server = MCPServer("many")
+
+    def make(at: int) -> Callable[[str, int], str]:
+        def repeat(text: str, times: int) -> str:
+            return f"{at}: {text * times}"
+
+        return repeat
+
+    for at in range(number):
+        words = f"Repeats a text as number {at}. " + "It says so at length. " * 120 + f"The end of {at}."
+        server.add_tool(make(at), name=f"repeat_{at}", description=words)
+    return server
+
+
 def main(mode: str) -> None:
-    """Serve on the standard streams: ``plain``, ``noisy``, ``changed`` or ``broken``."""
+    """Serve on the standard streams: ``plain``, ``noisy``, ``changed``, ``many`` or ``broken``."""
+    if mode == "many":
+        make_many().run()
+        return
     if mode == "broken":
         print("TOKEN is not set", file=sys.stderr)
         raise SystemExit(3)

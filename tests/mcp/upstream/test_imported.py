@@ -19,7 +19,7 @@ from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
 from retinue.mcp.upstream.pins import Pins
 from retinue.mcp.upstream.session import Transport
-from retinue.mesh.channel import Capability, NullChannel
+from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
@@ -28,26 +28,39 @@ from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server
 from tests.serving import serve_app
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [
+    pytest.mark.timeout(60),
+    # the SDK's remark that sampling and log lines are of the past
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
 WAIT_S = 20.0
 
 
 class Person(NullChannel):
-    """A channel with a person who answers every question."""
+    """A channel with a person, and her model, who answers every question with her name."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "Ada") -> None:
+        self.name = name
         self.said: list[str] = []
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({"progress", "log", "elicitation"})
+        return frozenset({"progress", "log", "elicitation", "sampling"})
+
+    async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
+        self.said.append(f"{level}: {message}")
+
+    async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
+        self.said.append(prompt)
+        return f"{self.name} thinks"
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         self.said.append(message)
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         self.said.append(message)
-        return {"name": "Ada"}
+        await asyncio.sleep(0.01)  # a person takes longer than a program
+        return {"name": self.name}
 
 
 class Imports:
@@ -159,6 +172,66 @@ async def test_progress_and_questions_of_a_server_reach_the_caller(imports: Impo
     assert person.said == ["at 1", "at 2", "at 3"]
     assert (await imports.call("book", {}, person)).get() == {"result": "accept Ada"}
     assert person.said[-1] == "Who travels?"
+
+
+PEOPLE = ("Ada", "Bob", "Cleo", "Dan", "Eve")
+
+
+async def test_each_of_several_callers_is_asked_by_her_own_call(imports: Imports) -> None:
+    await imports.until("foreign", is_ready)
+    for skill, said in (("book", "accept {}"), ("think", "{} thinks")):
+        given = {"about": "what"} if skill == "think" else {}
+        # the first question shows that this tool asks
+        assert (await imports.call(skill, given, Person())).get() == {"result": said.format("Ada")}
+        people = [Person(name) for name in PEOPLE]
+        others = [imports.call("shout", {"text": "hi"}) for _ in range(5)]
+        outcomes = await asyncio.gather(*(imports.call(skill, given, one) for one in people), *others)
+        assert [one.get() for one in outcomes[: len(people)]] == [
+            {"result": said.format(name)} for name in PEOPLE
+        ]
+
+
+async def test_callers_that_are_asked_for_the_first_time_at_once_are_never_mixed_up(imports: Imports) -> None:
+    await imports.until("foreign", is_ready)
+    people = [Person(name) for name in PEOPLE]
+    outcomes = await asyncio.gather(*(imports.call("book", {}, one) for one in people))
+    for person, outcome in zip(people, outcomes, strict=True):
+        if outcome.error is None:
+            assert outcome.get() == {"result": f"accept {person.name}"}
+        else:
+            assert "calls in flight" in outcome.error.message
+    assert any(outcome.error is None for outcome in outcomes)
+    again = await asyncio.gather(*(imports.call("book", {}, one) for one in people))
+    assert [one.get() for one in again] == [{"result": f"accept {name}"} for name in PEOPLE]
+
+
+async def test_progress_of_several_callers_goes_to_each_her_own(imports: Imports) -> None:
+    await imports.until("foreign", is_ready)
+    people = [Person(name) for name in PEOPLE]
+    calls = [imports.call("count", {"to": number + 1}, one) for number, one in enumerate(people)]
+    await asyncio.gather(*calls)
+    for number, person in enumerate(people):
+        assert person.said == [f"at {one + 1}" for one in range(number + 1)]
+
+
+async def test_a_log_line_reaches_the_caller_of_the_call_that_says_it(imports: Imports) -> None:
+    await imports.until("foreign", is_ready)
+    person = Person()
+    assert (await imports.call("say", {"text": "mind the gap"}, person)).get() == {"result": "mind the gap"}
+    assert person.said == ["warning: mind the gap"]
+
+
+async def test_a_call_that_its_caller_gives_up_is_cancelled_at_the_server(imports: Imports) -> None:
+    await imports.until("foreign", is_ready)
+    before = (await imports.call("ends")).get()["result"]
+    hung = [asyncio.create_task(imports.call("hang")) for _ in range(3)]
+    assert (await imports.call("shout", {"text": "on"})).get() == {"result": "ON"}
+    for task in hung:
+        task.cancel()
+    await asyncio.gather(*hung, return_exceptions=True)
+    async with asyncio.timeout(WAIT_S):
+        while (await imports.call("ends")).get()["result"] != before + 3:
+            await asyncio.sleep(0.01)
 
 
 async def test_many_calls_at_once_get_their_own_answers(imports: Imports) -> None:

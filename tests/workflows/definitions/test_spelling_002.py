@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from retinue.core.errors import DefinitionError
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.expressions.texts import fence
 from tests.requirements import requirement
 from tests.workflows.running import Bench
 
@@ -127,7 +128,7 @@ async def test_it_runs(bench: Bench) -> None:
     )
     assert record.get() == 2
     assert [call.agent for call in bench.caller.calls] == ["gemini", "claude", "gemini"]
-    assert bench.arguments[1]["prompt"] == "x\n\nResult of plan-it:\n1. do it"
+    assert bench.arguments[1]["prompt"] == "x\n\n" + fence("the result of step plan-it", "1. do it")
 
 
 @pytest.mark.parametrize(

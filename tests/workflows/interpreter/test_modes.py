@@ -160,7 +160,7 @@ async def test_a_merge_is_written_by_a_reviewer(bench: Bench) -> None:
     offer_agents(bench, says("one part"), says("the other"))
     bench.offer(
         "look",
-        lambda given: "merged of " + str(given["prompt"].count("--- Result")),
+        lambda given: "merged of " + str(given["prompt"].count("[begin of result")),
         roles=["review"],
         agent="judge",
     )

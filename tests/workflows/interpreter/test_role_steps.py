@@ -73,7 +73,7 @@ async def test_without_a_prompt_fields_are_chained_and_texts_are_quoted(bench: B
     assert record.get() == "fine"
     assert bench.arguments[0] == {"requirements": "Fibonacci"}
     assert bench.arguments[1] == {"plan": "1. fib"}
-    assert bench.arguments[2]["prompt"].startswith("Fibonacci\n\nResult of execute:\n")
+    assert bench.arguments[2]["prompt"].startswith("Fibonacci\n\n[begin of the result of step execute, ")
     assert "1. fib" in bench.arguments[2]["prompt"]
 
 

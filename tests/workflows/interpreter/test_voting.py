@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.workflows.expressions.texts import fence
 from retinue.workflows.interpreter.voting import (
     MAX_CHARACTERS,
     Ballot,
@@ -131,7 +132,7 @@ def test_a_reviewers_answer_names_one_result_or_none(answer: Any, voter: str | N
 def test_a_reviewer_sees_the_task_and_the_results_and_no_author() -> None:
     for prompt in (write_choice_prompt("the task", TWO), write_merge_prompt("the task", TWO)):
         assert "the task" in prompt
-        assert prompt.index("--- Result A ---\ngold") < prompt.index("--- Result B ---\nzinc")
+        assert prompt.index(fence("result A", "gold")) < prompt.index(fence("result B", "zinc"))
         assert "first" not in prompt
         assert "second" not in prompt
 

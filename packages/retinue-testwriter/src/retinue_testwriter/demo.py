@@ -181,7 +181,7 @@ async def _team(home: Path, echo: Echo) -> AsyncIterator[Client]:
 
 async def _introduce(client: Client, url: str, echo: Echo) -> None:
     echo(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
-    rows: list[Mapping[str, Any]] = (await client.get("list_agents"))["agents"]
+    rows: list[Mapping[str, Any]] = (await client.get("list_agents", {"detailed": True}))["agents"]
     ours = [plugin for plugin in list_plugins(AGENTS) if plugin.target.startswith(f"{__package__}.")]
     ports = {plugin.name: int(plugin.qualifier) for plugin in ours}
     if missing := ports.keys() - {str(row["name"]) for row in rows}:

@@ -15,6 +15,7 @@ from retinue.mcp.codec.tools import render_output_schema, wrap_result
 SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
 
 _MEDIA = ("image", "audio")
+_LINK_KEYS = ("uri", "title", "description", "size")
 _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 """Lists depend on the caller and may change at any time; ``list_changed`` says when."""
 
@@ -107,9 +108,10 @@ def parse_block(block: Mapping[str, Any]) -> Part:
         mime = contents.pop("mimeType", None) or "text/plain"
         return Part("resource", contents, mime, annotations=annotations)
     if kind == "resource_link" and isinstance(block.get("uri"), str):
+        kept = {key: one for key, one in block.items() if key in _LINK_KEYS}
         return Part(
             "resource",
-            {"uri": block["uri"]},
+            kept,
             block.get("mimeType") or "text/plain",
             name=block.get("name"),
             annotations=annotations,
@@ -123,7 +125,8 @@ def _render_resource(part: Part) -> dict[str, Any]:
     if "text" in contents or "blob" in contents:
         return {"type": "resource", "resource": {**contents, "mimeType": part.mime}}
     uri = contents.get("uri", "")
-    return {"type": "resource_link", "uri": uri, "name": part.name or uri, "mimeType": part.mime}
+    more = {key: one for key, one in contents.items() if key in _LINK_KEYS}
+    return {"type": "resource_link", **more, "uri": uri, "name": part.name or uri, "mimeType": part.mime}
 
 
 MAX_COMPLETIONS = 100
@@ -181,7 +184,8 @@ def _render_listed(resource: Resource, key: str) -> dict[str, Any]:
         entry["title"] = resource.title
     if resource.description:
         entry["description"] = resource.description
-    entry["mimeType"] = resource.mime
+    if resource.mime:
+        entry["mimeType"] = resource.mime
     return entry
 
 

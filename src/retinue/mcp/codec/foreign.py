@@ -8,10 +8,12 @@ https://modelcontextprotocol.io/specification/2026-07-28.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from retinue.core.record import Hints, Prompt, PromptArgument, Resource, Schema, Skill
+from retinue.core.call import Part
+from retinue.core.record import Hints, Prompt, PromptArgument, Resource, Schema, Skill, Visibility
+from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import HANDSHAKE_VERSIONS, Message
 from retinue.mcp.codec.tool_calls import VERSION, WHOLE_KEY
 from retinue.mcp.codec.wire import VERSION_KEY
@@ -22,6 +24,9 @@ HANDSHAKE_VERSION = "2025-11-25"
 Era = Literal["handshake", "modern"]
 
 _META = "io.modelcontextprotocol/"
+SUBSCRIPTION_KEY = f"{_META}subscriptionId"
+"""In ``_meta`` of a notification: the id of the ``subscriptions/listen`` request that it answers."""
+
 _ASKABLE: dict[str, Any] = {"elicitation": {}, "sampling": {}}
 """What a server may ask for: the channel of a call carries both. Roots are this machine's own."""
 
@@ -35,7 +40,10 @@ _LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself; ``capabilities`` are the names of what it offers."""
+    """What a server says of itself; ``capabilities`` are the names of what it offers.
+
+    ``subscribes`` tells whether it reports changes of single resources.
+    """
 
     era: Era
     version: str | None
@@ -43,15 +51,17 @@ class ServerFacts:
     server_version: str = ""
     instructions: str = ""
     capabilities: frozenset[str] = frozenset()
+    subscribes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLists:
-    """What a server offers, as it said it (``tools``), and as records."""
+    """What a server offers, as it said it."""
 
     tools: tuple[Mapping[str, Any], ...] = ()
-    resources: tuple[Resource, ...] = ()
-    prompts: tuple[Prompt, ...] = ()
+    resources: tuple[Mapping[str, Any], ...] = ()
+    """Resources, then templates."""
+    prompts: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(slots=True)
@@ -77,6 +87,12 @@ class Requests:
     def discover(self) -> Message:
         """The first request of the era without sessions."""
         return self._request("server/discover", {"_meta": self._modern_meta({})})
+
+    def listen(self, uris: Iterable[str]) -> Message:
+        """The request of the sessionless era whose response is a stream of changes."""
+        wanted = {f"{kind}ListChanged": True for kind in ("tools", "resources", "prompts")}
+        asked = {**wanted, "resourceSubscriptions": sorted(uris)}
+        return self.of("subscriptions/listen", {"notifications": asked})
 
     def of(
         self, method: str, params: Mapping[str, Any], *, capabilities: frozenset[str] = frozenset()
@@ -123,9 +139,7 @@ def parse_initialized(result: Mapping[str, Any]) -> ServerFacts:
     version = result.get("protocolVersion")
     found = _facts(result, "handshake")
     known = version if isinstance(version, str) and version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSION
-    return ServerFacts(
-        "handshake", known, found.name, found.server_version, found.instructions, found.capabilities
-    )
+    return replace(found, version=known)
 
 
 def parse_discovered(result: Mapping[str, Any]) -> ServerFacts:
@@ -137,13 +151,15 @@ def _facts(result: Mapping[str, Any], era: Era) -> ServerFacts:
     info = _object(result.get("serverInfo"))
     if not info:
         info = _object(_object(result.get("_meta")).get(f"{_META}serverInfo"))
+    offered = _object(result.get("capabilities"))
     return ServerFacts(
         era,
         None,
         _text(info.get("name")),
         _text(info.get("version")),
         _text(result.get("instructions")),
-        frozenset(_object(result.get("capabilities"))),
+        frozenset(offered),
+        _object(offered.get("resources")).get("subscribe") is True,
     )
 
 
@@ -155,9 +171,7 @@ def read_page(method: str, result: Mapping[str, Any]) -> tuple[list[Mapping[str,
     return entries, cursor if isinstance(cursor, str) and cursor else None
 
 
-def parse_tools(
-    tools: Iterable[Mapping[str, Any]], visibility: Literal["mesh", "exposed"]
-) -> Iterator[Skill]:
+def parse_tools(tools: Iterable[Mapping[str, Any]], visibility: Visibility) -> Iterator[Skill]:
     """The tools as skills; one without a name is left out, of two of one name the first counts."""
     seen = set()
     for tool in tools:
@@ -182,26 +196,33 @@ def parse_tools(
         )
 
 
-def parse_resources(entries: Iterable[Mapping[str, Any]]) -> Iterator[Resource]:
-    """The entries of ``resources/list`` and ``resources/templates/list``."""
+def parse_resources(
+    entries: Iterable[Mapping[str, Any]], visibility: Visibility, *, live: bool = False
+) -> Iterator[Resource]:
+    """The entries of ``resources/list`` and ``resources/templates/list``; of one URI the first counts."""
+    seen = set()
     for entry in entries:
         uri = _text(entry.get("uri")) or _text(entry.get("uriTemplate"))
-        if uri:
+        if uri and uri not in seen:
+            seen.add(uri)
             yield Resource(
                 uri=uri,
                 name=_text(entry.get("name")) or uri,
-                mime=_text(entry.get("mimeType")) or "text/plain",
-                visibility="exposed",
+                mime=_text(entry.get("mimeType")),
+                visibility=visibility,
                 title=_text(entry.get("title")) or None,
                 description=_text(entry.get("description")),
+                live=live,
             )
 
 
-def parse_prompts(entries: Iterable[Mapping[str, Any]]) -> Iterator[Prompt]:
-    """The entries of ``prompts/list``."""
+def parse_prompts(entries: Iterable[Mapping[str, Any]], visibility: Visibility) -> Iterator[Prompt]:
+    """The entries of ``prompts/list``; of two of one name the first counts."""
+    seen = set()
     for entry in entries:
         name, arguments = _text(entry.get("name")), entry.get("arguments")
-        if name:
+        if name and name not in seen:
+            seen.add(name)
             yield Prompt(
                 name=name,
                 arguments=tuple(
@@ -211,10 +232,39 @@ def parse_prompts(entries: Iterable[Mapping[str, Any]]) -> Iterator[Prompt]:
                     for one in (arguments if isinstance(arguments, list) else ())
                     if isinstance(one, Mapping) and _text(one.get("name"))
                 ),
-                visibility="exposed",
+                visibility=visibility,
                 title=_text(entry.get("title")) or None,
                 description=_text(entry.get("description")),
             )
+
+
+def parse_contents(uri: str, result: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The contents of ``resources/read``; a content that names no URI gets ``uri``."""
+    found = result.get("contents")
+    parts = []
+    for content in found if isinstance(found, list) else ():
+        if isinstance(content, Mapping) and (isinstance(content.get("text", content.get("blob")), str)):
+            fallback = "application/octet-stream" if "blob" in content else "text/plain"
+            value = {"uri": uri, **{key: one for key, one in content.items() if key != "mimeType"}}
+            parts.append(Part("resource", value, _text(content.get("mimeType")) or fallback))
+    return tuple(parts)
+
+
+def parse_prompt_messages(result: Mapping[str, Any]) -> Iterator[tuple[Literal["user", "assistant"], Part]]:
+    """Role and content of each message of ``prompts/get``."""
+    found = result.get("messages")
+    for message in found if isinstance(found, list) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, Mapping):
+            yield "assistant" if message.get("role") == "assistant" else "user", parse_block(content)
+
+
+def parse_completion(result: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None]:
+    """The values of ``completion/complete``, and their number where it is known."""
+    found = _object(result.get("completion"))
+    values, total = found.get("values"), found.get("total")
+    kept = tuple(one for one in values if isinstance(one, str)) if isinstance(values, list) else ()
+    return kept, total if type(total) is int else None
 
 
 def call_params(skill: Skill, arguments: Any, trace_meta: Mapping[str, Any]) -> dict[str, Any]:

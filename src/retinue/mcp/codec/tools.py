@@ -30,17 +30,27 @@ INPUT_FIELD = "input"
 RESULT_FIELD = "result"
 
 
+SCREEN_CHARACTERS = 24 * 80
+"""Longer descriptions are shortened in the list of a hub."""
+
+SHORTENED = " … (shortened; find_skills has all of it)"
+
 _PLAIN_TEXT: dict[str, Any] = {"type": "string"}
 
 
 def render_tool(skill: Skill, alias: str, *, agent: str | None = None) -> dict[str, Any]:
-    """The entry of ``tools/list``; always with a description, which clients require."""
+    """The entry of ``tools/list``; always with a description, which clients require.
+
+    In the list of a hub (``agent``), a description is shortened to a screen.
+    """
     full = skill.id if agent is None else f"{agent}: {skill.id}"
     title = skill.title or (full if alias != skill.id else None)
     tool: dict[str, Any] = {"name": alias}
     if title:
         tool["title"] = title
     tool["description"] = skill.description or skill.title or skill.id
+    if agent is not None:
+        tool["description"] = shorten_description(tool["description"])
     tool["inputSchema"] = render_input_schema(skill.input_schema)
     wrapped = ["input"] if is_input_wrapped(skill.input_schema) else []
     output_schema = render_output_schema(skill.output_schema)
@@ -57,6 +67,21 @@ def render_tool(skill: Skill, alias: str, *, agent: str | None = None) -> dict[s
         meta[WRAPPED_KEY] = wrapped
     tool["_meta"] = meta
     return tool
+
+
+def shorten_description(text: str) -> str:
+    """The text if it fits on a screen, else its beginning, cut after a line, sentence or word.
+
+    Every model that lists tools pays for every description; `find_skills` has the whole one.
+    """
+    if len(text) <= SCREEN_CHARACTERS:
+        return text
+    start = text[: SCREEN_CHARACTERS - len(SHORTENED)]
+    for mark, keep in (("\n", 0), (". ", 1), (" ", 0)):
+        at = start.rfind(mark)
+        if at > len(start) // 2:
+            return start[: at + keep].rstrip() + SHORTENED
+    return start + SHORTENED
 
 
 def is_input_wrapped(schema: Schema | None) -> bool:
@@ -147,6 +172,10 @@ AGENT_MARK = "__"
 """Between agent and skill in the tool name of another agent's skill."""
 
 
+STANDARD_NAMES: Mapping[str, str] = {"agent.ask": "ask"}
+"""Standard skills, whose ids begin with ``agent.``: in ``claude__ask`` the agent is named already."""
+
+
 Names = Literal["safe", "seed"]
 """The names in lists: aliases, or the authors' own (setting ``mcp.names``)."""
 
@@ -213,7 +242,9 @@ def _safe_version(agent: str) -> str:
 
 def tool_id(agent: str | None, skill: str) -> str:
     """The name from which the alias is made: ``<agent>__<skill>`` for a tool of another agent."""
-    return skill if agent is None else f"{_safe_version(agent)}{AGENT_MARK}{skill}"
+    if agent is None:
+        return skill
+    return f"{_safe_version(agent)}{AGENT_MARK}{STANDARD_NAMES.get(skill, skill)}"
 
 
 def _hashed(one: str, taken: set[str]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.core.record import Prompt, Resource
-from retinue.core.uri_template import is_template, parse_template
+from retinue.core.uri_template import fits_template, is_template
 from retinue.mcp.server.channel import Context, current_principal, is_modern, principal_of
 from retinue.mcp.server.offer import Offer
 from retinue.mcp.server.sdk_internals import connection_of
@@ -83,12 +84,20 @@ class Live:
 class Connections:
     """The connections of clients with sessions, each from its first message to its end.
 
-    ``visibility_key_of`` is the offer's: equal for clients that see the same.
+    ``visibility_key_of`` is the offer's: equal for clients that see the same. ``follow`` is called with the
+    URIs of all resources that clients subscribed to, whenever they change.
     """
 
-    def __init__(self, visibility_key_of: Callable[[Principal], Hashable]) -> None:
+    def __init__(
+        self,
+        visibility_key_of: Callable[[Principal], Hashable],
+        follow: Callable[[frozenset[str]], None] = lambda uris: None,
+    ) -> None:
         self._key_of = visibility_key_of
+        self._follow = follow
         self._live: dict[int, Live] = {}
+        self._streams: dict[object, frozenset[str]] = {}
+        """What the ``subscriptions/listen`` streams of 2026-07-28 subscribed to."""
         self._sessions: dict[str, Live] = {}
 
     def __len__(self) -> int:
@@ -129,11 +138,42 @@ class Connections:
         if running is not None:
             running.end("client")
 
+    def subscribe(self, context: Context, uri: str) -> None:
+        """Notify this connection of changes of a resource."""
+        if (live := self.note(context)) is not None:
+            live.uris.add(uri)
+            self._tell()
+
+    def unsubscribe(self, context: Context, uri: str) -> None:
+        """Notify this connection no more."""
+        if (live := self.note(context)) is not None:
+            live.uris.discard(uri)
+            self._tell()
+
+    @contextmanager
+    def streaming(self, uris: frozenset[str]) -> Iterator[None]:
+        """Count a ``subscriptions/listen`` stream as subscribed to these resources while inside."""
+        token = object()
+        self._streams[token] = uris
+        self._tell()
+        try:
+            yield
+        finally:
+            del self._streams[token]
+            self._tell()
+
+    def _tell(self) -> None:
+        self._follow(
+            frozenset[str]().union(*(live.uris for live in self._live.values()), *self._streams.values())
+        )
+
     def _forget(self, live: Live) -> None:
         self._live.pop(id(live.connection), None)
         self._sessions.pop(live.connection.session_id or "", None)
         for running in list(live.calls.values()):
             running.end("session")
+        if live.uris:
+            self._tell()
 
     async def notify(
         self, method: str, params: dict[str, Any] | None, wanted_by: Callable[[Live], bool]
@@ -312,4 +352,4 @@ def find_resource(offer: Offer, uri: str, principal: Principal) -> Resource | No
     if exact is not None:
         return exact
     templates = (one for one in seen if is_template(one.uri))
-    return next((one for one in templates if parse_template(one.uri).match(uri) is not None), None)
+    return next((one for one in templates if fits_template(one.uri, uri)), None)

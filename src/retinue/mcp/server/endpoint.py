@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.uri_template import is_template
-from retinue.mcp.server.change_notifier import ChangeNotifier, Connections
+from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, find_resource
 from retinue.mcp.server.channel import STDIO, Context, current_principal, is_modern, principal_of, stamp
 from retinue.mcp.server.fast_path import FastPath
 from retinue.mcp.server.interactions import Interactions, SuspendedCall
@@ -149,13 +149,15 @@ class McpServer:
     ) -> None:
         options = options or McpOptions()
         self._offer = offer
-        self._connections = Connections(offer.visibility_key_of)
+        self._connections = Connections(offer.visibility_key_of, reads.source.follow)
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
         self._listening = ListenHandler(self._notifier)
         interactions = Interactions(self._connections, self._suspended)
         long_results = long_results or LongResults(options.result_chars)
-        self._tools = ToolHandlers(offer, calls, interactions, long_results, options.guard_as_tool_error)
+        self._tools = ToolHandlers(
+            offer, calls, interactions, long_results, options.guard_as_tool_error, options.metadata_key
+        )
         self._reading = ReadHandlers(offer, reads, self._connections, interactions, long_results)
         facts = offer.facts
         self._server: Server[Any] = Server(
@@ -248,7 +250,16 @@ class McpServer:
         add("prompts/get", types.GetPromptRequestParams, reading.get_prompt)
         add("completion/complete", types.CompleteRequestParams, reading.complete_argument)
         add("logging/setLevel", types.SetLevelRequestParams, reading.set_level)
-        add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listening)
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
+
+    async def _listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """A stream of changes; what the caller cannot see is not followed for it."""
+        asked, principal = params.notifications.resource_subscriptions or (), principal_of(context)
+        seen = frozenset(uri for uri in asked if find_resource(self._offer, uri, principal) is not None)
+        with self._connections.streaming(seen):
+            return await self._listening(context, params)
 
     async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware around every message: declares, and answers, only what the caller may see."""

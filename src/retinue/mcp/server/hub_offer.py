@@ -18,10 +18,18 @@ from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
 from retinue.mcp.codec.tools import Names
 from retinue.mcp.server.offer import ServerFacts, ToolCatalog
 from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, VisibilityKey
+from retinue.mcp.upstream.imported_reads import (
+    AGENT_URI,
+    Named,
+    ServersInHub,
+    list_prompts,
+    list_resources,
+    resource_prefix,
+)
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -32,7 +40,8 @@ MANY = 40
 TOO_MANY = 1_000
 """With more than this, it does so even in a session that began with the long list."""
 
-AGENT_URI = "agent:"
+Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
+"""Gives the hub's own skills as they are listed to a caller."""
 
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
@@ -53,13 +62,17 @@ class _View:
 
     is_many: bool | None = None
     survey: _Survey | None = None
+    resources: tuple[Resource, ...] | None = None
+    prompts: tuple[Prompt, ...] | None = None
     catalogs: dict[bool, ToolCatalog] = field(default_factory=dict)
 
 
 class HubOffer:
     """The offer of a hub: ``read_record`` returns its own record, ``directory`` holds all other agents.
 
-    ``access`` says which agents a caller sees.
+    ``access`` says which agents a caller sees. ``imported`` are the servers whose resources and prompts are
+    listed; those of other agents are at their own endpoints. ``shape`` says what is listed of the hub's own
+    skills; ``identity`` is another name and version for clients.
     """
 
     def __init__(
@@ -72,6 +85,9 @@ class HubOffer:
         listing: ListingMode = "auto",
         names: Names = "safe",
         instructions: str | None = None,
+        shape: Shape | None = None,
+        identity: tuple[str, str] | None = None,
+        imported: ServersInHub | None = None,
     ) -> None:
         self._read_record = read_record
         self._directory = directory
@@ -79,17 +95,24 @@ class HubOffer:
         self._listing = listing
         self._names = names
         self._instructions = instructions
+        self._shape = shape
+        self._identity = identity
+        self._imported = imported
         self._changes = Changes()
         self._record = read_record()
         self._views: LRUCache[VisibilityKey, _View] = LRUCache(_MAX_KEYS)
         self._short: LRUCache[str, bool] = LRUCache(_MAX_SESSIONS)
         subscribe(self._own_changed)
         directory.subscribe(self._agent_changed)
+        if imported is not None:
+            imported.servers.subscribe_resources(self._resource_changed)
 
     @property
     def facts(self) -> ServerFacts:
         record = self._record
-        return ServerFacts(record.name, record.version or "", record.title, self._instructions, logs=True)
+        name, version = self._identity or (record.name, record.version or "")
+        title = record.title if self._identity is None else None
+        return ServerFacts(name, version, title, self._instructions, logs=True)
 
     @property
     def agent(self) -> str:
@@ -111,16 +134,27 @@ class HubOffer:
         key = self.visibility_key_of(principal)
         if not is_seen(key.view, self.agent):
             return ()
-        own = [one for one in self._record.resources if is_visible(one.visibility, key.scopes)]
-        agents = self._survey(key).entries[:MANY]
-        return (*own, *(_resource_of(self._directory.name_of(one)) for one in agents))
+        view = self._view(key)
+        if view.resources is None:
+            own = [one for one in self._record.resources if is_visible(one.visibility, key.scopes)]
+            agents = self._survey(key).entries[:MANY]
+            cards = [_resource_of(self._directory.name_of(one)) for one in agents]
+            view.resources = (*own, *cards, *list_resources(self._list_imported(key)))
+        return view.resources
 
     def prompts(self, principal: Principal) -> Sequence[Prompt]:
         key = self.visibility_key_of(principal)
-        return tuple(one for one in self._record.prompts if self._is_own_seen(one.visibility, key))
+        view = self._view(key)
+        if view.prompts is None:
+            own = [one for one in self._record.prompts if self._is_own_seen(one.visibility, key)]
+            view.prompts = (*own, *list_prompts(self._list_imported(key)))
+        return view.prompts
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._changes.subscribe(observer)
+
+    def _list_imported(self, key: VisibilityKey) -> list[Named]:
+        return [] if self._imported is None else self._imported.list_seen(key.view, key.scopes)
 
     def _is_own_seen(self, visibility: Visibility, key: VisibilityKey) -> bool:
         return is_visible(visibility, key.scopes) and is_seen(key.view, self.agent)
@@ -151,7 +185,7 @@ class HubOffer:
         """Whether more tools than this are visible; stops counting as soon as it knows."""
         tools = 0
         for entry in self._directory.list_held():
-            seen = key.count_skills(entry)
+            seen = key.count_listed(entry)
             if seen and self._directory.represents_agent(entry):
                 tools += seen
                 if tools > limit:
@@ -169,7 +203,9 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
-        own = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        own: Sequence[Skill] = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        if self._shape is not None:
+            own = self._shape(own, key.scopes, key.view)
         if short:
             return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
         entries = self._survey(key).entries
@@ -183,8 +219,9 @@ class HubOffer:
         return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
 
     def _own_changed(self, change: Change) -> None:
-        self._record = self._read_record()
-        self._views.clear()
+        if change.kind != "resource":
+            self._record = self._read_record()
+            self._views.clear()
         self._changes.notify(change)
 
     def _agent_changed(self, change: ListingChange) -> None:
@@ -192,8 +229,16 @@ class HubOffer:
         if change.measured or not self._views:
             return
         self._views.clear()
+        # of a change of any list, the observers compare all three
         self._changes.notify(Change("tools"))
         self._changes.notify(Change("resources"))
+
+    def _resource_changed(self, name: str, uri: str) -> None:
+        """Tell of a followed resource under the URI of the hub's list."""
+        assert self._imported is not None
+        for listed, server in self._imported.list_all():
+            if server.spec.name == name:
+                self._changes.notify(Change("resource", resource_prefix(listed) + uri))
 
 
 def _resource_of(name: str) -> Resource:

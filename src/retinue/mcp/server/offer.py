@@ -12,7 +12,7 @@ import orjson
 from retinue.core.call import Principal
 from retinue.core.record import AgentRecord, Prompt, Resource, Skill, is_visible
 from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
-from retinue.mesh.reading import ChangeObserver
+from retinue.mesh.reading import Change, ChangeObserver
 
 _HEADER_MARK = b'"x-mcp-header"'
 
@@ -40,7 +40,7 @@ class ToolEntry:
 class ToolCatalog:
     """The tools that callers with one visibility key see; rendered once, found by every spelling.
 
-    ``offered`` are (agent or None, skill) in their order.
+    ``offered`` are (agent or None, skill) in their order; unlisted ones are found, but not in the list.
     """
 
     def __init__(self, offered: Iterable[tuple[str | None, Skill]], *, names: Names = "safe") -> None:
@@ -51,14 +51,15 @@ class ToolCatalog:
         listed = list(by_name.values())
         aliases = safe_names(by_name) if names == "safe" else {one: one for one in by_name}
         entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
-        self._rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
+        rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
+        self._rendered = [tool for tool, entry in zip(rendered, entries, strict=True) if entry.skill.listed]
         self._found: dict[str, ToolEntry] = {}
         for entry in entries:
             for spelling in list_spellings(entry.agent, entry.skill.id):
                 self._found.setdefault(spelling, entry)
         # an alias is what the list shows: it wins over other spellings
         self._found.update((entry.alias, entry) for entry in entries)
-        self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._rendered}
+        self._schemas = {tool["name"]: tool["inputSchema"] for tool in rendered}
         self._mirrored: dict[str, bool] = {}
 
     @property
@@ -140,7 +141,7 @@ class RecordOffer:
         self._sees = sees
         self._record = read_record()
         self._catalogs: dict[frozenset[str], ToolCatalog] = {}
-        subscribe(lambda _: self._forget())
+        subscribe(self._forget)
 
     @property
     def facts(self) -> ServerFacts:
@@ -175,9 +176,10 @@ class RecordOffer:
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._subscribe(observer)
 
-    def _forget(self) -> None:
-        self._record = self._read_record()
-        self._catalogs = {}
+    def _forget(self, change: Change) -> None:
+        if change.kind != "resource":
+            self._record = self._read_record()
+            self._catalogs = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class McpOptions:
     """Options of a server; see ``[mcp]`` in the settings."""
 
     guard_as_tool_error: bool = False
+    metadata_key: str | None = None
     result_chars: int = 20_000
     max_sessions: int = 10_000
     session_idle_s: float = 1800.0

@@ -111,15 +111,11 @@ class ReadHandlers:
         """Subscribe this connection to changes; a hidden resource is rejected like a missing one."""
         if find_resource(self.offer, params.uri, principal_of(context)) is None:
             raise MCPError(*mcp_read_fault(UnknownResourceError(params.uri)))
-        live = self.connections.note(context)
-        if live is not None:
-            live.uris.add(params.uri)
+        self.connections.subscribe(context, params.uri)
         return {}
 
     async def unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> dict[str, Any]:
-        live = self.connections.note(context)
-        if live is not None:
-            live.uris.discard(params.uri)
+        self.connections.unsubscribe(context, params.uri)
         return {}
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class VisibilityKey:
         is_there = entry.enabled and is_seen(self.view, entry.name)
         return entry.count_skills(self.scopes) if is_there else 0
 
+    def count_listed(self, entry: Entry) -> int:
+        """The number of these skills that are in a list of tools."""
+        return entry.count_listed(self.scopes) if self.count_skills(entry) else 0
+
     def list_skills(self, entry: Entry) -> list[str]:
         """The ids of these skills."""
         return entry.list_skills(self.scopes) if self.count_skills(entry) else []

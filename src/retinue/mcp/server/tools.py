@@ -108,6 +108,8 @@ class ToolHandlers:
     interactions: Interactions
     long_results: LongResults
     guard_as_tool_error: bool = False
+    metadata_key: str | None = None
+    """The key of ``_meta`` whose value is also ``metadata`` of a result, where clients of seed 002 look."""
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -182,6 +184,10 @@ class ToolHandlers:
             # many clients show a model only the content
             said = [{"type": "text", "text": f"warning: {one}"} for one in outcome.warnings]
             result["content"] = [*result.get("content", ()), *said]
+        if outcome.meta:
+            result["_meta"] = {**result.get("_meta", {}), **outcome.meta}
+            if self.metadata_key is not None and self.metadata_key in outcome.meta:
+                result["metadata"] = outcome.meta[self.metadata_key]
         if outcome.usage is not None:
             result["_meta"] = {**result.get("_meta", {}), USAGE_KEY: dict(outcome.usage)}
         if caller.trace.mac is not None and outcome.calls_used is not None:

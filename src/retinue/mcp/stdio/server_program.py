@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from retinue.core.errors import AgentUnreachableError
-from retinue.mcp.codec.foreign import ServerFacts
+from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ServerFacts
 from retinue.mcp.codec.messages import Message
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -180,24 +180,12 @@ class ServerProgram:
                     shown = line.decode("utf-8", "replace").strip()[:_SHOWN_CHARACTERS]
                     _log.warning("not a message on standard output", server=self._name, line=shown)
             return
-        inbox = self._open.get(self._owner_of(document))
-        if inbox is None and "method" in document and "id" in document and self._open:
-            inbox = next(reversed(self._open.values()))  # a question names no request: the latest asks it
+        inbox = self._open.get(_owner_of(document))
         if inbox is not None:
             inbox.put_nowait(document)
         elif "method" in document:
             with suppress(asyncio.QueueFull):
                 self._others.put_nowait(document)
-
-    def _owner_of(self, document: Document) -> Any:
-        if "method" not in document:
-            return document.get("id")
-        params = document.get("params")
-        if document["method"] == "notifications/progress" and isinstance(params, dict):
-            return params.get("progressToken")
-        if document["method"] == "notifications/message" and self._open:
-            return next(reversed(self._open))
-        return None
 
     async def _read_errors(self) -> None:
         process = self._process
@@ -212,3 +200,16 @@ class ServerProgram:
                     self._tail.append(text[:_SHOWN_CHARACTERS])
         if rest.strip():
             self._tail.append(rest.decode("utf-8", "replace").strip())
+
+
+def _owner_of(document: Document) -> Any:
+    """The request that a message names; None for questions and log lines, which name none."""
+    if "method" not in document:
+        return document.get("id")
+    params = document.get("params")
+    if not isinstance(params, dict):
+        return None
+    if document["method"] == "notifications/progress":
+        return params.get("progressToken")
+    meta = params.get("_meta")
+    return meta.get(SUBSCRIPTION_KEY) if isinstance(meta, dict) else None

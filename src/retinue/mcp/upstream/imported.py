@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 import structlog
@@ -20,7 +20,7 @@ from retinue.cards.pallet_card import render_card
 from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError, RetinueError
 from retinue.core.record import AgentRecord, Listing, Skill
-from retinue.mcp.codec.foreign import ServerLists, parse_tools
+from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
 from retinue.mcp.upstream.pins import Pins
 from retinue.mcp.upstream.session import ServerSession, Transport
 from retinue.mesh.channel import Channel
@@ -36,8 +36,19 @@ LAST_BACK_OFF_S = 60.0
 RELIST_S = 60.0
 """How often the lists of a server are read again that does not tell of changes."""
 
+REOPEN_S = 1.0
+"""How long after its end a stream of changes is opened again; one that ended sooner counts as none."""
+
+MAX_FOLLOWED = 1_000
+"""Resources of one server whose changes are followed."""
+
+OnResource = Callable[[str, str], None]
+"""Called with the name of a server and the URI of its resource that changed."""
+
 MAX_DESCRIPTION = 1_000
 """Characters of a server's instructions that become the description of its agent."""
+
+T = TypeVar("T")
 
 _ALL = frozenset({"mesh", "exposed"})
 
@@ -60,7 +71,14 @@ class ImportSpec:
 class ImportedServer(LiveMember):
     """One imported server, connected by a task of its own."""
 
-    def __init__(self, spec: ImportSpec, client_version: str, pins: Pins, on_change: OnChange) -> None:
+    def __init__(
+        self,
+        spec: ImportSpec,
+        client_version: str,
+        pins: Pins,
+        on_change: OnChange,
+        on_resource: OnResource = lambda name, uri: None,
+    ) -> None:
         self.spec = spec
         self.fingerprint = spec.fingerprint
         self.reason = "it is starting"
@@ -69,8 +87,12 @@ class ImportedServer(LiveMember):
         self._on_change = on_change
         self._tools = pins.accepted_tools(spec.name)
         self._record = AgentRecord(spec.name)
+        self._on_resource = on_resource
+        self._followed = frozenset[str]()
+        self._follows_others = asyncio.Event()
         self._session: ServerSession | None = None
         self._task: asyncio.Task[None] | None = None
+        self._subscribes = False
         self._is_opened = False
         """Whether the last attempt to connect succeeded."""
         self._settled = asyncio.Event()
@@ -114,6 +136,16 @@ class ImportedServer(LiveMember):
         self._describe(self._pins.review(self.spec.name, self._tools))
         self._changed()
 
+    @property
+    def record(self) -> AgentRecord:
+        """What it offers, as an agent."""
+        return self._record
+
+    def follow(self, uris: frozenset[str]) -> None:
+        """Tell of changes of these resources, and no others, from now on."""
+        self._followed = frozenset(sorted(uris)[:MAX_FOLLOWED])
+        self._follows_others.set()
+
     async def open_session(self) -> ServerSession:
         """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
         if self._session is None:
@@ -130,6 +162,16 @@ class ImportedServer(LiveMember):
             self._session = None
             self._renew.set()
         return await self.open_session()
+
+    async def with_session(self, work: Callable[[ServerSession], Awaitable[T]]) -> T:
+        """``work`` with the session; once more with a new one if the request was certainly not sent."""
+        session = await self.open_session()
+        try:
+            return await work(session)
+        except AgentUnreachableError as error:
+            if error.sent:
+                raise
+            return await work(await self.renew_session(session))
 
     async def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
@@ -167,6 +209,7 @@ class ImportedServer(LiveMember):
             facts = await session.start()
             lists = await session.read_lists()
         described = facts.instructions[:MAX_DESCRIPTION]
+        self._subscribes = facts.subscribes
         self._record = replace(self._record, version=facts.server_version or None, description=described)
         self._take(lists)
         self._session, self.reason, self._is_opened = session, "", True
@@ -177,12 +220,31 @@ class ImportedServer(LiveMember):
             self._take(await session.read_lists())
             self._changed()
 
-        async def follow() -> None:
-            await session.watch(read_again)
-            if not transport.ends_with_stream:
-                await self._repeat(read_again)
+        def pass_on(uri: str) -> None:
+            self._on_resource(self.spec.name, uri)
 
-        tasks = [asyncio.create_task(follow()), asyncio.create_task(self._renew.wait())]
+        async def watch() -> None:
+            while True:
+                began = time.monotonic()
+                try:
+                    await session.watch(read_again, pass_on)
+                except AgentUnreachableError:
+                    if transport.ends_with_stream:
+                        raise
+                if transport.ends_with_stream:
+                    return
+                # what was said while nobody listened is not said again
+                is_kept = time.monotonic() - began > REOPEN_S
+                await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
+                await read_again()
+
+        async def keep_following() -> None:
+            while True:
+                self._follows_others.clear()
+                await session.follow(self._followed)
+                await self._follows_others.wait()
+
+        tasks = [asyncio.create_task(one) for one in (watch(), keep_following(), _until(self._renew))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -192,15 +254,15 @@ class ImportedServer(LiveMember):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    @staticmethod
-    async def _repeat(read_again: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(RELIST_S)
-            await read_again()
-
     def _take(self, lists: ServerLists) -> None:
         self._tools = lists.tools
-        self._record = replace(self._record, resources=lists.resources, prompts=lists.prompts)
+        seen = self.spec.visibility
+        live = self._subscribes
+        self._record = replace(
+            self._record,
+            resources=tuple(parse_resources(lists.resources, seen, live=live)),
+            prompts=tuple(parse_prompts(lists.prompts, seen)),
+        )
         self._describe(self._pins.review(self.spec.name, lists.tools))
 
     def _describe(self, tools: Iterable[Mapping[str, Any]]) -> None:
@@ -217,6 +279,10 @@ class ImportedServer(LiveMember):
 
     def _changed(self) -> None:
         self._on_change(self.listing, "healthy" if self.is_ready else "unreachable", self.reason)
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _finish(work: Coroutine[Any, Any, None]) -> None:
@@ -238,12 +304,18 @@ class ImportedServers(LiveSource[ImportedServer]):
         super().__init__()
         self.pins = pins
         self._client_version = client_version
+        self._followed: dict[str, dict[object, frozenset[str]]] = {}
+        """The resources that each endpoint follows, by the name of their server."""
+        self._on_resource: tuple[OnResource, ...] = ()
 
     async def configure(self, specs: Mapping[str, ImportSpec]) -> None:
         """Start what is new, stop what is gone, and start again what is configured differently."""
 
         def start(name: str) -> ImportedServer:
-            server = ImportedServer(specs[name], self._client_version, self.pins, self._change)
+            server = ImportedServer(
+                specs[name], self._client_version, self.pins, self._change, self._resource_changed
+            )
+            server.follow(self._list_followed(name))
             server.start()
             return server
 
@@ -269,6 +341,38 @@ class ImportedServers(LiveSource[ImportedServer]):
         """The server of this name."""
         return self._members.get(name)
 
+    def list_all(self) -> list[ImportedServer]:
+        """Every server, connected or not."""
+        return list(self._members.values())
+
+    def follow(self, follower: object, name: str, uris: frozenset[str]) -> None:
+        """Tell of changes of these resources of a server, in place of those that ``follower`` followed."""
+        followers = self._followed.setdefault(name, {})
+        if followers.get(follower, frozenset()) == uris:
+            return
+        followers[follower] = uris
+        if not uris:
+            del followers[follower]
+        server = self.find(name)
+        if server is not None:
+            server.follow(self._list_followed(name))
+
+    def subscribe_resources(self, observer: OnResource) -> Callable[[], None]:
+        """Call ``observer`` after each change of a followed resource; returns what ends it."""
+        self._on_resource = (*self._on_resource, observer)
+
+        def unsubscribe() -> None:
+            self._on_resource = tuple(one for one in self._on_resource if one is not observer)
+
+        return unsubscribe
+
+    def _list_followed(self, name: str) -> frozenset[str]:
+        return frozenset[str]().union(*self._followed.get(name, {}).values())
+
+    def _resource_changed(self, name: str, uri: str) -> None:
+        for observer in self._on_resource:
+            observer(name, uri)
+
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
@@ -278,15 +382,10 @@ class ImportedServers(LiveSource[ImportedServer]):
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
         self.pins.check(name, skill.id)
-        session = await server.open_session()
         with admitted.forward() as outgoing:
             # it reports no further calls; those that come back to this mesh begin chains of their own
             outgoing.record_usage(0)
             meta = render_trace_meta(outgoing.trace)
-            try:
-                return await session.call(skill, call.arguments, meta, channel)
-            except AgentUnreachableError as error:
-                if error.sent:
-                    raise
-                session = await server.renew_session(session)
-                return await session.call(skill, call.arguments, meta, channel)
+            return await server.with_session(
+                lambda session: session.call(skill, call.arguments, meta, channel)
+            )

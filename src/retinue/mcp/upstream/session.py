@@ -23,8 +23,6 @@ from retinue.mcp.codec.foreign import (
     call_params,
     parse_discovered,
     parse_initialized,
-    parse_prompts,
-    parse_resources,
     read_page,
     refusal,
     response,
@@ -32,6 +30,7 @@ from retinue.mcp.codec.foreign import (
 from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
 from retinue.mcp.codec.tool_calls import list_questions, parse_feedback, read_answer, read_state
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question
+from retinue.mcp.upstream.open_calls import OpenCalls
 from retinue.mesh.channel import Channel, NullChannel
 
 MAX_LISTED = 10_000
@@ -41,6 +40,8 @@ _NO_METHOD = -32601
 _CANNOT_ASK = -32603
 _GIVE_UP_S = 2.0
 """How long a cancelled request may take to tell the server so."""
+
+_NOBODY = NullChannel()
 
 _log = structlog.get_logger("retinue.imports")
 
@@ -83,14 +84,20 @@ class ServerSession:
         self.facts = ServerFacts("handshake", None)
         self._transport = transport
         self._requests = Requests("retinue", client_version)
+        self._open = OpenCalls(name)
+        self._answering: dict[Any, asyncio.Task[None]] = {}
+        """The questions of the server that are being answered, by their ids."""
+        self._followed: frozenset[str] = frozenset()
+        self._follows_others = asyncio.Event()
+        self._is_level_set = False
 
     async def start(self) -> ServerFacts:
         """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError."""
-        reply = await self._exchange(self._requests.initialize(), NullChannel())
+        reply = await self._exchange(self._requests.initialize(), _NOBODY)
         if reply.error is None:
             self.facts = parse_initialized(reply.result or {})
         else:
-            modern = await self._exchange(self._requests.discover(), NullChannel())
+            modern = await self._exchange(self._requests.discover(), _NOBODY)
             if modern.error is not None:
                 raise _fault(self.name, reply.error)
             self.facts = parse_discovered(modern.result or {})
@@ -105,46 +112,101 @@ class ServerSession:
         offers = self.facts.capabilities
         tools = await self._list("tools/list") if "tools" in offers else []
         resources = await self._list("resources/list") if "resources" in offers else []
-        templates = await self._list("resources/templates/list") if "resources" in offers else []
+        resources += await self._list("resources/templates/list") if "resources" in offers else []
         prompts = await self._list("prompts/list") if "prompts" in offers else []
-        return ServerLists(
-            tuple(tools),
-            (*parse_resources(resources), *parse_resources(templates)),
-            tuple(parse_prompts(prompts)),
-        )
+        return ServerLists(tuple(tools), tuple(resources), tuple(prompts))
 
-    async def watch(self, on_change: Callable[[], Awaitable[None]]) -> None:
-        """Call ``on_change`` when a list of the server has changed; returns when the connection ends."""
-        async with aclosing(self._transport.listen()) as messages:
-            async for document in messages:
-                method = document.get("method")
-                if isinstance(method, str) and method.endswith("/list_changed"):
-                    await on_change()
-                else:
-                    await self._take(document, NullChannel())
+    async def watch(
+        self, on_lists: Callable[[], Awaitable[None]], on_resource: Callable[[str], None]
+    ) -> None:
+        """Call ``on_lists`` when a list has changed and ``on_resource`` with the URI of a changed resource.
+
+        Returns when the connection ends, or the server says no more of changes.
+        """
+
+        async def read(messages: AsyncGenerator[Mapping[str, Any], None]) -> None:
+            async with aclosing(messages):
+                async for document in messages:
+                    method = document.get("method")
+                    if method == "notifications/resources/updated":
+                        params = document.get("params")
+                        uri = params.get("uri") if isinstance(params, Mapping) else None
+                        if isinstance(uri, str):
+                            on_resource(uri)
+                    elif isinstance(method, str) and method.endswith("/list_changed"):
+                        await on_lists()
+                    else:
+                        await self._take(document, None)
+
+        listening = asyncio.create_task(read(self._transport.listen()))
+        subscribed = asyncio.create_task(self._subscribe(read))
+        try:
+            if self._transport.ends_with_stream:
+                await listening
+            else:
+                await asyncio.gather(listening, subscribed)
+        finally:
+            for task in (listening, subscribed, *self._answering.values()):
+                task.cancel()
+            await asyncio.gather(listening, subscribed, return_exceptions=True)
+
+    async def _subscribe(
+        self, read: Callable[[AsyncGenerator[Mapping[str, Any], None]], Awaitable[None]]
+    ) -> None:
+        """The stream of changes of the sessionless era, opened again when other resources are followed."""
+        while self.facts.era == "modern":
+            self._follows_others.clear()
+            message = self._requests.listen(self._followed)
+            stream = asyncio.ensure_future(read(self._transport.exchange(message)))
+            moved = asyncio.create_task(self._follows_others.wait())
+            try:
+                await asyncio.wait({stream, moved}, return_when=asyncio.FIRST_COMPLETED)
+                if stream.done():
+                    stream.result()
+                    return
+                await self._give_up(message)
+            finally:
+                for task in (stream, moved):
+                    task.cancel()
+                await asyncio.gather(stream, moved, return_exceptions=True)
+
+    async def follow(self, uris: frozenset[str]) -> None:
+        """Hear of changes of these resources and no others. Raises AgentUnreachableError."""
+        before, self._followed = self._followed, uris
+        if self.facts.era == "modern":
+            if uris != before:
+                self._follows_others.set()
+            return
+        if not self.facts.subscribes:
+            return
+        wanted = [("resources/subscribe", uri) for uri in sorted(uris - before)]
+        wanted += [("resources/unsubscribe", uri) for uri in sorted(before - uris)]
+        for method, uri in wanted:
+            try:
+                await self.request(method, {"uri": uri})
+            except RemoteFaultError as error:
+                _log.warning("not followed", server=self.name, resource=uri, error=error.message)
 
     async def call(
         self, skill: Skill, arguments: Any, trace_meta: Mapping[str, Any], channel: Channel
     ) -> Answer:
         """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and what the channel raises."""
         params = call_params(skill, arguments, trace_meta)
-        for _ in range(MAX_ROUNDS):
-            message = self._requests.of("tools/call", params, capabilities=channel.capabilities)
-            reply = await self._exchange(message, channel)
-            if not reply.needs_input:
-                return read_answer(reply, self.name, skill)
-            answers = {
-                key: await answer_question(channel, key, method, asked)
-                for key, method, asked in list_questions(reply)
-            }
-            params = {**params, "inputResponses": answers}
-            if (state := read_state(reply)) is not None:
-                params["requestState"] = state
-        raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
+        return read_answer(await self._converse("tools/call", params, skill.id, channel), self.name, skill)
+
+    async def read(
+        self, method: str, params: Mapping[str, Any], trace_meta: Mapping[str, Any], channel: Channel
+    ) -> Mapping[str, Any]:
+        """The result of a read. Raises AgentUnreachableError, RemoteFaultError, what the channel raises."""
+        given = {**params, "_meta": dict(trace_meta)}
+        reply = await self._converse(method, given, method, channel)
+        if reply.error is not None:
+            raise _fault(self.name, reply.error)
+        return reply.result or {}
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result of any other request. Raises AgentUnreachableError and RemoteFaultError."""
-        reply = await self._exchange(self._requests.of(method, params), NullChannel())
+        reply = await self._exchange(self._requests.of(method, params), _NOBODY)
         if reply.error is not None:
             raise _fault(self.name, reply.error)
         return reply.result or {}
@@ -167,48 +229,110 @@ class ServerSession:
                 _log.warning("list cut", server=self.name, list=method, entries=MAX_LISTED)
                 return found[:MAX_LISTED]
 
+    async def _converse(self, method: str, params: Mapping[str, Any], name: str, channel: Channel) -> Reply:
+        """The last reply to a request, after the caller has answered all questions in results."""
+        if "log" in channel.capabilities:
+            await self._ask_for_log_lines()
+        for _ in range(MAX_ROUNDS):
+            message = self._requests.of(method, params, capabilities=channel.capabilities)
+            async with self._open.running(message.id, name, channel):
+                reply = await self._exchange(message, channel)
+            if not reply.needs_input:
+                return reply
+            answers = {
+                key: await answer_question(channel, key, asked_for, asked)
+                for key, asked_for, asked in list_questions(reply)
+            }
+            params = {**params, "inputResponses": answers}
+            if (state := read_state(reply)) is not None:
+                params["requestState"] = state
+        raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
+
+    async def _ask_for_log_lines(self) -> None:
+        """Set the level of a session once; the caller's own level is applied on the way to it."""
+        if self._is_level_set or self.facts.era == "modern" or "logging" not in self.facts.capabilities:
+            return
+        self._is_level_set = True
+        with suppress(RemoteFaultError):  # a server that declares logging need not have levels
+            await self.request("logging/setLevel", {"level": "debug"})
+
     async def _exchange(self, message: Message, channel: Channel) -> Reply:
+        asked: list[asyncio.Task[None]] = []
         try:
             async with aclosing(self._transport.exchange(message)) as messages:
                 async for document in messages:
                     if (reply := parse_reply(document)) is not None and document.get("id") == message.id:
                         return reply
-                    await self._take(document, channel)
+                    task = await self._take(document, channel)
+                    if task is not None:
+                        asked.append(task)
         except asyncio.CancelledError:
-            if self.facts.era == "handshake" and message.method != "initialize":
+            if message.method != "initialize":
                 await asyncio.shield(self._give_up(message))
             raise
+        finally:
+            for task in asked:
+                task.cancel()  # nobody waits for the answer to a question of a call that has ended
         raise AgentUnreachableError(self.name, "its server", "no response", sent=True)
 
     async def _give_up(self, message: Message) -> None:
-        """Tell the server that nobody waits for the response."""
+        """Tell the server that nobody waits; over HTTP of 2026-07-28 the end of the stream does."""
+        if self.facts.era == "modern" and not self._transport.ends_with_stream:
+            return
         with suppress(AgentUnreachableError, TimeoutError):
             async with asyncio.timeout(_GIVE_UP_S):
                 told = {"requestId": message.id, "reason": "the caller cancelled the call"}
                 await self._transport.send(notification("notifications/cancelled", told))
 
-    async def _take(self, document: Mapping[str, Any], channel: Channel) -> None:
-        """Pass on progress and log lines; answer a request of the server."""
-        if "id" in document and isinstance(document.get("method"), str):
-            await self._transport.send(await self._answer(document, channel))
-            return
-        told = parse_feedback(document)
-        if told is not None and told.kind == "progress":
-            await channel.progress(told.fraction, told.text)
-        elif told is not None:
-            await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+    async def _take(self, document: Mapping[str, Any], channel: Channel | None) -> asyncio.Task[None] | None:
+        """Pass on progress and log lines; begin to answer a request of the server.
 
-    async def _answer(self, document: Mapping[str, Any], channel: Channel) -> Message:
+        ``channel`` is that of the call on whose stream the message came, None for the common stream.
+        """
+        method = document.get("method")
+        if "id" in document and isinstance(method, str):
+            task = asyncio.create_task(self._answer(document, channel))
+            self._answering[document["id"]] = task
+            task.add_done_callback(lambda _: self._answering.pop(document["id"], None))
+            return task
+        if method == "notifications/cancelled":
+            params = document.get("params")
+            withdrawn = params.get("requestId") if isinstance(params, Mapping) else None
+            if isinstance(withdrawn, str | int) and withdrawn in self._answering:
+                self._answering[withdrawn].cancel()
+            return None
+        told = parse_feedback(document)
+        if told is None:
+            return None
+        if told.kind == "progress":
+            owner = self._open.find_by_token(document)
+            channel = owner.channel if channel is None and owner is not None else channel
+            await (channel or _NOBODY).progress(told.fraction, told.text)
+        else:
+            # a log line on the common stream names no call: with several in flight it is nobody's
+            channel = channel or self._open.find_only() or _NOBODY
+            await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+        return None
+
+    async def _answer(self, document: Mapping[str, Any], channel: Channel | None) -> None:
         request_id, method, params = document["id"], document["method"], document.get("params")
         if method == "ping":
-            return response(request_id, {})
-        if method not in ("elicitation/create", "sampling/createMessage"):
-            return refusal(request_id, _NO_METHOD, f"Method not found: {method}")
-        try:
+            answer = response(request_id, {})
+        elif method not in ("elicitation/create", "sampling/createMessage"):
+            answer = refusal(request_id, _NO_METHOD, f"Method not found: {method}")
+        else:
             asked = params if isinstance(params, Mapping) else {}
-            return response(request_id, await answer_question(channel, str(request_id), method, asked))
-        except RetinueError as error:
-            return refusal(request_id, _CANNOT_ASK, error.message)
+            try:
+                if channel is not None:
+                    found = await answer_question(channel, str(request_id), method, asked)
+                else:
+                    with (await self._open.find_asker(document)).asking() as asker:
+                        found = await answer_question(asker, str(request_id), method, asked)
+                answer = response(request_id, found)
+            except RetinueError as error:
+                answer = refusal(request_id, _CANNOT_ASK, error.message)
+        with suppress(AgentUnreachableError):  # a server that has ended does not wait for an answer
+            await self._transport.send(answer)
 
 
 def _fault(name: str, error: Mapping[str, Any]) -> RemoteFaultError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import AgentRecord, Candidate, Listing, Skill, is_visible
+from retinue.core.record import AgentRecord, Candidate, Listing, ListingKey, Skill, is_visible
 from retinue.core.text import suggest
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.versions import (
@@ -36,6 +36,7 @@ from retinue.mesh.directory.versions import (
 from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.breaker import UNREACHABLE_TIER, health_tier
+from retinue.mesh.health.call_figures import TrackRecord
 from retinue.mesh.permissions import AgentView, is_seen
 
 C = TypeVar("C", bound=Candidate)
@@ -229,6 +230,7 @@ class RoleOffer:
     listing: Listing
     skill: Skill
     score: float | None
+    is_busy: bool = False
 
     @property
     def is_available(self) -> bool:
@@ -251,9 +253,16 @@ def find_role_skill(record: AgentRecord, role: str, scopes: frozenset[str]) -> S
 
 
 def list_offers(
-    listings: Iterable[Listing], role: str, scopes: frozenset[str], strategy: Strategy = first
+    listings: Iterable[Listing],
+    role: str,
+    scopes: frozenset[str],
+    strategy: Strategy = first,
+    track: TrackRecord | None = None,
 ) -> tuple[RoleOffer, ...]:
-    """The agents with the role: healthy ▸ degraded ▸ unreachable, then by score, then by the strategy."""
+    """The agents with the role: healthy ▸ degraded ▸ unreachable, then by score, then by the strategy.
+
+    With a ``track`` record busy agents come after others, and scores are weighed by what was learned.
+    """
     candidates = [one for one in listings if find_role_skill(one.record, role, scopes) is not None]
     ordered: Sequence[Listing] = sorted(candidates, key=health_tier)
     offers: list[RoleOffer] = []
@@ -261,9 +270,51 @@ def list_offers(
         skill = find_role_skill(listing.record, role, scopes)
         if skill is not None:
             scores = listing.record.scores or {}
-            offers.append(RoleOffer(listing, skill, scores.get(CAPABILITIES[role])))
-    offers.sort(key=lambda offer: (health_tier(offer.listing), -(offer.score or 0.0)))
+            is_busy = track is not None and track.is_busy(listing)
+            offers.append(RoleOffer(listing, skill, scores.get(CAPABILITIES[role]), is_busy))
+
+    def rank(offer: RoleOffer) -> tuple[int, bool, float]:
+        weight = (offer.score or 0.0) if track is None else track.weigh(offer.listing, offer.score)
+        return health_tier(offer.listing), offer.is_busy, -weight
+
+    offers.sort(key=rank)
     return tuple(offers)
+
+
+_SCORED = 16
+"""Up to this number of agents, those that offer a skill with a role are compared by their scores."""
+
+
+def rank_by_score(
+    ordered: Sequence[Candidate],
+    open_listing: Callable[[Candidate], Listing | None],
+    skill_id: str,
+    track: TrackRecord | None = None,
+) -> Sequence[Candidate]:
+    """The candidates of one skill, those at the top with the highest scores first.
+
+    The score is that of the roles of the skill; without roles the order stays as it is. Only candidates as
+    healthy as the first one are compared, and versions of an agent keep their order.
+    """
+    if not 1 < len(ordered) <= _SCORED or ordered[0].standby:
+        return ordered
+    tier = health_tier(ordered[0])
+    top = [one for one in ordered if health_tier(one) == tier and not one.standby]
+    scores: dict[ListingKey, float] = {}
+    for one in top:
+        listing = open_listing(one)
+        skill = None if listing is None else listing.record.find_skill(skill_id)
+        if listing is None or skill is None:
+            continue
+        roles = {role for role in (*skill.roles, skill.id) if role in CAPABILITIES}
+        found = [(listing.record.scores or {}).get(CAPABILITIES[role], 0.0) for role in roles]
+        if found:
+            score = max(found)
+            scores[one.id] = score if track is None else track.weigh(one, score)
+    if not any(scores.values()):
+        return ordered
+    top.sort(key=lambda one: (track is not None and track.is_busy(one), -scores.get(one.id, 0.0)))
+    return [*top, *(one for one in ordered if one not in top)]
 
 
 def not_found_error(

@@ -42,6 +42,9 @@ SLOW_MIN_CALLS = 20
 many calls."""
 
 
+BUSY_CALLS = 8
+"""An agent with this many calls in flight is avoided where another one has the same role."""
+
 HealthSink = Callable[[Candidate, Health, str], None]
 """Receives the health of an agent when it changes, with the reason where it is not healthy."""
 
@@ -90,6 +93,7 @@ class AgentStats:
         "_timed",
         "_total_s",
         "breaker",
+        "busy_until",
         "calls",
         "condition",
         "failures",
@@ -102,6 +106,7 @@ class AgentStats:
         self.breaker = CircuitBreaker(clock=clock)
         self.condition = Condition()
         self.in_flight = 0
+        self.busy_until = 0.0
         self.calls = 0
         self.failures = 0
         self.reported: Health = "unknown"
@@ -132,6 +137,15 @@ class AgentStats:
         self.in_flight -= 1
         self.breaker.succeeded()
         self.condition.answered()
+
+    def note_busy(self, retry_after_s: float) -> None:
+        """Record that the agent said it takes no calls for this time."""
+        self.busy_until = self._clock() + retry_after_s
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another agent should be preferred for now."""
+        return self.in_flight >= BUSY_CALLS or self._clock() < self.busy_until
 
     def timed_out(self, skill_id: str, latency_s: float) -> None:
         """The caller's time ran out; counts as a failure where the agent had enough time."""

@@ -68,6 +68,9 @@ def record_failure(stats: AgentStats, skill_id: str, spent_s: float, error: Reti
         stats.timed_out(skill_id, spent_s)
     elif (error.remote_type if isinstance(error, RemoteFaultError) else error.type) in _FAILURES:
         stats.failed(skill_id, spent_s)
+        if isinstance(error, RemoteFaultError) and error.remote_type == BusyError.type:
+            retry_after_s = error.data.get("retry_after_s")
+            stats.note_busy(retry_after_s if isinstance(retry_after_s, int | float) else 1.0)
     elif isinstance(error, RemoteFaultError) and error.remote_type in _NOT_THERE:
         stats.abandoned()
     else:

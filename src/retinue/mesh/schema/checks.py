@@ -198,9 +198,14 @@ def check_input(skill: Skill, call: Call) -> None:
 
 def check_output(skill: Skill, value: Any) -> None:
     """Raise OutputInvalidError where the value does not fit the skill's output schema."""
-    problems = _find_problems(skill.output_schema, "output", skill, value)
+    problems = find_output_problems(skill, value)
     if problems:
         raise OutputInvalidError(skill.id, problems)
+
+
+def find_output_problems(skill: Skill, value: Any) -> list[Problem]:
+    """Where the value does not fit the skill's output schema; [] where it does."""
+    return _find_problems(skill.output_schema, "output", skill, value)
 
 
 def _find_problems(

@@ -10,14 +10,22 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 
 from retinue.core.call import Answer, Part
-from retinue.core.errors import AgentUnreachableError, BusyError, RemoteFaultError, RetinueError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    BusyError,
+    Problem,
+    RemoteFaultError,
+    RetinueError,
+    join_problems,
+)
 from retinue.core.json_values import is_nested_deeper
 from retinue.core.text import hide_tokens
 from retinue.openapi.codec.media_types import is_json_type, is_text_type
@@ -32,6 +40,9 @@ TOO_LARGE_REMEDY = "ask for less: a smaller page, fewer fields, or a narrower fi
 DEFAULT_RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 3600.0
 META_KEY = "retinue/http"
+
+_ROOT_KEYS = ("$schema", "$defs")
+_TOLD_PROBLEMS = 5
 
 _SHOWN_HEADERS = ("link", "location", "retry-after", "x-total-count", "x-next-page", "x-request-id", "etag")
 _INTERNAL_ERROR = -32603
@@ -53,6 +64,34 @@ _MESSAGES = (
 _NEXT = re.compile(r'<([^<>]{1,2000})>[^,<]*;\s*rel="?next"?', re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _CHARSET = re.compile(r'charset="?([\w.-]{1,40})', re.IGNORECASE)
+
+
+def documented_only(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """An output schema that shows what the document promises and accepts what the API returns.
+
+    MCP clients refuse a result that breaks the listed schema, so a warning takes a schema that fits. An
+    object stays one: `as_documented` sees to it.
+    """
+    if schema is None:
+        return None
+    rest = {key: value for key, value in schema.items() if key not in _ROOT_KEYS}
+    kept = {key: schema[key] for key in _ROOT_KEYS if key in schema}
+    root = {"type": "object"} if schema.get("type") == "object" else {}
+    # the first form ends the check of a result
+    return {**kept, **root, "anyOf": [{}, rest]}
+
+
+def as_documented(answer: Answer, schema: Mapping[str, Any] | None, problems: Sequence[Problem]) -> Answer:
+    """The answer with a warning for the problems of its value; a value that is no object is put into one
+    where the schema has an object.
+    """
+    if schema is None or not problems:
+        return answer
+    is_lost = schema.get("type") == "object" and not isinstance(answer.value, dict)
+    more = f"; and {len(problems) - _TOLD_PROBLEMS} more" if len(problems) > _TOLD_PROBLEMS else ""
+    told = f"the response differs from the API's document: {join_problems(problems[:_TOLD_PROBLEMS])}{more}"
+    value = {"result": answer.value} if is_lost else answer.value
+    return replace(answer, value=value, warnings=(*answer.warnings, told))
 
 
 def read_response(

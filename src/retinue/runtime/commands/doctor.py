@@ -26,6 +26,7 @@ import orjson
 from retinue.core.durations import render_duration
 from retinue.core.errors import RetinueError, StateError
 from retinue.execute.probe import answers
+from retinue.llm.spec import Available
 from retinue.mcp.codec.tool_calls import VERSION, list_request
 from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
@@ -33,6 +34,7 @@ from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
 from retinue.runtime.factories import configured_registry
+from retinue.runtime.models import list_model_states
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
@@ -106,7 +108,8 @@ async def examine(
             checks.append(await _guarded("tool list", lambda: _check_list(state, url, settings, http)))
         checks += [_check_own_network(), _check_hub_port(hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
-    return checks + [_check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks += [_check_program(name) for name in OPTIONAL_PROGRAMS]
+    return checks + _check_models(settings, state, environ)
 
 
 def _check_python() -> Check:
@@ -346,6 +349,26 @@ def _check_program(name: str) -> Check:
     return Check(name, "ok", place or "not installed (optional)")
 
 
+def _check_models(settings: Settings, state: State, environ: Mapping[str, str]) -> list[Check]:
+    """Whether each language model can be started, and what it has spent today."""
+    try:
+        models = list_model_states(settings, state, environ)
+    except RetinueError as error:
+        return [_failed("models", error)]
+    checks = []
+    for one in models:
+        name = f"model {one.name}"
+        if isinstance(one.backend, Available):
+            found = one.backend.found + (f"; {one.spending}" if one.spending else "")
+            checks.append(Check(name, "fail" if one.problem else "ok", one.problem or found, one.remedy))
+        else:
+            # claude and gemini are there without anybody having asked for them
+            status: Status = "warn" if one.is_configured else "ok"
+            remedy = f"to use it: {one.backend.remedy}"
+            checks.append(Check(name, status, f"not available: {one.backend.reason}", remedy))
+    return checks
+
+
 def _failed(name: str, error: Exception) -> Check:
     if isinstance(error, RetinueError):
         return Check(name, "fail", error.message, error.remedy)
@@ -365,7 +388,7 @@ class ListCost:
         return round(self.size_bytes / BYTES_PER_TOKEN)
 
     def __str__(self) -> str:
-        return f"{self.tools} tools, about {self.tokens:,} tokens"
+        return f"{self.tools} tools, about {self.tokens:,} tokens ({self.size_bytes / 1000:,.1f} kB)"
 
 
 async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout_s: float) -> ListCost | None:

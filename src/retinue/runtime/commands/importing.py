@@ -37,7 +37,7 @@ class Outcome:
 async def list_rows(client: Client) -> dict[str, Mapping[str, Any]]:
     """The rows of ``list_agents`` by name."""
     found: dict[str, Mapping[str, Any]] = {}
-    asked: dict[str, Any] = {"query": "", "limit": _PAGE}
+    asked: dict[str, Any] = {"query": "", "limit": _PAGE, "detailed": True}
     while True:
         page = await client.get("list_agents", asked)
         found |= {row["name"]: row for row in page["agents"]}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from retinue.workflows.expressions.texts import fence
+
 Entry = Mapping[str, Any]
 """What is known of a step: ``output`` when it is done, ``error`` when it failed and the run went on;
 ``agent``, ``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where
-there are such."""
+there are such. Expressions see ``fenced`` as well: the text as data for a prompt."""
 
-ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "ballots", "votes", "decided_by")
+ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "fenced", "ballots", "votes", "decided_by")
 
 
 class Scope:
@@ -57,7 +59,7 @@ class Scope:
         """Keep an entry as it is, such as one that a branch recorded."""
         self._entries.pop(step_id, None)
         self._entries[step_id] = entry
-        self._steps[step_id] = entry
+        self._steps[step_id] = _with_fenced(step_id, entry)
         self.mark += 1
         self._written[step_id] = self.mark
 
@@ -79,3 +81,11 @@ def nearest_output(entries: Iterable[tuple[str, Entry]]) -> Any:
     """The last output among entries, None when there is none."""
     found = [entry["output"] for _, entry in entries if "output" in entry]
     return found[-1] if found else None
+
+
+def _with_fenced(step_id: str, entry: Entry) -> Entry:
+    """The entry as expressions see it; ``fenced`` is made here, so that no run stores the text twice."""
+    text = entry.get("text")
+    if not isinstance(text, str):
+        return entry
+    return {**entry, "fenced": fence(f"the result of step {step_id}", text)}

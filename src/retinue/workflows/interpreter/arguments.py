@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from retinue.core.errors import InvalidParametersError, Problem
 from retinue.workflows.expressions.scope import Scope
+from retinue.workflows.expressions.texts import fence, text_of
 
 
 def chain_arguments(
@@ -109,30 +108,6 @@ def _is_text(declared: Mapping[str, Any], name: str) -> bool:
     return name == "prompt" or texts == [name]
 
 
-TEXT_KEYS = ("text", "output", "result", "answer", "response", "content", "message", "value")
-"""Keys under which agents return a single text."""
-
-
-def text_of(value: Any) -> str:
-    """A value as text: the text itself, the single text of an object, else JSON."""
-    value = unwrap(value)
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-
-
-def unwrap(value: Any) -> Any:
-    """The value of an object with one of the ``TEXT_KEYS`` as its only key, else the value."""
-    while isinstance(value, Mapping) and len(value) == 1:
-        key, inner = next(iter(value.items()))
-        if key not in TEXT_KEYS:
-            return value
-        value = inner
-    return value
-
-
 PROMPT = "prompt"
 
 
@@ -158,5 +133,5 @@ def default_prompt(scope: Scope) -> str:
     parts = [text_of(task)]
     if scope.outputs:
         step_id, output = scope.outputs[-1]
-        parts.append(f"Result of {step_id}:\n{text_of(output)}")
+        parts.append(fence(f"the result of step {step_id}", text_of(output)))
     return "\n\n".join(part for part in parts if part)

@@ -328,7 +328,8 @@ class _Attempt:
             raise EmptyOutputError(skill)
         if ask.cache_ttl_s is not None:
             await cache.put(key, outcome.value, ask.cache_ttl_s)
-        return {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+        given = {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+        return given if outcome.usage is None else given | {"usage": dict(outcome.usage)}
 
     def _find_pause(self, error: RetinueError | None, left_s: float) -> float | None:
         """The seconds to wait before the same call is made again; None to end with its outcome."""

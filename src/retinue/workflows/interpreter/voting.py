@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from retinue.workflows.interpreter.arguments import text_of, unwrap
+from retinue.workflows.expressions.texts import fence, text_of, unwrap
 
 _FENCE = re.compile(r"^```[^\n]*\n(?P<inner>.*?)\n?```$", re.DOTALL)
 
@@ -186,5 +186,5 @@ def _list_candidates(candidates: Sequence[Ballot]) -> str:
     for letter, ballot in zip(string.ascii_uppercase, candidates, strict=False):
         text = text_of(ballot.output)
         text = text if len(text) <= share else f"{text[:share]}\n[cut: {len(text):,} characters]"
-        shown.append(f"\n--- Result {letter} ---\n{text}\n--- end of result {letter} ---\n")
+        shown.append(f"\n{fence(f'result {letter}', text)}\n")
     return "".join(shown)

@@ -1,0 +1,1 @@
+"""The orchestration tools of the hub (seed 002): choice, execution, cache and conversations."""

@@ -1,0 +1,409 @@
+"""Carries out requests for orchestration: choice, cache, run, progress, result.
+
+Each request is a run of a workflow. Equal requests at once share one run; it is cancelled when the last of
+their callers is gone. A request with a run id survives its caller, who picks the run up by repeating it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from retinue.authoring.context import Context
+from retinue.core.call import Answer, Principal, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallTimedOutError,
+    LookupFailedError,
+    NoModelError,
+    RetinueError,
+    RoleNotOfferedError,
+    RunConflictError,
+    StepFailedError,
+    UnknownAgentError,
+)
+from retinue.hub.orchestration.answer_cache import AnswerCache
+from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.requests import (
+    OrchestrationRequest,
+    apply_options,
+    list_open_roles,
+    prefer_agent,
+    set_role,
+    shape_input,
+)
+from retinue.hub.orchestration.results import Told, follow_steps, read_run, render_answer
+from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
+from retinue.hub.orchestration.tool_schemas import AGENTS
+from retinue.hub.run_access import RunAccess, reject_limited
+from retinue.hub.workflows import RunStarter, Started
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.routing import CAPABILITIES, parse_role
+from retinue.mesh.permissions import Access
+from retinue.workflows.caller import Caller, cache_key
+from retinue.workflows.definitions.definition import AUTO, Definition, iterate_steps, list_calls
+from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.orchestrator import Selection, choose_workflow, select_for_role
+from retinue.workflows.runs.records import RunRecord
+
+Json = dict[str, Any]
+
+_SETTING = "options.timeout"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What will run for a request: ``definition`` was made of ``loaded``; ``key`` is that of its answer."""
+
+    request: OrchestrationRequest
+    loaded: Loaded
+    definition: Definition
+    given: Any
+    choice: Selection | None
+    warnings: list[str]
+    key: str = ""
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A run that several callers may wait for, and how many do."""
+
+    started: asyncio.Future[Started]
+    waiting: int = 0
+
+    def has_others(self) -> bool:
+        """Whether another caller than the one who asks waits for the run."""
+        return self.waiting > 1
+
+
+class Orchestration:
+    """Carries out the requests of one hub."""
+
+    def __init__(
+        self,
+        starter: RunStarter,
+        caller: Caller,
+        directory: Directory,
+        roster: Roster,
+        run_access: RunAccess,
+        access: Access,
+        *,
+        cache: AnswerCache,
+        conversations: Conversations,
+    ) -> None:
+        self._starter = starter
+        self._caller = caller
+        self._directory = directory
+        self._roster = roster
+        self._run_access = run_access
+        self._access = access
+        self._cache = cache
+        self._conversations = conversations
+        self._flights: dict[str, _Flight] = {}
+        self._cancelling: set[asyncio.Task[RunRecord]] = set()
+
+    async def execute(self, request: OrchestrationRequest, ctx: Context) -> Answer:
+        """Carry out a request; the value is the result of the tool (L-28, L-29).
+
+        Raises what a start or a step of the run fails with, NoModelError where no agent can take it, and
+        CallTimedOutError when the time of the request is over.
+        """
+        began = time.perf_counter()
+        reject_limited(ctx.principal)
+        limit_s = request.timeout_s
+        try:
+            async with asyncio.timeout(limit_s), self._conversation(request, ctx) as session:
+                told, plan = await self._answer(request, session, ctx)
+                if session is not None:
+                    answer = told.result.get("output")
+                    self._conversations.add(session, request.prompt, answer, run=request.run)
+        except TimeoutError:
+            raise _overdue(request) from None
+        except StepFailedError as error:
+            if error.cause.get("data", {}).get("setting") == "settings.max_duration" and limit_s is not None:
+                raise _overdue(request) from None
+            raise
+        return render_answer(told, plan.name, (time.perf_counter() - began) * 1000)
+
+    async def _answer(
+        self, request: OrchestrationRequest, session: str | None, ctx: Context
+    ) -> tuple[Told, _Plan]:
+        history = "" if session is None else self._conversations.tell(session, before=request.run)
+        plan = await self._prepare(request, history, ctx)
+        if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
+            return replace(Told.from_json(kept), is_cached=True, warnings=tuple(plan.warnings)), plan
+        if request.run is not None:
+            told = await self._run_with_id(plan, request.run, ctx)
+        elif request.reads_cache and session is None and plan.key:
+            told = await self._run_shared(plan, ctx)
+        else:
+            told = await self._run_alone(plan, ctx)
+        if request.keeps and plan.key:
+            self._cache.put(plan.key, told.to_json())
+        return told, plan
+
+    @asynccontextmanager
+    async def _conversation(self, request: OrchestrationRequest, ctx: Context) -> AsyncIterator[str | None]:
+        """The stored name of the conversation of a request, whose turn it is; None without one."""
+        if request.session is None:
+            yield None
+            return
+        name = self._run_access.stored_session(request.session, ctx.principal)
+        async with self._conversations.turn(name):
+            yield name
+
+    # What will run
+
+    async def _prepare(self, request: OrchestrationRequest, history: str, ctx: Context) -> _Plan:
+        choice = None
+        workflow = request.workflow
+        if workflow == AUTO:
+            role = None if request.role == AUTO else parse_role(request.role)
+            choice = (
+                choose_workflow(request.prompt, parallel=request.parallel)
+                if role is None
+                else select_for_role(request.prompt, role)
+            )
+            workflow = choice.workflow
+        loaded = await self._starter.load(workflow)
+        definition = loaded.definition
+        warnings: list[str] = []
+        if request.role != AUTO:
+            changed = set_role(definition, parse_role(request.role))
+            if changed is None:
+                warnings.append(f"{definition.name} has roles of its own: role {request.role} has no effect")
+            definition = changed or definition
+        if request.agent != AUTO:
+            definition, warning = await self._prefer(definition, request, ctx.principal)
+            warnings += warning
+        reasons = [] if choice is None else [f"workflow: {choice.workflow}, because {choice.because}"]
+        plan = _Plan(
+            request,
+            loaded,
+            definition,
+            shape_input(definition, request, history),
+            choice,
+            warnings,
+            reasons=reasons,
+        )
+        await self._check_roles(plan, ctx.principal)
+        if request.keeps and not history and not _has_effects(definition):
+            plan.key = self._key_of(plan, ctx.principal)
+        plan.definition = apply_options(definition, request)
+        return plan
+
+    async def _prefer(
+        self, definition: Definition, request: OrchestrationRequest, principal: Principal
+    ) -> tuple[Definition, list[str]]:
+        """The definition with the preferred agent where it can take the step, and what it cannot take."""
+        agent = request.agent
+        has: set[str] = set()
+        lacks: dict[str, str] = {}
+        for role in list_open_roles(definition, request.role):
+            try:
+                (found,) = await self._caller.list_role(role, [agent], principal.scopes, principal.id)
+            except UnknownAgentError as error:
+                if agent not in AGENTS:
+                    raise  # a name that nobody has: more likely misspelt than away
+                lacks[role] = error.message
+            except (LookupFailedError, AgentUnreachableError) as error:
+                lacks[role] = error.message
+            else:
+                if found.available:
+                    has.add(role)
+                else:
+                    members = await self._roster.list_with_role(role, principal)
+                    reason = next((one.reason for one in members if one.name == agent), None)
+                    lacks[role] = f"{agent} is not available" + (f": {reason}" if reason else "")
+        warnings = [
+            f"preferred agent {agent}: {reason}; another one was chosen"
+            for reason in dict.fromkeys(lacks.values())
+        ]
+        if any(step.asks_agents for step in iterate_steps(definition.steps)) and has:
+            warnings.append(
+                f"{definition.name} asks every available agent: preferring {agent} has no effect there"
+            )
+        return prefer_agent(definition, agent, frozenset(has), request.role), warnings
+
+    async def _check_roles(self, plan: _Plan, principal: Principal) -> None:
+        """Fail before the run starts where nobody takes a role, with all that the caller can do about it."""
+        if plan.request.overrides or plan.definition.runs_as != "caller":
+            return  # other agents, or other rights, than the definition and the caller tell
+        for role in list_open_roles(plan.definition, plan.request.role):
+            try:
+                await self._caller.list_role(role, (), principal.scopes, principal.id)
+            except RoleNotOfferedError as error:
+                members = await self._roster.list_with_role(role, principal)
+                others = []
+                for other in CAPABILITIES:
+                    found = await self._roster.list_with_role(other, principal)
+                    others += [f"{one.name} ({other})" for one in found if one.status != "unavailable"]
+                raise NoModelError(role, describe_missing({role: members}), others) from error
+
+    def _key_of(self, plan: _Plan, principal: Principal) -> str:
+        """The key of all that shapes the answer: request, rights, and versions of the agents."""
+        view = self._access.view_of(principal)
+        found = [
+            one for role in CAPABILITIES for one in self._directory.list_with_role(role, principal.scopes)
+        ]
+        for skill in list_calls(plan.definition):
+            found += self._directory.find_by_skill(skill, principal.scopes)
+        by_id = {one.id: [*one.id, one.version or "", one.digest or "", one.url or ""] for one in found}
+        versions = sorted(by_id.values())
+        rights = [principal.kind, principal.id, *sorted(principal.scopes)]
+        hidden = [] if view is None else sorted(view.closed)
+        return cache_key(plan.request.tool, plan.definition.to_json(), plan.given, rights, hidden, versions)
+
+    # Running
+
+    async def _run_alone(self, plan: _Plan, ctx: Context) -> Told:
+        with ctx.entrust() as outgoing:
+            outgoing.record_usage(0)
+            started = await self._start(plan, ctx, outgoing.trace)
+            outgoing.record_usage(None)
+            record = await self._finish(started, plan, ctx, keep_alone=lambda: False)
+            outgoing.record_usage(record.calls)
+        return await self._tell(started, record, plan, ctx.principal)
+
+    async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> Told:
+        """Start the run of this id, or pick it up; it goes on when the caller is gone."""
+        found = await self._starter.find(run, ctx)
+        with ctx.entrust() as outgoing:
+            outgoing.record_usage(0)
+            if found is None:
+                started = await self._start(plan, ctx, outgoing.trace, run=run)
+            elif _is_same(found.record, plan):
+                started = replace(found, choice=plan.choice)
+            else:
+                raise RunConflictError(run)
+            outgoing.record_usage(None)
+            record = await self._finish(started, plan, ctx, keep_alone=lambda: True)
+            outgoing.record_usage(record.calls)
+        return await self._tell(started, record, plan, ctx.principal)
+
+    async def _run_shared(self, plan: _Plan, ctx: Context) -> Told:
+        """Run for all callers that ask the same at once."""
+        while (flight := self._flights.get(plan.key)) is not None:
+            flight.waiting += 1
+            try:
+                try:
+                    started = await asyncio.shield(flight.started)
+                except asyncio.CancelledError:
+                    if not flight.started.cancelled():
+                        raise
+                    continue  # the caller that began it is gone, and nothing had started
+                record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
+                return await self._tell(started, record, plan, ctx.principal)
+            finally:
+                self._leave(plan.key, flight)
+        flight = _Flight(asyncio.get_running_loop().create_future(), waiting=1)
+        flight.started.add_done_callback(_retrieve)
+        self._flights[plan.key] = flight
+        try:
+            with ctx.entrust() as outgoing:
+                outgoing.record_usage(0)
+                try:
+                    started = await self._start(plan, ctx, outgoing.trace)
+                except RetinueError as error:
+                    flight.started.set_exception(error)
+                    raise
+                except BaseException:
+                    flight.started.cancel()
+                    raise
+                flight.started.set_result(started)
+                outgoing.record_usage(None)
+                record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
+                outgoing.record_usage(record.calls)
+            return await self._tell(started, record, plan, ctx.principal)
+        finally:
+            self._leave(plan.key, flight)
+
+    def _leave(self, key: str, flight: _Flight) -> None:
+        flight.waiting -= 1
+        started = flight.started
+        did_not_start = started.cancelled() or (started.done() and started.exception() is not None)
+        if self._flights.get(key) is flight and (flight.waiting == 0 or did_not_start):
+            del self._flights[key]
+
+    async def _start(self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None) -> Started:
+        return await self._starter.start(
+            plan.loaded,
+            plan.definition,
+            plan.given,
+            ctx,
+            trace,
+            run=run,
+            overrides=plan.request.overrides,
+            choice=plan.choice,
+        )
+
+    async def _finish(
+        self, started: Started, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
+    ) -> RunRecord:
+        """Wait for the end of a run, with a line of progress for each step.
+
+        When the caller is gone, the run is cancelled unless ``keep_alone`` says that others need it.
+        """
+        runs, run_id = self._starter.runs, started.record.id
+        try:
+            if ctx.has_progress_listener:
+                await follow_steps(runs.follow(run_id), plan.definition, ctx.progress)
+            return await runs.finish(run_id)
+        except asyncio.CancelledError:
+            if not keep_alone():
+                # in a task: the cancelled one may be cancelled again before it has stopped the run
+                stopping = asyncio.create_task(runs.cancel(run_id))
+                self._cancelling.add(stopping)
+                stopping.add_done_callback(self._cancelling.discard)
+                await asyncio.shield(stopping)
+            raise
+
+    async def _tell(self, started: Started, record: RunRecord, plan: _Plan, principal: Principal) -> Told:
+        """What the run gave; raises what it failed with."""
+        output = record.get()
+        runs = self._starter.runs
+        found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))
+        reasons = list(plan.reasons)
+        for role, agents in found.agents_by_role.items():
+            ranked = await self._roster.recommend(role, principal)
+            reasons += filter(None, (describe_choice(role, agent, ranked) for agent in agents))
+        return Told(
+            tool=plan.request.tool,
+            run=started.shown_id,
+            output=output,
+            agents=found.agents,
+            usage=found.usage,
+            reasons=tuple(reasons),
+            choice=plan.choice,
+            warnings=tuple(plan.warnings),
+        )
+
+
+def _has_effects(definition: Definition) -> bool:
+    """Whether a workflow may do more than ask: it calls skills, or waits for people."""
+    steps = iterate_steps(definition.steps)
+    return any(step.kind in ("skill", "wait_for", "workflow") for step in steps)
+
+
+def _is_same(record: RunRecord, plan: _Plan) -> bool:
+    """Whether a run answers the request; its agents may have been chosen otherwise at the time."""
+    return record.request.name == plan.name and record.request.input == plan.given
+
+
+def _retrieve(started: asyncio.Future[Started]) -> None:
+    """Take note of a failure, which asyncio reports if nobody else waits for it."""
+    if not started.cancelled():
+        started.exception()
+
+
+def _overdue(request: OrchestrationRequest) -> CallTimedOutError:
+    return CallTimedOutError(request.tool, request.timeout_s or 0.0, layer="the call", setting=_SETTING)

@@ -1,0 +1,205 @@
+"""What a request for orchestration asks for, and the definition and the input that it becomes.
+
+Pure, except that a preferred agent is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from retinue.workflows.definitions.definition import (
+    AUTO,
+    DEFAULT_ROLE,
+    DEFAULT_STEP_TIMEOUT_S,
+    Definition,
+    Retry,
+    Step,
+    iterate_steps,
+    render_duration,
+)
+from retinue.workflows.expressions.texts import fence
+from retinue.workflows.interpreter.arguments import address_prompt
+
+Json = dict[str, Any]
+
+_EXPRESSION = "${{"
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestrationRequest:
+    """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
+
+    ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
+    is told to the agents, ``echoed`` only to the run.
+    """
+
+    tool: str
+    workflow: str | Json
+    given: Any
+    agent: str = AUTO
+    role: str = AUTO
+    reads_cache: bool = False
+    keeps: bool = False
+    timeout_s: float | None = None
+    retries: int | None = None
+    parallel: bool | None = None
+    run: str | None = None
+    session: str | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    echoed: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Json | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The prompt: the given text, or the property ``prompt`` of a given object; "" for neither."""
+        prompt = self.given.get("prompt") if isinstance(self.given, Mapping) else self.given
+        return prompt if isinstance(prompt, str) else ""
+
+
+def ask_all(mode: str, agents: list[str], role: str) -> Json:
+    """The definition of one prompt to several agents (L-13 … L-16)."""
+    parallel: Json = {"mode": mode, "role": role, "prompt": "${{ input.prompt }}"}
+    output: Json = {"output": "${{ steps.ask.output }}", "ballots": "${{ steps.ask.ballots }}"}
+    if agents:
+        parallel["agents"] = agents
+    if mode != "all":
+        output["agent"] = "${{ steps.ask.agent }}"
+    if mode == "vote":
+        output |= {"decidedBy": "${{ steps.ask.decided_by }}", "votes": "${{ steps.ask.votes }}"}
+    return {"name": f"parallel-{mode}", "steps": [{"id": "ask", "parallel": parallel}], "output": output}
+
+
+def list_open_roles(definition: Definition, role: str) -> list[str]:
+    """The roles for which an agent is chosen, in the order of first use; ``role`` is the one asked for."""
+    found: list[str] = []
+    for step in iterate_steps(definition.steps):
+        if step.kind == "role" and is_open(step.agent):
+            found.append(role_of(step.role, role))
+        elif step.asks_agents and step.parallel is not None and not step.parallel.agents:
+            found.append(role_of(step.parallel.role, role))
+    return list(dict.fromkeys(found))
+
+
+def is_open(agent: str | None) -> bool:
+    """Whether a step leaves the choice of its agent open, as far as its definition tells."""
+    return agent is None or agent == AUTO or _EXPRESSION in agent
+
+
+def role_of(written: str | None, asked: str) -> str:
+    """The role of a step as written, or the one asked for where it is computed at run time."""
+    if written is not None and written != AUTO and _EXPRESSION not in written:
+        return written
+    return DEFAULT_ROLE if asked == AUTO or written is None else asked
+
+
+def set_role(definition: Definition, role: str) -> Definition | None:
+    """The definition with another role where all its calls have one and the same; None for others."""
+    steps = list(iterate_steps(definition.steps))
+    if len(steps) != 1 or steps[0].kind not in ("role", "parallel"):
+        return None
+    step = steps[0]
+    if step.parallel is not None:
+        if not step.asks_agents:
+            return None
+        changed = step.model_copy(update={"parallel": step.parallel.model_copy(update={"role": role})})
+    else:
+        changed = step.model_copy(update={"role": role})
+    return definition.model_copy(update={"steps": (changed,)})
+
+
+def prefer_agent(definition: Definition, agent: str, roles: frozenset[str], role: str) -> Definition:
+    """The definition with this agent in each step whose role it has, and whose agent is open."""
+
+    def change(step: Step) -> Step:
+        if step.kind == "role" and is_open(step.agent) and role_of(step.role, role) in roles:
+            return step.model_copy(update={"agent": agent.replace(_EXPRESSION, f"${_EXPRESSION}")})
+        return step
+
+    return _map_steps(definition, change)
+
+
+def apply_options(definition: Definition, request: OrchestrationRequest) -> Definition:
+    """The definition with the time limit, the retries and the concurrency that were asked for."""
+    settings = definition.settings
+    if request.retries is not None:
+        settings = settings.model_copy(update={"retry": Retry(attempts=request.retries + 1)})
+    if request.timeout_s is not None:
+        settings = settings.model_copy(update={"max_duration": render_duration(request.timeout_s)})
+    definition = definition.model_copy(update={"settings": settings})
+
+    def change(step: Step) -> Step:
+        update: Json = {}
+        is_limited = step.timeout is not None or step.kind not in ("role", "skill", "parallel")
+        if request.timeout_s is not None and request.timeout_s > DEFAULT_STEP_TIMEOUT_S and not is_limited:
+            update["timeout"] = render_duration(request.timeout_s)
+        concurrency = {None: ..., True: None, False: 1}[request.parallel]
+        if concurrency is not ... and step.parallel is not None:
+            update["parallel"] = step.parallel.model_copy(update={"concurrency": concurrency})
+        if concurrency == 1 and step.foreach is not None:
+            update["foreach"] = step.foreach.model_copy(update={"concurrency": 1})
+        return step.model_copy(update=update) if update else step
+
+    return _map_steps(definition, change)
+
+
+def shape_input(definition: Definition, request: OrchestrationRequest, history: str) -> Any:
+    """The workflow's input: a text goes where its schema wants the prompt (SPEC 7).
+
+    A text that is a JSON object is that object where an object is declared. Context and conversation are
+    told with the prompt, as data.
+    """
+    given = request.given
+    declared = definition.input or {}
+    takes_object = declared.get("type") == "object" or "properties" in declared
+    if isinstance(given, str) and takes_object and given.lstrip().startswith("{"):
+        given = _read_object(given)
+    if not isinstance(given, str):
+        return _add_context(dict(given), declared, request) if isinstance(given, Mapping) else given
+    prompt = given
+    if request.context:
+        told = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()
+        prompt = f"{prompt}\n\n{fence('the context of the request', told)}"
+    if history:
+        prompt = f"{history}\n\n{prompt}"
+    if not takes_object and not request.context and not request.echoed and definition.input is None:
+        return prompt
+    if declared.get("type") == "string":
+        return prompt
+    place = address_prompt(definition.input) or "prompt"
+    return _add_context({place: prompt}, declared, request)
+
+
+def _add_context(given: Json, declared: Mapping[str, Any], request: OrchestrationRequest) -> Json:
+    context = {**request.context, **request.echoed}
+    is_closed = declared.get("additionalProperties") is False and "context" not in (
+        declared.get("properties") or {}
+    )
+    return given if not context or is_closed else {**given, "context": context}
+
+
+def _read_object(text: str) -> Any:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text  # a prompt that happens to begin so
+    return found if isinstance(found, dict) else text
+
+
+def _map_steps(definition: Definition, change: Callable[[Step], Step]) -> Definition:
+    def rebuild(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        rebuilt = []
+        for step in steps:
+            nested: Json = {}
+            if step.steps is not None:
+                nested["steps"] = rebuild(step.steps)
+            if step.branches is not None:
+                nested["branches"] = {name: rebuild(inner) for name, inner in step.branches.items()}
+            changed = change(step)
+            rebuilt.append(changed.model_copy(update=nested) if nested else changed)
+        return tuple(rebuilt)
+
+    return definition.model_copy(update={"steps": rebuild(definition.steps)})

@@ -1,0 +1,167 @@
+"""What a run tells, and the result of a tool made of it (L-28, L-29): output, agents, duration, metadata."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.call import Answer
+from retinue.core.durations import render_elapsed
+from retinue.workflows.definitions.definition import Definition, iterate_steps
+from retinue.workflows.orchestrator import Selection
+from retinue.workflows.runs.records import RunEvent, StepRecord, as_json, read_json
+
+Json = dict[str, Any]
+
+METADATA_KEY = "lexical/metadata"
+"""In ``_meta`` of an MCP result: typed clients drop the seed's own place for the metadata."""
+
+_CALLS = ("call", "review")
+_ALMOST = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the events and records of a run tell: its agents, by role too, and their usage together."""
+
+    agents: tuple[str, ...]
+    agents_by_role: Mapping[str, tuple[str, ...]]
+    usage: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one request gave. All of it but ``is_cached`` and ``warnings`` is kept by the cache."""
+
+    tool: str
+    run: str
+    output: Any
+    agents: tuple[str, ...]
+    usage: Mapping[str, Any] | None = None
+    reasons: tuple[str, ...] = ()
+    choice: Selection | None = None
+    warnings: tuple[str, ...] = ()
+    is_cached: bool = False
+
+    def to_json(self) -> Json:
+        """The form that the cache keeps."""
+        found: Json = as_json(self)
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Told:
+        return read_json(cls, value)
+
+    @property
+    def result(self) -> Json:
+        """The result as far as it depends on the run alone.
+
+        Of ``orchestrate`` the main output comes first, and the others of the workflow are ``details``.
+        """
+        if self.tool == "orchestrate" and isinstance(self.output, Mapping) and "output" in self.output:
+            more = {
+                key: value for key, value in self.output.items() if key not in ("output", "agent", "agents")
+            }
+            details = _in_milliseconds(more)
+            return {"output": self.output["output"], **({"details": details} if details else {})}
+        if self.tool == "orchestrate_parallel":
+            found: Json = _in_milliseconds(self.output)
+            return found
+        return {"output": self.output}
+
+
+def render_answer(told: Told, workflow: str, duration_ms: float) -> Answer:
+    """The result of a tool with its metadata, and the tokens and money that it took."""
+    duration = round(duration_ms)
+    metadata: Json = {
+        "workflow": workflow,
+        "agents": list(told.agents),
+        "cached": told.is_cached,
+        "duration": duration,
+    }
+    if told.warnings:
+        metadata["warnings"] = list(told.warnings)
+    result: Json = {
+        "run": told.run,
+        "workflow": workflow,
+        **told.result,
+        "agents": list(told.agents),
+        "fromCache": told.is_cached,
+        "duration": duration,
+    }
+    if told.choice is not None:
+        result["choice"] = as_json(told.choice)
+    if told.reasons:
+        result["reasons"] = list(told.reasons)
+    usage = None if told.is_cached else told.usage
+    if usage:
+        result["usage"] = dict(usage)
+    return Answer({**result, "metadata": metadata}, usage=usage, meta={METADATA_KEY: metadata})
+
+
+def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFacts:
+    """The agents that answered, in the order in which they were asked; all that were asked if none did."""
+    asked: dict[str, None] = {}
+    answered: set[str] = set()
+    by_role: dict[str, dict[str, None]] = {}
+    for event in events:
+        agent = event.facts.get("agent")
+        if event.facts.get("kind") not in _CALLS or not isinstance(agent, str):
+            continue
+        asked.setdefault(agent)
+        if event.kind == "step_finished" and "error" not in event.facts:
+            answered.add(agent)
+            if role := event.facts.get("role"):
+                by_role.setdefault(role, {}).setdefault(agent)
+    agents = tuple(one for one in asked if one in answered) or tuple(asked)
+    return RunFacts(agents, {role: tuple(found) for role, found in by_role.items()}, _sum_usage(steps))
+
+
+async def follow_steps(
+    events: AsyncIterator[RunEvent],
+    definition: Definition,
+    report: Callable[[float | None, str], Awaitable[None]],
+) -> None:
+    """Report a line of progress for each call of a run that begins, and that ends."""
+    expected = sum(
+        step.kind in ("skill", "role") or step.asks_agents for step in iterate_steps(definition.steps)
+    )
+    ended = 0
+    async for event in events:
+        facts = event.facts
+        if facts.get("kind") not in _CALLS:
+            continue
+        step, agent = event.step.partition("/")[0], facts.get("agent")
+        if event.kind == "step_started":
+            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} is asked")
+        elif event.kind == "step_finished":
+            ended += 1
+            error = facts.get("error")
+            took = render_elapsed(float(facts.get("duration_ms") or 0) / 1000)
+            said = f"failed: {error['message']}" if error else f"answered in {took}"
+            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} {said}")
+
+
+def _in_milliseconds(value: Any) -> Any:
+    """Ballots with the seed's key for their time."""
+    if isinstance(value, Mapping):
+        return {
+            "duration" if key == "duration_ms" else key: round(inner)
+            if key == "duration_ms"
+            else _in_milliseconds(inner)
+            for key, inner in value.items()
+        }
+    return [_in_milliseconds(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _sum_usage(steps: Iterable[StepRecord]) -> Json | None:
+    """The numbers of all usages, added by key."""
+    total: Json = {}
+    for one in steps:
+        value = one.outcome.value
+        usage = value.get("usage") if isinstance(value, Mapping) and "agent" in value else None
+        for key, number in (usage or {}).items():
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                total[key] = total.get(key, 0) + number
+    return total or None

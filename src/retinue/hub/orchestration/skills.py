@@ -1,0 +1,388 @@
+"""The eight orchestration tools as exposed skills of the hub's agent (L-01 … L-26), and ``clear_cache``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.cards.rows import render_agent_row
+from retinue.core.call import Answer, Principal
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
+from retinue.core.record import Listing, ListingKey
+from retinue.hub.orchestration.answer_cache import AnswerCache
+from retinue.hub.orchestration.execution import Orchestration
+from retinue.hub.orchestration.requests import OrchestrationRequest, ask_all, is_open, role_of
+from retinue.hub.orchestration.roster import Roster
+from retinue.hub.orchestration.tool_schemas import CHECKED, DESCRIPTIONS
+from retinue.hub.search import list_missing
+from retinue.hub.workflows import WORKFLOW_TIMEOUT_S
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.routing import parse_role
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.search.agents import AgentSearch
+from retinue.workflows.definitions.definition import (
+    AUTO,
+    DEFAULT_ROLE,
+    Definition,
+    iterate_steps,
+    list_agents,
+    list_calls,
+)
+from retinue.workflows.library import Library, Stored
+
+Json = dict[str, Any]
+
+PAGE = 1_000
+"""Default and maximum number of agents in one reply."""
+
+_LISTINGS_PER_BATCH = 200
+"""Listings read before other tasks may run: about 20 ms."""
+
+_SESSION = "session"
+_DECIDED = ("vote", "merge")
+"""Modes that end with a choice or a synthesis, which is a step of its own."""
+
+
+def add_orchestration_skills(
+    agent: Agent, orchestration: Orchestration, cache: AnswerCache, clear_steps: Callable[[], int]
+) -> None:
+    """Add the tools that run something, and ``clear_cache``."""
+
+    def tool(name: str, *, read_only: bool = False) -> Callable[[Any], Any]:
+        return agent.skill(
+            name,
+            description=DESCRIPTIONS[name],
+            input_schema=CHECKED[name],
+            expose=True,
+            read_only=read_only,
+            timeout_s=None if read_only else WORKFLOW_TIMEOUT_S,
+        )
+
+    @tool("orchestrate")
+    async def orchestrate(
+        prompt: str,
+        ctx: Context,
+        preferences: Json | None = None,
+        options: Json | None = None,
+        run: str | None = None,
+        session: str | None = None,
+    ) -> Any:
+        return await orchestration.execute(
+            _read_orchestrate(prompt, preferences, options, run=run, session=session), ctx
+        )
+
+    @tool("orchestrate_workflow")
+    async def orchestrate_workflow(
+        workflow: Any,
+        input: Any,  # noqa: A002 - the seed's name
+        ctx: Context,
+        context: Json | None = None,
+        overrides: Json | None = None,
+        run: str | None = None,
+    ) -> Any:
+        context = dict(context or {})
+        session = context.pop(_SESSION, None)
+        if session is not None and not isinstance(session, str):
+            raise InvalidParametersError([Problem("context.session", "field 'context.session' is no name")])
+        request = OrchestrationRequest(
+            "orchestrate_workflow",
+            workflow,
+            input,
+            context=context,
+            overrides=overrides,
+            run=run,
+            session=session,
+        )
+        return await orchestration.execute(request, ctx)
+
+    @tool("orchestrate_parallel")
+    async def orchestrate_parallel(
+        prompt: str,
+        ctx: Context,
+        agents: list[str] | None = None,
+        mode: str = "all",
+        role: str = DEFAULT_ROLE,
+        run: str | None = None,
+        session: str | None = None,
+    ) -> Any:
+        role = parse_role(DEFAULT_ROLE if role == AUTO else role)
+        definition = ask_all(mode, list(agents or ()), role)
+        request = OrchestrationRequest(
+            "orchestrate_parallel", definition, {"prompt": prompt}, run=run, session=session
+        )
+        return await orchestration.execute(request, ctx)
+
+    @tool("execute_code")
+    async def execute_code(prompt: str, ctx: Context) -> Any:
+        preferences = {"agent": "gemini", "role": "execute", "workflow": "direct"}
+        return await orchestration.execute(_read_orchestrate(prompt, preferences, None), ctx)
+
+    @tool("execute_task")
+    async def execute_task(task: Json, ctx: Context) -> Any:
+        task_id = task.get("id")
+        request = _read_orchestrate(
+            task["prompt"], {"workflow": "plan-execute"}, None, echoed={"taskId": task_id}
+        )
+        answer = await orchestration.execute(request, ctx)
+        value = {**answer.value, "taskId": task_id}
+        return Answer(value, usage=answer.usage, meta=answer.meta)
+
+    @agent.skill(idempotent=True)
+    async def clear_cache() -> Json:
+        """Forgets the cached answers and the cached results of steps."""
+        return {"answers": cache.clear(), "steps": clear_steps()}
+
+
+def _read_orchestrate(
+    prompt: str,
+    preferences: Json | None,
+    options: Json | None,
+    *,
+    run: str | None = None,
+    session: str | None = None,
+    echoed: Json | None = None,
+) -> OrchestrationRequest:
+    """The request of ``orchestrate``; ``echoed`` goes to the run beside the checked arguments."""
+    preferences, options = preferences or {}, options or {}
+    timeout_ms, retries = options.get("timeout"), options.get("retries")
+    return OrchestrationRequest(
+        "orchestrate",
+        preferences.get("workflow") or AUTO,
+        prompt,
+        agent=preferences.get("agent") or AUTO,
+        role=preferences.get("role") or AUTO,
+        reads_cache=preferences.get("cache", True),
+        keeps=True,
+        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        retries=None if retries is None else int(retries),
+        parallel=options.get("parallel"),
+        run=run,
+        session=session,
+        echoed=echoed or {},
+    )
+
+
+def add_capability_skills(
+    agent: Agent, directory: Directory, search: AgentSearch, roster: Roster, access: Access
+) -> None:
+    """Add ``list_agents`` and ``get_capabilities``."""
+
+    @agent.skill(
+        "list_agents",
+        description=DESCRIPTIONS["list_agents"],
+        input_schema=CHECKED["list_agents"],
+        expose=True,
+        read_only=True,
+    )
+    async def list_all_agents(
+        ctx: Context,
+        role: str | None = None,
+        includeMetrics: bool = False,  # noqa: N803 - the seed's name
+        query: str = "",
+        detailed: bool = False,
+        limit: int = PAGE,
+        after: str | None = None,
+    ) -> Json:
+        await directory.ensure_fresh()
+        scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
+        wanted = None if role is None else parse_role(role)
+
+        def accept(entry: Entry) -> bool:
+            return (
+                is_seen(view, entry.name)
+                and (wanted is None or entry.has_role(wanted, scopes))
+                and directory.represents_agent(entry)
+            )
+
+        next_place = None
+        if query.strip():
+            # otherwise hidden agents would use up the limit
+            within = None if view is None else [one.id for one in await _list_page(directory, accept)]
+            hits = search.find_agents(query, scopes, limit=limit, within=within, accept=accept)
+            entries = [hit.entry for hit in hits]
+        elif wanted is not None:
+            ranked = {
+                one.listing.id: place
+                for place, one in enumerate(await roster.list_with_role(wanted, ctx.principal))
+            }
+            entries = await _list_page(directory, accept)
+            entries.sort(key=lambda entry: ranked.get(entry.id, len(ranked)))
+            entries = entries[:limit]
+        else:
+            entries = await _list_page(directory, accept, _parse_place(after), limit + 1)
+            if len(entries) > limit:
+                entries = entries[:limit]
+                next_place = _render_place(entries[-1].id)
+
+        def render(listing: Listing) -> Json:
+            row = roster.render_row(listing, with_metrics=includeMetrics)
+            if not detailed:
+                return row
+            more = render_agent_row(listing, scopes=scopes)
+            return {**more, **row, "health": more["status"]}
+
+        reply: Json = {"agents": await _render_rows(directory, entries, render)}
+        if next_place is not None:
+            reply["next"] = next_place
+        missing = list_missing(directory, view)
+        return {**reply, "missing": missing} if missing or detailed else reply
+
+    @agent.skill(
+        "get_capabilities",
+        description=DESCRIPTIONS["get_capabilities"],
+        input_schema=CHECKED["get_capabilities"],
+        expose=True,
+        read_only=True,
+    )
+    async def get_capabilities(ctx: Context, task: str = "", requirements: Json | None = None) -> Json:
+        wanted = requirements or {}
+        found = await roster.recommend(
+            wanted.get("role") or DEFAULT_ROLE,
+            ctx.principal,
+            language=wanted.get("language"),
+            context_size=wanted.get("contextSize") or 0,
+        )
+        if task.strip():
+            # the task decides among agents that are equal otherwise: those whose skills fit its words first
+            ids = [one.member.listing.id for one in found]
+            hits = search.find_agents(task, ctx.principal.scopes, limit=len(ids) or 1, within=ids)
+            places = {hit.entry.id: place for place, hit in enumerate(hits)}
+            found = sorted(
+                found,
+                key=lambda one: (
+                    one.member.status == "unavailable",
+                    -(one.member.score or 0.0),
+                    len(one.warnings),
+                    places.get(one.member.listing.id, len(places)),
+                ),
+            )
+        return {"recommendations": [roster.render_recommendation(one) for one in found]}
+
+
+def add_workflow_list(agent: Agent, library: Library, roster: Roster) -> None:
+    """Add ``list_workflows``."""
+
+    @agent.skill(
+        "list_workflows",
+        description=DESCRIPTIONS["list_workflows"],
+        input_schema=CHECKED["list_workflows"],
+        expose=True,
+        read_only=True,
+    )
+    async def list_workflows(
+        ctx: Context,
+        filter: str = "all",  # noqa: A002 - the seed's name for it (L-17)
+        detailed: bool = False,
+    ) -> Json:
+        chosen = [one for one in await library.list_all() if filter in ("all", one.origin)]
+        agents = await _find_agents_of_roles(chosen, roster, ctx.principal)
+        return {"workflows": [_render_workflow(one, agents, detailed) for one in chosen]}
+
+
+async def _find_agents_of_roles(
+    chosen: Sequence[Stored], roster: Roster, principal: Principal
+) -> dict[str, list[str]]:
+    """The agents that take calls of each role that the workflows ask for, best first."""
+    roles = {role for one in chosen if one.definition is not None for role, _ in _list_roles(one.definition)}
+    found: dict[str, list[str]] = {}
+    for role in roles:
+        members = await roster.list_with_role(role, principal)
+        found[role] = [one.name for one in members if one.status != "unavailable"]
+    return found
+
+
+def _list_roles(definition: Definition) -> list[tuple[str, bool]]:
+    """The roles whose agents are chosen, in the order of use, and whether every agent is asked."""
+    roles: list[tuple[str, bool]] = []
+    for step in iterate_steps(definition.steps):
+        if step.kind == "role" and is_open(step.agent):
+            roles.append((role_of(step.role, AUTO), False))
+        elif step.asks_agents and step.parallel is not None and not isinstance(step.parallel.agents, list):
+            roles.append((role_of(step.parallel.role, AUTO), True))
+    return roles
+
+
+def _render_workflow(stored: Stored, by_role: dict[str, list[str]], detailed: bool) -> Json:
+    """The row of a workflow (L-18); rows of custom ones say so, and name the skills that they call."""
+    row: Json = {"name": stored.name}
+    if stored.definition is None:
+        row |= {"origin": stored.origin, "error": stored.problem.message if stored.problem else "unreadable"}
+        return row
+    definition = stored.definition
+    chosen: list[str] = []
+    for role, is_all in _list_roles(definition):
+        names = by_role.get(role, [])
+        # agents that are asked at the same time have no order of use
+        chosen += sorted(names) if is_all else names[:1]
+    row["description"] = _describe(definition, chosen)
+    row["steps"] = sum(
+        2 if step.asks_agents and step.parallel is not None and step.parallel.mode in _DECIDED else 1
+        for step in definition.steps
+    )
+    named = list_agents(definition)
+    if agents := list(dict.fromkeys([*named, *chosen])):
+        row["agents"] = agents
+    if any(step.parallel is not None for step in iterate_steps(definition.steps)):
+        row["parallel"] = True
+    if skills := list_calls(definition):
+        row["skills"] = list(skills)
+    if stored.origin != "built-in":
+        row["origin"] = stored.origin
+    if definition.runs_as != "caller":
+        row["runs_as"] = definition.runs_as
+    if detailed:
+        row["definition"] = definition.to_json()
+    return row
+
+
+def _describe(definition: Definition, chosen: Sequence[str]) -> str:
+    """The description; that of ``plan-execute`` names the agents that it would ask now (L-18)."""
+    if definition.name == "plan-execute" and len(chosen) == 2:
+        planner, executor = (name[:1].upper() + name[1:] for name in chosen)
+        return f"Plan with {planner}, execute with {executor}"
+    return definition.description
+
+
+async def _list_page(
+    directory: Directory,
+    accept: Callable[[Entry], bool],
+    after: ListingKey | None = None,
+    limit: int | None = None,
+) -> list[Entry]:
+    """The accepted entries after the place ``after``, at most ``limit``."""
+    found: list[Entry] = []
+    async for page in directory.iterate_pages(after):
+        found += filter(accept, page)
+        if limit is not None and len(found) >= limit:
+            break
+    return found[:limit]
+
+
+async def _render_rows(
+    directory: Directory, entries: Sequence[Entry], render: Callable[[Listing], Json]
+) -> list[Json]:
+    rows: list[Json] = []
+    for start in range(0, len(entries), _LISTINGS_PER_BATCH):
+        rows += map(render, directory.open_all(entries[start : start + _LISTINGS_PER_BATCH]))
+        await asyncio.sleep(0)
+    return rows
+
+
+def _render_place(listing_id: ListingKey) -> str:
+    return f"{listing_id.key}:{listing_id.tag} {listing_id.source}"
+
+
+def _parse_place(text: str | None) -> ListingKey | None:
+    if text is None:
+        return None
+    place, space, source = text.partition(" ")
+    key, colon, tag = place.rpartition(":")
+    if not (space and colon):
+        raise InvalidSettingError(
+            "after", "not a place in the list", remedy="pass next of the previous reply"
+        )
+    return ListingKey(source, key, tag)

@@ -1,0 +1,67 @@
+"""The hub's own tools as an MCP client sees them: seed 002's schemas, and run tools when there are runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from retinue.core.record import Skill
+from retinue.hub.orchestration.tool_schemas import LISTED, show_tool
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.routing import CAPABILITIES
+from retinue.mesh.permissions import AgentView, is_seen
+
+RUN_TOOLS = frozenset(
+    {
+        "start_run",
+        "list_runs",
+        "show_run",
+        "follow_run",
+        "cancel_run",
+        "resume_run",
+        "rerun_run",
+        "signal_run",
+    }
+)
+"""Tools that are noise for whoever has no workflow: listed when one is stored, or a run exists."""
+
+_NEVER = frozenset({"clear_cache", "refresh_agents"})
+"""Skills of the command line, which a model has no use for; they can be called."""
+
+
+class ToolList:
+    """Decides what the list of the hub's own tools shows; ``notify`` tells clients that it changed."""
+
+    def __init__(
+        self, directory: Directory, list_custom: Callable[[], Sequence[str]], notify: Callable[[], None]
+    ) -> None:
+        self._directory = directory
+        self._list_custom = list_custom
+        self._notify = notify
+        self._has_runs = False
+
+    def note_run(self) -> None:
+        """A run exists: the tools for runs are listed from now on."""
+        if not self._has_runs:
+            self._has_runs = True
+            self._notify()
+
+    def shape(self, skills: Sequence[Skill], scopes: frozenset[str], view: AgentView | None) -> list[Skill]:
+        """The skills with the schemas that are listed; those that are not listed are marked so."""
+        custom = self._list_custom()
+        agents = self._list_agents(scopes, view)
+        shaped = [
+            replace(one, input_schema=show_tool(one.id, agents, custom)) if one.id in LISTED else one
+            for one in skills
+        ]
+        hidden = _NEVER if self._has_runs or custom else _NEVER | RUN_TOOLS
+        return [replace(one, listed=False) if one.id in hidden else one for one in shaped]
+
+    def _list_agents(self, scopes: frozenset[str], view: AgentView | None) -> list[str]:
+        names = {
+            one.name
+            for role in CAPABILITIES
+            for one in self._directory.list_with_role(role, scopes)
+            if is_seen(view, one.name)
+        }
+        return sorted(names)

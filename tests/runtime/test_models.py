@@ -1,0 +1,65 @@
+"""What ``retinue doctor`` tells of the language models."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from retinue.llm.completion import Prompt, Usage
+from retinue.llm.spec import Budget, ModelSpec, Prices
+from retinue.llm.spending import Ledger
+from retinue.runtime.commands.doctor import Check, examine
+from retinue.settings import Settings
+from retinue.storage.state import State
+from tests.llm.programs import answer, write_program
+
+
+def check(tmp_path: Path, environ: dict[str, str], **tables: Any) -> dict[str, Check]:
+    """The doctor's checks of models by name."""
+    state = State(tmp_path / "state")
+    checks = asyncio.run(
+        examine(lambda: Settings(llm=tables), state, {"PATH": str(tmp_path / "bin"), **environ})
+    )
+    return {one.name.removeprefix("model "): one for one in checks if one.name.startswith("model ")}
+
+
+def test_a_model_that_nobody_configured_and_nothing_runs_is_no_problem(tmp_path: Path) -> None:
+    found = check(tmp_path, {})
+    assert list(found) == ["claude", "gemini"]
+    assert found["claude"].status == "ok"
+    assert found["claude"].found == "not available: no ANTHROPIC_API_KEY, and no claude command found"
+    assert found["claude"].remedy == "to use it: set ANTHROPIC_API_KEY or install claude"
+
+
+def test_a_configured_model_that_cannot_run_is_a_warning(tmp_path: Path) -> None:
+    found = check(tmp_path, {}, mine={"provider": "openai", "backend": "api"})
+    assert found["mine"].status == "warn"
+    assert found["mine"].found == "not available: no OPENAI_API_KEY"
+
+
+def test_the_back_end_that_is_used_is_named(tmp_path: Path) -> None:
+    write_program(tmp_path / "bin", "claude", answer("claude", "x"))
+    found = check(tmp_path, {"GEMINI_API_KEY": "secret"}, gemini={"model": "gemini-x"})
+    assert found["claude"].found == f"command {tmp_path}/bin/claude"
+    assert found["gemini"].found == "gemini-x over the google API"
+    assert {one.status for one in found.values()} == {"ok"}
+    assert not any("secret" in str(one.as_json()) for one in found.values())
+
+
+def test_what_was_spent_today_is_told_with_its_limit(tmp_path: Path) -> None:
+    spec = ModelSpec("claude", prices=Prices(1.0, 1.0), budget=Budget())
+    ledger = Ledger(tmp_path / "state" / "spending" / "claude.json", spec)
+    with ledger.reserve(Prompt("", "x", 10), "run") as reservation:
+        reservation.settle(Usage(1000, 500, 0.25))
+    limits = {"max_cost_per_day": 5.0, "max_tokens_per_day": 9000}
+    found = check(tmp_path, {"ANTHROPIC_API_KEY": "k"}, claude=limits)["claude"]
+    assert found.found.endswith("; today 1 calls, 1,500 of 9,000 tokens, $0.2500 of $5.00")
+
+
+def test_a_limit_of_costs_without_prices_is_a_failure(tmp_path: Path) -> None:
+    table = {"provider": "openai", "model": "unheard-of", "max_cost_per_day": 1.0}
+    found = check(tmp_path, {"OPENAI_API_KEY": "k"}, mine=table)["mine"]
+    assert found.status == "fail"
+    assert "the price of unheard-of is not known" in found.found
+    assert "prices" in found.remedy
