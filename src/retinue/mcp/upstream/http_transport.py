@@ -11,6 +11,7 @@ from retinue.mcp.codec.foreign import ServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.wire import SESSION_HEADER, Wire
 from retinue.mcp.upstream.client import McpResponse, open_response
+from retinue.web.codec.trace import parse_trace_meta, render_trace_headers
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import ResponseTooLargeError, TransportError
 
@@ -115,6 +116,9 @@ class HttpTransport:
     async def _open(self, method: str, message: Message | None = None) -> AsyncIterator[McpResponse]:
         """Send a message, and once more with a renewed login if the server refuses it (401)."""
         headers = self._headers | self._wire.headers_of(message)
+        trace = None if message is None else parse_trace_meta(message.meta)
+        if trace is not None:
+            headers = render_trace_headers(trace) | headers  # a server may forward these alone
         if self._authorize is not None:
             given = await self._authorize(None)
             if given is not None:

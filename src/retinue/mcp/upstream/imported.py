@@ -17,8 +17,8 @@ import orjson
 import structlog
 
 from retinue.cards.pallet_card import render_card
-from retinue.core.call import Answer, Call
-from retinue.core.errors import AgentUnreachableError, RetinueError
+from retinue.core.call import Answer, Call, TraceContext
+from retinue.core.errors import AgentUnreachableError, BusyError, RetinueError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
 from retinue.mcp.upstream.pins import Pins
@@ -41,6 +41,11 @@ REOPEN_S = 1.0
 
 MAX_FOLLOWED = 1_000
 """Resources of one server whose changes are followed."""
+
+MAX_IN_FLIGHT = 200
+"""Requests to one server at once. It also ends a loop through a server that forwards no trace: each round of
+such a loop is a new chain of calls to the guard, and one more request in flight here.
+"""
 
 OnResource = Callable[[str, str], None]
 """Called with the name of a server and the URI of its resource that changed."""
@@ -88,6 +93,7 @@ class ImportedServer(LiveMember):
         self._tools = pins.accepted_tools(spec.name)
         self._record = AgentRecord(spec.name)
         self._on_resource = on_resource
+        self._in_flight = 0
         self._followed = frozenset[str]()
         self._follows_others = asyncio.Event()
         self._session: ServerSession | None = None
@@ -164,14 +170,23 @@ class ImportedServer(LiveMember):
         return await self.open_session()
 
     async def with_session(self, work: Callable[[ServerSession], Awaitable[T]]) -> T:
-        """``work`` with the session; once more with a new one if the request was certainly not sent."""
-        session = await self.open_session()
+        """``work`` with the session; once more with a new one if the request was certainly not sent.
+
+        Raises BusyError while `MAX_IN_FLIGHT` others run.
+        """
+        if self._in_flight >= MAX_IN_FLIGHT:
+            raise BusyError(f"{self._in_flight} requests to server {self.spec.name} are in flight", 1.0)
+        self._in_flight += 1
         try:
-            return await work(session)
-        except AgentUnreachableError as error:
-            if error.sent:
-                raise
-            return await work(await self.renew_session(session))
+            session = await self.open_session()
+            try:
+                return await work(session)
+            except AgentUnreachableError as error:
+                if error.sent:
+                    raise
+                return await work(await self.renew_session(session))
+        finally:
+            self._in_flight -= 1
 
     async def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
@@ -281,6 +296,14 @@ class ImportedServer(LiveMember):
         self._on_change(self.listing, "healthy" if self.is_ready else "unreachable", self.reason)
 
 
+def trace_for(trace: TraceContext) -> dict[str, Any]:
+    """The trace in the ``_meta`` of a request to a server of somebody else.
+
+    Without ``via``: a server that sends the trace back as it came may use this hub, one hop further on.
+    """
+    return render_trace_meta(replace(trace, via=()))
+
+
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
 
@@ -382,10 +405,10 @@ class ImportedServers(LiveSource[ImportedServer]):
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
         self.pins.check(name, skill.id)
-        with admitted.forward() as outgoing:
-            # it reports no further calls; those that come back to this mesh begin chains of their own
+        with admitted.relay() as outgoing:
+            # it reports no further calls; those that come back with the trace are one hop each
             outgoing.record_usage(0)
-            meta = render_trace_meta(outgoing.trace)
+            meta = trace_for(outgoing.trace)
             return await server.with_session(
                 lambda session: session.call(skill, call.arguments, meta, channel)
             )

@@ -22,13 +22,12 @@ from retinue.mcp.codec.foreign import (
     parse_prompt_messages,
 )
 from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
-from retinue.mcp.upstream.imported import IMPORTS, ImportedServer, ImportedServers
+from retinue.mcp.upstream.imported import IMPORTS, ImportedServer, ImportedServers, trace_for
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.mesh.reading import Completion, Message, PromptText, Read, ReadRequest, ReadSource
-from retinue.web.codec.trace import render_trace_meta
 
 AGENT_URI = "agent:"
 
@@ -43,9 +42,9 @@ async def read_from(
 ) -> Read:
     """One read at the server itself, which decides what exists; raises the server's own error."""
     method, params = _as_request(request)
-    with admitted.forward() as outgoing:
+    with admitted.relay() as outgoing:
         outgoing.record_usage(0)
-        meta = render_trace_meta(outgoing.trace)
+        meta = trace_for(outgoing.trace)
         try:
             result = await server.with_session(lambda session: session.read(method, params, meta, channel))
         except RemoteFaultError as error:

@@ -26,13 +26,14 @@ from retinue.mcp.codec.messages import Reply, name_read
 from retinue.mcp.codec.tool_calls import list_questions, read_answer, read_state
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imported import trace_for
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, read_reply
 from retinue.mcp.upstream.session import MAX_LISTED, ServerSession, fault_of
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import OutgoingCall
 from retinue.mesh.reading import Completion, Message, PromptText
 from retinue.mesh.servers import Ask, ServerRequest
-from retinue.web.codec.trace import find_calls_used, render_trace_meta
+from retinue.web.codec.trace import find_calls_used
 from retinue.web.http_client import HttpClient
 
 Route = Callable[[str], Awaitable[tuple[Listing, AgentClient]]]
@@ -89,7 +90,7 @@ class _UrlConnection:
             if not self._is_started:
                 await self._session.start()
                 self._is_started = True
-        meta = render_trace_meta(outgoing.trace)
+        meta = trace_for(outgoing.trace)
         if request.kind == "call":
             return await self._session.call(Skill(request.name), dict(request.arguments), meta, channel)
 
