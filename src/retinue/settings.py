@@ -121,6 +121,7 @@ class LlmTable(_Table):
     prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
     timeout_s: float = Field(300.0, gt=0)
     retries: int = Field(3, ge=0, le=10)
+    concurrency: int = Field(8, ge=1)
     max_tokens: int = Field(8192, ge=1)
     max_tokens_per_call: int | None = Field(None, ge=1)
     max_tokens_per_run: int | None = Field(None, ge=1)

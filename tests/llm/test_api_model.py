@@ -78,6 +78,8 @@ async def test_streams_an_answer_with_its_usage(kind: Vendor) -> None:
     assert server.keys == [KEY]
     assert "model-asked-for" in server.prompts[0] + server.paths[0]
     assert "Be brief." in server.prompts[0]
+    request = server.requests[0]
+    assert 100 in (request.get("max_tokens"), request.get("generationConfig", {}).get("maxOutputTokens"))
     assert "6 times 7" in server.prompts[0]
 
 

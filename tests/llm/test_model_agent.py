@@ -225,6 +225,17 @@ async def test_the_answer_is_told_as_progress_while_it_is_written(tmp_path: Path
         assert running.spent["tokens"] > 0
 
 
+async def test_calls_over_the_limit_of_a_model_wait(tmp_path: Path) -> None:
+    async with model(tmp_path, Hang(), Say("second"), concurrency=1) as running:
+        first = asyncio.create_task(running.agent.ask("plan", {"prompt": "first"}))
+        await asyncio.wait_for(running.server.begun.wait(), 10)
+        second = asyncio.create_task(running.agent.call("plan", {"prompt": "second"}))
+        await asyncio.wait([second], timeout=0.2)
+        assert len(running.server.requests) == 1
+        first.cancel()
+        assert await asyncio.wait_for(second, 10) == "second"
+
+
 async def test_an_answer_that_was_cut_has_a_warning(tmp_path: Path) -> None:
     async with model(tmp_path, Say("one, two", "length")) as running:
         outcome = await running.agent.ask("execute", {"prompt": "count"})

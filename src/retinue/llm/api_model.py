@@ -28,6 +28,7 @@ from pydantic_ai.models import Model as VendorModel
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -154,7 +155,9 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
     if spec.provider == "google":
         return GoogleModel(model, provider=GoogleProvider(api_key=key, base_url=url, http_client=http))
     own = openai.AsyncOpenAI(api_key=key, base_url=url, max_retries=0, http_client=http)
-    return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=own))
+    # what OpenAI calls max_completion_tokens now, other servers know by its first name
+    profile = None if url is None else OpenAIModelProfile(openai_chat_supports_max_completion_tokens=False)
+    return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=own), profile=profile)
 
 
 def _message_of(error: Exception) -> str:

@@ -22,9 +22,9 @@ from retinue.llm.spending import Ledger
 from retinue.processes.limited import CommandResult, Limits, run_command
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    # no MCP servers of the user: this mesh may be one of them, and would be called in a circle
+    # without the user's MCP servers: this mesh may be one of them, and would be called in a circle
     "claude": ("--print", "--output-format", "stream-json", "--verbose", "--strict-mcp-config"),
-    "gemini": ("--output-format", "json"),
+    "gemini": ("--allowed-mcp-server-names", "none", "--output-format", "json"),
     # it refuses an empty folder, which holds no work to protect, and may only read
     "codex": ("exec", "--json", "--sandbox", "read-only", "--skip-git-repo-check", "-c", "mcp_servers={}"),
 }

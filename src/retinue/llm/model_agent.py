@@ -69,6 +69,7 @@ class ModelCalls:
         self._open_model = open_model
         self._ledger = ledger
         self._opening = asyncio.Lock()
+        self._slots = asyncio.Semaphore(spec.concurrency)
         self._model: Model | None = None
 
     async def answer(
@@ -108,6 +109,10 @@ class ModelCalls:
 
     async def _complete(self, request: _Request, task: str) -> str:
         prompt = Prompt(request.instructions, task, self._spec.max_tokens)
+        async with self._slots:
+            return await self._complete_now(request, prompt)
+
+    async def _complete_now(self, request: _Request, prompt: Prompt) -> str:
         with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
             attempt = Prompt(prompt.instructions, prompt.task, reservation.max_tokens)
             completion = await self._ask(request, attempt, reservation)

@@ -6,7 +6,7 @@ reason. A model that is started lists itself, like every other agent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 import orjson
@@ -28,24 +28,37 @@ _ALL = frozenset({"mesh", "exposed"})
 
 
 class ModelsNotStarted(Source):
-    """A source of agents that are unavailable, and the invoker that says why."""
+    """A source of agents that are unavailable, and the invoker that says why.
+
+    One whose name another agent has is not listed: that agent is meant.
+    """
 
     name = MODELS
 
     def __init__(self, found: Mapping[str, tuple[AgentRecord, Unavailable]]) -> None:
         self._found = found
-        self._listings = {name: _list(record) for name, (record, _) in found.items()}
+        self._listings = {name: _list(record, missing.reason) for name, (record, missing) in found.items()}
+        self._taken: frozenset[str] = frozenset()
+        self._find_taken: Callable[[], frozenset[str]] = frozenset
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
-        return Reading(tuple(self._listings.values()))
+        self._taken = self._find_taken()
+        return Reading(tuple(one for name, one in self._listings.items() if name not in self._taken))
 
     async def read_key(self, key: str) -> Sequence[Listing]:
         return [self._listings[key]] if key in self._listings else []
 
-    def report(self, directory: Directory) -> None:
-        """Tell the directory that none of them can be reached, and why."""
-        for name, (_, missing) in self._found.items():
-            directory.record_health(self._listings[name], "unreachable", missing.reason)
+    def changed(self) -> bool:
+        return bool(self._found) and self._find_taken() != self._taken
+
+    def watch(self, directory: Directory) -> None:
+        """Leave out from now on what an agent of another source is called."""
+
+        def find_taken() -> frozenset[str]:
+            named = {name: directory.find_named(name) for name in self._found}
+            return frozenset(name for name, one in named.items() if one is not None and one.source != MODELS)
+
+        self._find_taken = find_taken
 
     def describe(self) -> list[str]:
         """One line for each: why it is not started, and what to do about it."""
@@ -65,7 +78,14 @@ class ModelsNotStarted(Source):
         )
 
 
-def _list(record: AgentRecord) -> Listing:
+def _list(record: AgentRecord, reason: str) -> Listing:
     card = render_card(record, scopes=_ALL)
     digest = sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    return Listing(record=record, source=MODELS, key=record.name, digest=f"sha256:{digest}")
+    return Listing(
+        record=record,
+        source=MODELS,
+        key=record.name,
+        digest=f"sha256:{digest}",
+        reachable=False,
+        last_error=reason,
+    )

@@ -87,6 +87,7 @@ class ModelSpec:
     max_tokens: int = 8192
     timeout_s: float = 300.0
     retries: int = 3
+    concurrency: int = 8
     budget: Budget = Budget()
 
     @property

@@ -112,8 +112,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
+        models.not_started.watch(mesh.directory)
         await mesh.directory.ensure_fresh()
-        models.not_started.report(mesh.directory)
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )

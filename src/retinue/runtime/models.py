@@ -184,6 +184,7 @@ _PLAIN = {
     "languages",
     "timeout_s",
     "retries",
+    "concurrency",
     "max_tokens",
 }
 """The settings that a spec has under the same names."""

@@ -69,8 +69,7 @@ _TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
 _REASONS = {
     "iss": "it was issued by another issuer (iss)",
     "aud": "it was issued for another audience (aud)",
-    "nbf": "it is not valid yet (nbf)",
-    "iat": "it was issued in the future (iat)",
+    "nbf": "it is not valid yet (nbf), or the clock of this machine is behind",
     "exp": "its expiry time is not a number (exp)",
     "sub": "its subject is not a string (sub)",
 }
@@ -101,8 +100,17 @@ class _Registry(JWSRegistry):
 _REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
 
 
+class _ClaimChecks(jwt.JWTClaimsRegistry):
+    def validate_iat(self, value: object) -> None:
+        """Accept any: after the clock of this machine was set back, every new token is of the future."""
+
+
 class JwtReader:
-    """Verifies JWTs; ``clock`` gives seconds since 1970. Verified claims are cached by token hash."""
+    """Verifies JWTs; ``clock`` gives seconds since 1970.
+
+    Verified claims are remembered by the hash of the token. A known token expires by both clocks, and is not
+    refused because the clock of this machine is set back.
+    """
 
     def __init__(
         self,
@@ -116,7 +124,9 @@ class JwtReader:
         self._keys = IssuerKeys(http, url=settings.jwks_url, file=settings.jwks_file, clock=monotonic)
         names = {scope: scope for scope in SCOPES} | {f"retinue:{scope}": scope for scope in SCOPES}
         self._scope_names = {**names, **settings.scope_names}
-        self._claims = jwt.JWTClaimsRegistry(
+        self._clock = clock
+        self._monotonic = monotonic
+        self._claims = _ClaimChecks(
             now=lambda: int(clock()),
             leeway=CLOCK_SKEW_S,
             iss={"essential": True, "value": settings.issuer},
@@ -124,7 +134,7 @@ class JwtReader:
             exp={"essential": True},
             sub={"essential": True},
         )
-        self._remembered: LRUCache[bytes, Mapping[str, Any]] = LRUCache(MAX_REMEMBERED)
+        self._remembered: LRUCache[bytes, tuple[Mapping[str, Any], float]] = LRUCache(MAX_REMEMBERED)
         self._remembered_for: object = None
 
     async def read(self, token: bytes, place: str) -> Principal | None:
@@ -141,10 +151,14 @@ class JwtReader:
             self._remembered_for = keys
             self._remembered.clear()
         digest = sha256(token).digest()
-        claims = self._remembered.get(digest)
+        claims, until = self._remembered.get(digest, (None, 0.0))
         if claims is None:
-            claims = self._remembered[digest] = await self._verify(token)
-        self._check_claims(claims)
+            claims = await self._verify(token)
+            self._check_claims(claims)
+            until = self._monotonic() + claims["exp"] + CLOCK_SKEW_S - self._clock()
+            self._remembered[digest] = claims, until
+        if self._monotonic() >= until or self._clock() >= claims["exp"] + CLOCK_SKEW_S:
+            raise _refuse("it has expired")
         return self._principal(claims)
 
     async def _verify(self, token: bytes) -> Mapping[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -358,7 +360,7 @@ async def test_uploads_nobody_came_back_for_are_removed_and_there_is_an_end_to_t
 ) -> None:
     old = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
     (part,) = (Path(layout.name) / ".uploads").rglob("*.part")
-    aged = part.stat().st_mtime - KEPT_S - 1
+    aged = part.stat().st_mtime - 24 * KEPT_S - 1
     os.utime(part, (aged, aged))
     assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
     assert _error(await endpoint.ask("GET", old)) == (404, "BLOB_UPLOAD_UNKNOWN")
@@ -367,6 +369,20 @@ async def test_uploads_nobody_came_back_for_are_removed_and_there_is_an_end_to_t
     refused = await endpoint.ask("POST", UPLOADS, b"")
     assert _error(refused) == (429, "TOOMANYREQUESTS")
     assert refused.headers["retry-after"]
+
+
+async def test_the_age_of_an_upload_is_measured_by_the_monotonic_clock(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is set an hour ahead does not remove an upload in progress."""
+    upload = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
+    clock = SimpleNamespace(time=lambda: time.time() + KEPT_S + 60, monotonic=time.monotonic)
+    monkeypatch.setattr("retinue.oci.layout.uploads.time", clock)
+    assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
+    assert (await endpoint.ask("GET", upload)).status == 204
+    clock.monotonic = lambda: time.monotonic() + KEPT_S + 60
+    assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
+    assert _error(await endpoint.ask("GET", upload)) == (404, "BLOB_UPLOAD_UNKNOWN")
 
 
 async def test_a_full_disk_is_told_without_naming_files(

@@ -2,7 +2,8 @@
 
 An upload in progress is ``<root>/.uploads/<repository with % for />/<id>.part``; a complete and verified
 blob is ``…/<64 hex>``. The leading dot keeps the folder out of the catalog, because it is not a valid
-repository name. Abandoned uploads are removed after an hour.
+repository name. Abandoned uploads are removed after an hour, which the monotonic clock measures: an upload in
+progress outlives a clock that is set.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from retinue.storage.files import make_folder, storage_errors, touch
 
 UPLOADS_FOLDER = ".uploads"
 KEPT_S = 3600.0
+_KEPT_OF_OTHERS_S = 24 * KEPT_S
+"""Age on the clock of the machine at which a file is removed by a process that has just found it."""
+
 MAX_UPLOADS = 256
 """Maximum number of uploads in progress, so that clients cannot fill the disk with empty ones."""
 
@@ -37,6 +41,8 @@ class Uploads:
     def __init__(self, root: Path) -> None:
         self._folder = root / UPLOADS_FOLDER
         self._busy: set[str] = set()
+        self._found: dict[Path, tuple[float, float]] = {}
+        """When each file was last written to, and since when this process has seen it like that."""
 
     async def begin(self, repository: str) -> str:
         """Begin an upload; returns its id. Raises BusyError, StorageFullError."""
@@ -133,14 +139,20 @@ class Uploads:
 
     def _sweep(self) -> int:
         """Remove old files; returns the number of uploads in progress."""
-        oldest, in_progress = time.time() - KEPT_S, 0
+        found: dict[Path, tuple[float, float]] = {}
+        in_progress, now = 0, time.monotonic()
         for home in _list_folder(self._folder):
             for path in _list_folder(home):
                 with suppress(OSError):  # another process may have removed it
-                    if path.stat().st_mtime < oldest:
+                    written_at = path.stat().st_mtime
+                    known = self._found.get(path)
+                    since = known[1] if known is not None and known[0] == written_at else now
+                    if now - since > KEPT_S or time.time() - written_at > _KEPT_OF_OTHERS_S:
                         path.unlink()
-                    elif path.suffix == _PART:
-                        in_progress += 1
+                        continue
+                    found[path] = written_at, since
+                    in_progress += path.suffix == _PART
+        self._found = found
         return in_progress
 
     def _part(self, repository: str, upload: str) -> Path:

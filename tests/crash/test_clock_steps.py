@@ -6,15 +6,15 @@ libfaketime sets the clock of the processes of a test; the monotonic clock goes 
 from __future__ import annotations
 
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
+from sqlalchemy import Engine, create_engine, text
 
 from tests.processes.running import Program, execute, program, wait_until
 from tests.services import get_library
@@ -45,6 +45,8 @@ async def relay(key: str, ctx) -> str:
 """
 
 CONFIGURATION = """
+database = {database!r}
+
 [[agents]]
 target = {target!r}
 
@@ -108,11 +110,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def hub(tmp_path: Path, retinue_home: Path, clock: Clock, log: Path, port: int) -> Iterator[Program]:
+def hub(tmp_path: Path, database: str, clock: Clock, log: Path) -> Iterator[Program]:
     agent = tmp_path / "count_agent.py"
     agent.write_text(AGENT.format(log=str(log)))
-    (tmp_path / "retinue.toml").write_text(CONFIGURATION.format(target=str(agent), lease_s=LEASE_S))
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path, environment=clock.environment) as hub:
+    configuration = CONFIGURATION.format(target=str(agent), lease_s=LEASE_S, database=database)
+    (tmp_path / "retinue.toml").write_text(configuration)
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=clock.environment) as hub:
         url = hub.url_in("hub at")
         wait_until(lambda: execute(url, "count", {"key": "up"}).get("result") == "up", "the agent answers")
         wait_until(lambda: can_start(url), "the first run starts", limit_s=120)
@@ -175,21 +178,30 @@ def test_calls_and_runs_go_on_when_the_clock_is_set(hub: Program, clock: Clock, 
     assert "lease was lost" not in hub.output
 
 
-def read_leases(state: Path) -> dict[str, float]:
-    with closing(sqlite3.connect(state / "runs.db")) as database:
-        return dict(database.execute("SELECT executor, expires FROM retinue_nodes").fetchall())
+def read_leases(database: Engine) -> dict[str, Any]:
+    table = "retinue_nodes" if database.name == "sqlite" else "retinue.nodes"
+    with database.connect() as connection:
+        rows = connection.execute(text(f"SELECT executor, expires FROM {table}"))
+        return {row.executor: row.expires for row in rows}
 
 
-def await_renewals(state: Path) -> None:
+def await_renewals(database: Engine) -> None:
     """Wait until both nodes have renewed their leases."""
-    seen = read_leases(state)
+    seen = read_leases(database)
     assert len(seen) == 2
-    wait_until(lambda: all(read_leases(state)[node] != at for node, at in seen.items()), "renewals")
+    wait_until(lambda: all(read_leases(database)[node] != at for node, at in seen.items()), "renewals")
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    opened = create_engine(database.replace("postgresql://", "postgresql+psycopg://"))
+    yield opened
+    opened.dispose()
 
 
 @pytest.mark.parametrize("step", ["-1h", "-2m", "+1h"])
 def test_living_nodes_are_kept_and_a_dead_one_is_found_when_the_clock_is_set(
-    hub: Program, clock: Clock, log: Path, tmp_path: Path, retinue_home: Path, step: str
+    hub: Program, clock: Clock, log: Path, tmp_path: Path, engine: Engine, step: str
 ) -> None:
     """No lease of a living node ends by it, and that of a dead one lasts no longer."""
     url = hub.url_in("hub at")
@@ -199,7 +211,7 @@ def test_living_nodes_are_kept_and_a_dead_one_is_found_when_the_clock_is_set(
         worker.wait_for("worker on")
         clock.set(step)
         for _ in range(4):
-            await_renewals(retinue_home)
+            await_renewals(engine)
         ask(url, "signal_run", run="lived", topic="go", value=1)
         assert await_end(url, "lived")["status"] == "done"
         assert read_log(log, "lived") == expected("lived")
