@@ -1,4 +1,4 @@
-"""Orchestration by real processes: hub, agents, the bridge on standard input and output, and the command line."""
+"""Orchestration by real processes: hub, agents, the bridge over stdio, and the command line."""
 
 from __future__ import annotations
 
