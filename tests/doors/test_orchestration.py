@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.core.call import Answer
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.seed_002 import Models
@@ -465,6 +466,24 @@ async def test_calls_are_counted_and_metrics_shown_when_asked(models: Models) ->
     assert rows["claude"]["metrics"]["totalRequests"] == 3
     assert rows["claude"]["metrics"]["successRate"] == 1.0
     assert "metrics" not in rows["gemini"]
+
+
+async def test_tokens_and_cost_of_all_steps_are_added(models: Models) -> None:
+    """What agents report of a call; an answer from the cache costs nothing."""
+    agent = Agent("priced", version="1.0.0")
+    for role in ("plan", "execute"):
+        agent.skill(role, roles=[role], expose=True)(_priced)
+    await models.system.start_agent(agent)
+    arguments = {**PROMPT, "preferences": {"workflow": "plan-execute"}}
+    usage = (await models.get("orchestrate", arguments))["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
+    assert usage["cost_usd"] == pytest.approx(0.5)
+    assert "usage" not in await models.get("orchestrate", arguments)
+
+
+async def _priced(prompt: str) -> Answer:
+    usage = {"model": "m", "input_tokens": 10, "output_tokens": 3, "cost_usd": 0.25}
+    return Answer("done", usage=usage)
 
 
 async def test_a_long_result_is_a_summary_with_its_metadata_and_a_link(models: Models) -> None:
