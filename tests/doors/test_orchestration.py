@@ -10,10 +10,11 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
+from retinue.oci.registry import publish_workflow
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.seed_002 import Models
-from tests.system import WAIT_S, System, Wire
+from tests.system import NOON, WAIT_S, System, Wire
 
 PROMPT = {"prompt": "Optimize this SQL query"}
 
@@ -255,6 +256,32 @@ async def test_parallel_false_runs_one_branch_at_a_time(models: Models) -> None:
     assert models.most_running == 1
     chosen = await models.get("orchestrate", {**PROMPT, "options": {"parallel": True}})
     assert (chosen["workflow"], chosen["choice"]["because"]) == ("competitive", "parallel work was asked for")
+
+
+async def test_parallel_true_runs_independent_steps_of_a_stored_workflow_at_once(models: Models) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(prompt: str) -> str:
+        await both.wait()  # only calls at once come through
+        return prompt
+
+    await models.join("claude", lambda role, prompt: meet(prompt) if role == "plan" else prompt)
+    workflow = {
+        "name": "two-plans",
+        "input": {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]},
+        "steps": [
+            {"id": "a", "role": "plan", "prompt": "a of ${{ input.prompt }}"},
+            {"id": "b", "role": "plan", "prompt": "b of ${{ input.prompt }}"},
+            {"id": "sum", "role": "execute", "prompt": "${{ steps.a.text }}, ${{ steps.b.text }}"},
+        ],
+        "output": {"output": "${{ steps.sum.output }}"},
+    }
+    await publish_workflow(models.system.home, "two-plans", orjson.dumps(workflow), created=NOON)
+    preferences = {"workflow": "two-plans"}
+    found = await models.get(
+        "orchestrate", {**PROMPT, "preferences": preferences, "options": {"parallel": True}}
+    )
+    assert found["output"] == "a of Optimize this SQL query, b of Optimize this SQL query"
 
 
 # The cache, and callers that leave
