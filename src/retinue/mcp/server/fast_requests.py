@@ -46,7 +46,7 @@ _MAX_DEPTH = 64
 _MAX_REMEMBERED_BYTES = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FastRequest:
     """One request in the plain form; ``session`` is None in the sessionless protocol, and only there.
 
