@@ -55,6 +55,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.imports import Imports
+from retinue.runtime.models import spending_reader
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -199,6 +200,7 @@ async def open_mesh(
             conversations=Conversations(state.read_session, state.write_session),
             clear_steps=step_cache.clear,
             access=access,
+            spending_of=spending_reader(settings, state),
         )
         agent = made.agent
         if settings.database is not None or state.runs.exists():
