@@ -42,3 +42,9 @@ def median_s(work: Callable[[], object], runs: int) -> float:
         work()
         spent.append(time.perf_counter() - started)
     return statistics.median(spent)
+
+
+def rss_bytes_of(pid: int) -> int:
+    """The memory that a process holds now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))

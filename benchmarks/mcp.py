@@ -81,8 +81,8 @@ def _call_figures(best: dict[tuple[str, str, int], Run]) -> list[Figure]:
             ours, sdk = best["agent", era, clients], best["sdk", era, clients]
             fast = best["fastmcp", era, clients]
             figures += [
-                Figure(f"CPU of the agent / the bare SDK, {at}", ours.cpu_s / sdk.cpu_s, "×", target=1.3),
-                Figure(f"CPU of the agent / fastmcp, {at}", ours.cpu_s / fast.cpu_s, "×", target=0.6),
+                Figure(f"CPU of the agent / the bare SDK, {at}", ours.cpu_s / sdk.cpu_s, "×", target=0.4),
+                Figure(f"CPU of the agent / fastmcp, {at}", ours.cpu_s / fast.cpu_s, "×", target=0.2),
             ]
     return figures
 

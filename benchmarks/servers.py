@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from benchmarks import mcp_hub_servers
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -57,21 +56,10 @@ def registry_app(folder: Path) -> ASGIApp:
     return SecurityMiddleware(Starlette(routes=oci.routes(layouts, layouts)))
 
 
-async def main(kind: str, folder: str, upstream: str) -> int:
+async def main(kind: str, folder: str) -> int:
     listener = bind("127.0.0.1", 0)
     stop = Stop()
     stop.on_signals()
-    if kind.startswith("mcp-"):
-        if kind == "mcp-bare":
-            opened = mcp_hub_servers.bare()
-        elif kind == "mcp-proxy":
-            opened = mcp_hub_servers.proxy(upstream)
-        else:
-            opened = mcp_hub_servers.hub(folder, upstream, listener)
-        async with opened as app, serving(app, listener, stop):
-            print(url_of(listener), flush=True)
-            await stop.wait()
-        return 0
     with tempfile.TemporaryDirectory() as home:
         if kind == "registry":
             app = registry_app(Path(folder))
@@ -84,5 +72,5 @@ async def main(kind: str, folder: str, upstream: str) -> int:
 
 
 if __name__ == "__main__":
-    given = [*sys.argv[1:], "", ""]
-    sys.exit(run_loop(lambda: main(given[0], given[1], given[2])))
+    given = [*sys.argv[1:], ""]
+    sys.exit(run_loop(lambda: main(given[0], given[1])))

@@ -117,7 +117,7 @@ def test_the_guide_to_backups_runs_as_shown(shell: Shell) -> None:
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
-    assert play("guides/mcp-agents.md", shell) == 1
+    assert play("guides/mcp-agents.md", shell) == 2
 
 
 @requirement("P-28")

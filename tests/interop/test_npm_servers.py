@@ -157,8 +157,10 @@ async def test_every_server_answers_through_the_hub_over_its_streams_and_over_ht
     assert await hub.call("over-http__echo", {"message": "hi"}) == "Echo: hi"
     note = {"path": str(hub.folder / "notes" / "one.txt"), "content": "remember"}
     assert "Successfully wrote" in await hub.call("files__write_file", note)
-    read = orjson.loads(await hub.call("files__read_text_file", {"path": note["path"]}))
-    assert read == {"content": "remember"}
+    async with Client(f"{hub.url}/mcp") as client:
+        read = await client.call_tool("files__read_text_file", {"path": note["path"]})
+    assert [getattr(block, "text", "") for block in read.content] == ["remember"]
+    assert read.structured_content == {"content": "remember"}
     outside = await hub.call("files__read_text_file", {"path": "/etc/passwd"})
     assert "Access denied" in outside
     entity = {"name": "Ada", "entityType": "person", "observations": ["writes"]}

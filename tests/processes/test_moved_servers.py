@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +220,78 @@ def test_a_link_is_followed_and_what_is_broken_or_not_confirmed_stays(home: Path
     assert broken.returncode == 2
     assert "no JSON at line 1" in broken.stderr
     assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_was_added_after_a_move_moves_later_and_all_comes_back(home: Path, run: Run) -> None:
+    file = _write(home, "zed", {"loud": LOUD})
+    assert run("connect", "zed", "--replace", "--yes").returncode == 0
+    again = run("connect", "zed", "--replace", "--yes")
+    assert (again.returncode, "no server to move" in again.stdout) == (0, True)
+    text = file.read_text()
+    entry = json.dumps(LOUD | {"env": {"A": "1"}})
+    file.write_text(text.replace('"context_servers": {', f'"context_servers": {{\n      "second": {entry},'))
+    with_second = _servers(file, "zed")
+    assert list(with_second) == ["second", "retinue"]
+    assert run("connect", "zed", "--replace", "--yes").returncode == 0
+    assert list(_servers(file, "zed")) == ["retinue"]
+    assert sorted(_imports(run)) == ["loud", "second"]
+    back = run("connect", "zed", "--remove")
+    assert back.returncode == 0, back.stderr
+    assert _servers(file, "zed") == {"loud": LOUD, "second": with_second["second"]}
+    assert "// mine" in file.read_text()
+    assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_file_that_cannot_be_written_is_refused_before_anything_happens(home: Path, run: Run) -> None:
+    file = _write(home, "cursor", {"loud": LOUD})
+    before = file.read_bytes()
+    with _read_only(file):
+        refused = run("connect", "cursor", "--replace", "--yes")
+    assert refused.returncode != 0
+    assert str(file) in refused.stderr
+    assert file.read_bytes() == before
+    assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_move_that_is_killed_leaves_servers_that_can_be_put_back(home: Path, run: Run) -> None:
+    file = _write(home, "cursor", {"loud": LOUD, "second": LOUD | {"env": {"A": "1"}}})
+    before = file.read_bytes()
+    command = [sys.executable, "-m", "retinue", "connect", "cursor", "--replace", "--yes"]
+    environment = {**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as moving:
+        wait_until(lambda: len(_imports(run)) == 2, "the imports are kept")
+        moving.kill()
+    run("connect", "cursor", "--remove")
+    assert file.read_bytes() == before
+    assert _imports(run) == []
+    assert run("connect", "cursor", "--replace", "--yes").returncode == 0
+    assert list(_servers(file, "cursor")) == ["retinue"]
+    assert run("connect", "cursor", "--remove").returncode == 0
+    assert file.read_bytes() == before
+
+
+def _servers(file: Path, client: str) -> dict[str, Any]:
+    return CLIENTS[client].list_entries(file.read_text(), "f")
+
+
+@contextmanager
+def _read_only(file: Path) -> Iterator[None]:
+    """Keep even the administrator from writing: by the immutable flag if it can be set, else by the mode."""
+    flagged = subprocess.run(["chattr", "+i", str(file)], capture_output=True, check=False).returncode == 0
+    mode = file.stat().st_mode
+    if not flagged:
+        if os.geteuid() == 0:
+            pytest.skip("the administrator writes everything here")
+        file.chmod(0o400)
+    try:
+        yield
+    finally:
+        if flagged:
+            subprocess.run(["chattr", "-i", str(file)], check=True)
+        else:
+            file.chmod(mode)

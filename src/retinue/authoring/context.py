@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from retinue.authoring.forms import make_form
+from retinue.authoring.servers import McpServer
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
-from retinue.core.errors import CallTimedOutError, GuardError, RetinueError, is_callers_time
+from retinue.core.errors import (
+    CallTimedOutError,
+    ExecutionFailedError,
+    GuardError,
+    RetinueError,
+    is_callers_time,
+)
 from retinue.core.remote_faults import rebuild_error
 from retinue.mesh.channel import ASKABLE, Channel, LogLevel, Root, run_within
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 from retinue.mesh.health.failure_policy import status_of
+from retinue.mesh.servers import Ask, ServerRequest, Servers
 
 AGENT_ENDPOINT = "agent"
 """The endpoint of calls that a skill makes; calls from outside never have it."""
@@ -36,6 +45,7 @@ class Context:
     _admitted: AdmittedCall
     _channel: Channel
     _mesh: Calls
+    _servers: Servers | None = None
     _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     _cancelled: bool = False
     _failures: list[RetinueError] = field(default_factory=list)
@@ -202,6 +212,61 @@ class Context:
     def _outgoing_scopes(self) -> frozenset[str]:
         # The scope to run code is that of the caller that began the chain, through all agents between.
         return _AGENT_SCOPES | (self.principal.scopes & {"runs_code"})
+
+    @asynccontextmanager
+    async def mcp(
+        self, server: str, *, headers: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[McpServer]:
+        """The tools, resources and prompts of an agent, by its name, or of any MCP server, by its URL.
+
+        ``async with ctx.mcp("files") as files: await files.read_text("note://today")``. ``headers`` are sent
+        to a URL, for example a token; ``timeout_s`` bounds each request. Every request is a further call of
+        this skill, within its budget and the caller's time. Raises a RetinueError.
+        """
+        if self._servers is None:
+            raise ExecutionFailedError(
+                "ctx.mcp has no connection to servers",
+                remedy="use it in a skill of an agent that retinue serve runs",
+            )
+        connecting = self._servers.connect(server, headers or {})
+        try:
+            ask = await connecting.__aenter__()
+        except RetinueError as error:
+            self._failures.append(error)
+            raise
+
+        async def send(request: ServerRequest) -> Any:
+            return await self._ask_server(server, request, ask, timeout_s)
+
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(connecting)
+            yield McpServer(server, send)
+
+    async def _ask_server(
+        self, server: str, request: ServerRequest, ask: Ask, timeout_s: float | None
+    ) -> Any:
+        what = f"{request.kind} {request.name}".rstrip() + f" of {server}"
+        limit_s = self._agent_call_s if timeout_s is None else timeout_s
+        setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.mcp"
+        if self._call.deadline is not None:
+            left_s = self._call.deadline - asyncio.get_running_loop().time()
+            if left_s < limit_s:
+                limit_s, setting = left_s, "the caller's timeout"
+        if limit_s <= 0:
+            raise CallTimedOutError(what, 0, layer="caller", setting=setting)
+        principal = Principal(self._agent, "agent", self._outgoing_scopes())
+        try:
+            with self._admitted.further_call(limit_s) as outgoing:
+                return await run_within(
+                    limit_s, self._channel, lambda channel: ask(request, outgoing, principal, channel)
+                )
+        except TimeoutError:
+            error = CallTimedOutError(what, limit_s, layer=f"ctx.mcp of {self._agent}", setting=setting)
+            self._failures.append(error)
+            raise error from None
+        except RetinueError as error:
+            self._failures.append(error)
+            raise
 
     async def relay(
         self,

@@ -31,6 +31,7 @@ from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.permissions import AgentView, is_seen
 from retinue.mesh.reading import Read, Reader, ReadRequest
+from retinue.mesh.servers import Servers
 
 LOCAL_SOURCE = "local"
 
@@ -50,7 +51,9 @@ class LocalInvoker:
         mesh: Calls,
         timeouts: TimeoutSettings,
         outcomes: OutcomeCache | None = None,
+        servers: Servers | None = None,
     ) -> None:
+        self._servers = servers
         self._agents = agents
         self._outcomes = outcomes or OutcomeCache()
         self._mesh = mesh
@@ -61,7 +64,8 @@ class LocalInvoker:
     ) -> Answer:
         agent = self._agents[listing.record.name]
         admitted.set_agent(agent.name)
-        context = Context(call, agent.name, self._timeouts.agent_call_s, admitted, channel, self._mesh)
+        limit_s = self._timeouts.agent_call_s
+        context = Context(call, agent.name, limit_s, admitted, channel, self._mesh, self._servers)
         try:
             if call.idempotency_key is None:
                 return await agent.run(call, context, channel)
@@ -241,27 +245,33 @@ class OwnSkillsFirst:
 def local_dispatcher(*agents: Offering, mesh: Calls | None = None, **settings: Any) -> Dispatcher:
     """A dispatcher of agents of this process; the first one is its default agent.
 
-    ``mesh`` takes calls of skills that none of them offers; ``settings`` are further fields of Dispatcher.
+    ``mesh`` takes calls of skills that none of them offers, ``servers`` connects them to MCP servers;
+    ``settings`` are further fields of Dispatcher.
     """
     named = {agent.name: agent for agent in agents}
     lookup = LocalLookup(named, settings.pop("url", None))
     timeouts: TimeoutSettings = settings.setdefault("timeouts", TimeoutSettings())
+    servers: Servers | None = settings.pop("servers", None)
     dispatcher = Dispatcher(agent=agents[0].name, lookup=lookup, invoker_of=lambda _: invoker, **settings)
     own_first = OwnSkillsFirst(lookup, dispatcher, mesh or NoMesh())
-    invoker = LocalInvoker(named, own_first, timeouts)
+    invoker = LocalInvoker(named, own_first, timeouts, servers=servers)
     return dispatcher
 
 
 class LocalReads:
     """Reads resources and prompts of one agent; their ``ctx.call`` goes through ``mesh``."""
 
-    def __init__(self, agent: Offering, mesh: Calls, timeouts: TimeoutSettings) -> None:
+    def __init__(
+        self, agent: Offering, mesh: Calls, timeouts: TimeoutSettings, servers: Servers | None = None
+    ) -> None:
         self._agent = agent
+        self._servers = servers
         self._mesh = mesh
         self._timeouts = timeouts
 
     async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
-        context = Context(call, self._agent.name, self._timeouts.agent_call_s, admitted, channel, self._mesh)
+        limit_s = self._timeouts.agent_call_s
+        context = Context(call, self._agent.name, limit_s, admitted, channel, self._mesh, self._servers)
         try:
             return await self._agent.read(request, context)
         except PROPAGATED:
@@ -275,12 +285,14 @@ class LocalReads:
         """Nothing to do: `Agent.resource_changed` tells of every change."""
 
 
-def local_reader(agent: Offering, dispatcher: Dispatcher, mesh: Calls | None = None) -> Reader:
+def local_reader(
+    agent: Offering, dispatcher: Dispatcher, mesh: Calls | None = None, servers: Servers | None = None
+) -> Reader:
     """The reader of ``agent``, with the admission and access lists of its ``dispatcher``."""
     own_first = OwnSkillsFirst(LocalLookup({agent.name: agent}), dispatcher, mesh or NoMesh())
     return Reader(
         agent=agent.name,
-        source=LocalReads(agent, own_first, dispatcher.timeouts),
+        source=LocalReads(agent, own_first, dispatcher.timeouts, servers),
         admission=dispatcher.admission,
         access=dispatcher.access,
         timeout_s=dispatcher.timeouts.endpoint_s,

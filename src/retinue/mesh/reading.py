@@ -80,11 +80,12 @@ Read = tuple[Part, ...] | PromptText | Completion
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """The outcome of a read: ``value`` or ``error`` is set."""
+    """The outcome of a read: ``value`` or ``error`` is set; ``calls_used`` = further calls it caused."""
 
     request_id: str
     value: Read | None = None
     error: RetinueError | None = None
+    calls_used: int | None = None
 
     def get(self) -> Read:
         """The value; raises ``error`` of a failed read."""
@@ -132,7 +133,7 @@ class Reader:
                 value = await self._read(request, call, admitted, channel)
         except RetinueError as error:
             return ReadOutcome(request.id, error=error)
-        return ReadOutcome(request.id, value)
+        return ReadOutcome(request.id, value, calls_used=admitted.calls_used)
 
     async def _read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
         limit = TimeLimit(self._time_left(request))

@@ -164,9 +164,11 @@ def agent_dispatcher(
     events = EventBus()
     events.subscribe_later(log_line)
     rule = agent_rule(settings, agent.name, access)
+    limited = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
     return local_dispatcher(
         agent,
-        mesh=mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send),
+        mesh=limited,
+        servers=limited,
         access=Access({agent.name: rule}),
         url=url,
         admission=Admission(

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import structlog
 
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
-from retinue.core.record import HUB_NAME
+from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
 from retinue.execute.client import HubCalls, PeerInvoker
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
@@ -28,12 +31,16 @@ from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.guard.trace_guard import Signer, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
+from retinue.mesh.servers import Ask, Servers
 from retinue.runtime.factories import mesh_sources
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import MeshBearer, MeshSigner
+
+if TYPE_CHECKING:
+    from retinue.mcp.upstream.servers import Route
 
 _log = structlog.get_logger("retinue.mesh")
 
@@ -47,8 +54,15 @@ class JoinedMesh:
     """
 
     def __init__(
-        self, http: HttpClient, state: State, hub_url: str | None, direct: Calls, signer: Signer
+        self,
+        http: HttpClient,
+        state: State,
+        hub_url: str | None,
+        direct: Calls,
+        signer: Signer,
+        find_peer: Route,
     ) -> None:
+        self._find_peer = find_peer
         self._http = http
         self.signer = signer
         self._state = state
@@ -73,7 +87,13 @@ class JoinedMesh:
         of_mesh = mesh_sources(settings, state, (source.name for source in sources))
         bearer = MeshBearer(state.mesh_key(), of_mesh)
         plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
-        peers = InteractiveInvoker(AgentClient(http, bearer.token_for, signer), plain)
+        client = AgentClient(http, bearer.token_for, signer)
+        peers = InteractiveInvoker(client, plain)
+
+        async def find_peer(name: str) -> tuple[Listing, AgentClient]:
+            await directory.ensure_fresh()
+            return await directory.open_named(name), client
+
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
@@ -86,7 +106,7 @@ class JoinedMesh:
             strategy=strategy,
         )
         try:
-            yield cls(http, state, hub_url, direct, signer)
+            yield cls(http, state, hub_url, direct, signer, find_peer)
         finally:
             await directory.aclose()
 
@@ -103,6 +123,23 @@ class JoinedMesh:
         if channel is None or not channel.capabilities:
             return await hub.dispatch(call)
         return await interactive_calls(self._http, url, hub, self.signer).dispatch(call, channel)
+
+    def connect(self, server: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Ask]:
+        """A connection of ``ctx.mcp``: to an agent, through the hub if one runs, or to a server at a URL."""
+        # imported here, because most agents connect to no server
+        from retinue.mcp.upstream.servers import MeshServers
+
+        return MeshServers(self._http, self._route, version("retinue")).connect(server, headers)
+
+    async def _route(self, name: str) -> tuple[Listing, AgentClient]:
+        url = self._hub_url or find_hub_url(self._state)
+        if url is None:
+            return await self._find_peer(name)
+        joined = joined_token(self._state.keys, url)
+        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
+        endpoint = Endpoint("mcp", f"{url.rstrip('/')}/agents/{quote(name)}/mcp")
+        listing = Listing(record=AgentRecord(name, endpoints=(endpoint,)), source="hub", key=url)
+        return listing, AgentClient(self._http, lambda source, place: hub.token, self.signer)
 
 
 def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: Signer) -> InteractiveHubCalls:
@@ -142,10 +179,11 @@ async def notify_hub(
 
 
 class LimitedCalls:
-    """Calls of an agent with a ``send`` list."""
+    """Calls of an agent with a ``send`` list, and its connections to ``servers``."""
 
-    def __init__(self, calls: Calls, agent: str, send: Sequence[str]) -> None:
+    def __init__(self, calls: Calls, agent: str, send: Sequence[str], servers: Servers | None = None) -> None:
         self._calls = calls
+        self._servers = servers
         self._agent = agent
         parts = (entry.partition("/") for entry in send)
         self._entries = [(target, skill or "*") for target, _, skill in parts]
@@ -171,13 +209,28 @@ class LimitedCalls:
             return self._refuse(call, named)
         return outcome
 
+    @asynccontextmanager
+    async def connect(self, server: str, headers: Mapping[str, str]) -> AsyncIterator[Ask]:
+        """A connection of ``ctx.mcp``, where the list allows every skill of the agent, or the URL.
+
+        Raises NotAllowedError.
+        """
+        # a server may offer what the list does not name, so an entry for single skills is not enough
+        targets = tuple(agent for agent, skill in self._entries if skill == "*")
+        if self._servers is None or not matches(server.partition("@")[0], targets):
+            raise self._not_allowed(f"the MCP server {server}")
+        async with self._servers.connect(server, headers) as ask:
+            yield ask
+
     def _refuse(self, call: Call, named: str | None) -> Outcome:
-        what = call.skill if named is None else f"{call.skill} of {named}"
-        error = NotAllowedError(
+        error = self._not_allowed(call.skill if named is None else f"{call.skill} of {named}")
+        return Outcome(call.id, call.skill, "refused", agent=call.agent, error=error)
+
+    def _not_allowed(self, what: str) -> NotAllowedError:
+        return NotAllowedError(
             f"{self._agent} may not call {what}, or no agent that it may call offers it",
             remedy=f"see access.{self._agent}.send in retinue.toml, or access.send in its agent.json",
         )
-        return Outcome(call.id, call.skill, "refused", agent=call.agent, error=error)
 
 
 def _is_not_found(error: RetinueError) -> bool:

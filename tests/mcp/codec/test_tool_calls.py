@@ -55,6 +55,27 @@ def test_a_text_is_the_raw_text(text: str) -> None:
     assert answer.value == text
 
 
+@pytest.mark.parametrize(
+    ("text", "structured", "kept"),
+    [
+        ("two\nlines", {"content": "two\nlines"}, True),
+        ('{"content":  "a"}', {"content": "a"}, False),
+        ("[1]", {"content": "a"}, True),
+    ],
+)
+def test_the_words_of_a_server_stay_beside_its_data_unless_they_are_its_json(
+    text: str, structured: dict[str, Any], kept: bool
+) -> None:
+    skill = Skill("s", output_schema={"type": "object"})
+    result = {"content": [{"type": "text", "text": text}], "structuredContent": structured}
+    answer = read_answer(_reply(result), "a", skill)
+    assert answer.value == structured
+    assert [part.value for part in answer.parts] == ([text] if kept else [])
+    shown = render_call_result(answer.value, answer.parts, skill.output_schema)
+    assert shown["structuredContent"] == structured
+    assert (shown["content"] == result["content"]) is kept
+
+
 def test_what_a_client_can_be_asked_is_declared_and_nothing_else() -> None:
     """Progress and log lines are wanted only where somebody listens."""
     skill = Skill("s", input_schema={"type": "array"})

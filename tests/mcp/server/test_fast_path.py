@@ -69,6 +69,7 @@ FAST_CALLS = (
     {"name": "runs", "arguments": {}},
     {"name": "echo", "arguments": {}},
     {"name": "echo", "arguments": {"text": 1, "more": True}},
+    {"name": "asks", "arguments": {}},
 )
 
 
@@ -114,6 +115,17 @@ def test_a_client_that_can_be_asked_is_answered_fast_by_a_skill_that_does_not_as
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_a_skill_that_may_ask_is_left_to_the_sdk_for_a_client_that_can_be_asked(pair: Pair, era: str) -> None:
+    able: dict[str, Any] = {"elicitation": {}}
+    session = pair.runner.run(pair.open_session({"roots": {}}))
+    meta = {} if era == HANDSHAKE else {f"{META}clientCapabilities": able}
+    lines, body = _call(era, session, {"name": "asks", "arguments": {}}, **meta)
+    found, _, was_fast = pair.both(list(lines), body)
+    assert not was_fast
+    assert (b"inputRequests" in found.body) == (era == MODERN)
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_a_trace_is_read_as_the_sdk_path_reads_it(pair: Pair, session: bytes, era: str) -> None:
     deep = {"X-OpenStarry-Trace-ID": f"deep-{era}", "X-OpenStarry-Trace-Depth": 99}
     found, expected, was_fast = both(pair, session, era, "tools/call", ECHO, **deep)
@@ -129,7 +141,7 @@ def test_a_program_gets_a_long_result_whole(pair: Pair, session: bytes, era: str
 
 
 SLOW_CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("asks", {}, {}),
+    ("asks", {}, {"progressToken": 1}),
     ("hidden", {}, {}),
     ("no such tool", {}, {}),
     ("echo", {"text": "a", "count": 2**63}, {}),
@@ -143,7 +155,7 @@ def test_what_is_not_plain_is_left_to_the_sdk(
     pair: Pair, session: bytes, era: str, name: str, arguments: dict[str, Any], meta: dict[str, Any]
 ) -> None:
     message = {"name": name, "arguments": arguments}
-    body = _json(message | {"_meta": _meta(era)})
+    body = _json(message | {"_meta": {**_meta(era), **meta}})
     lines = head_of(era, "tools/call", message, len(body))
     found, expected, was_fast = pair.both([*lines, *_session(era, session)], body)
     assert (found, was_fast) == (expected, False)
@@ -245,6 +257,23 @@ def test_a_call_ends_when_its_client_disconnects(slow: tuple[Slow, Pair], era: s
 
     pair.runner.run(hang_up())
     assert agent.ending == "cancelled"
+
+
+def test_a_notification_does_not_call_a_tool(slow: tuple[Slow, Pair]) -> None:
+    agent, pair = slow
+
+    async def tell() -> int:
+        session = await pair.open_session()
+        told = orjson.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": WAIT})
+        head = [*head_of(HANDSHAKE, "", {}, len(told)), (b"mcp-session-id", session)]
+        status = (await pair.ask(head, told)).status
+        # messages of a session are handled in order: after this one, the notification has been
+        lines, body = in_session(session, "ping", {})
+        await pair.ask(list(lines), body)
+        return status
+
+    assert pair.runner.run(tell()) == 202
+    assert not agent.began.is_set()
 
 
 @pytest.mark.parametrize("named", [7, "7"])

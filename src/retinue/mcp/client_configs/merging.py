@@ -26,9 +26,12 @@ class MovedEntry:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """A text with its entries; ``kept`` names those that were added again since and stay as they are."""
+    """A text with its entries: ``restored`` names those that it lacked, ``kept`` those that were added again
+    since, with other content, and stay as they are.
+    """
 
     text: str | None
+    restored: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
 
@@ -47,7 +50,7 @@ def put_back(
     ``before`` and ``after`` are the texts of the move. Raises InvalidSettingError for invalid syntax.
     """
     if text == after:
-        return PutBack(before)
+        return PutBack(before, tuple(one.name for one in moved))
     present = text or ""
     kept: list[MovedEntry] = []
     missing: list[MovedEntry] = []
@@ -70,7 +73,7 @@ def put_back(
         for one in kept
         if client.list_entries(present, where, one.container)[one.name] != former[one.container, one.name]
     )
-    return PutBack(edited, differ)
+    return PutBack(edited, tuple(one.name for one in missing), differ)
 
 
 def _exchange_lines(text: str, before: str, after: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from retinue.core.call import Part
 from retinue.core.record import Hints, Prompt, PromptArgument, Resource, Schema, Skill, Visibility
+from retinue.core.uri_template import is_template
 from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import HANDSHAKE_VERSIONS, Message
 from retinue.mcp.codec.tool_calls import VERSION, WHOLE_KEY
@@ -236,6 +237,16 @@ def parse_prompts(entries: Iterable[Mapping[str, Any]], visibility: Visibility) 
                 title=_text(entry.get("title")) or None,
                 description=_text(entry.get("description")),
             )
+
+
+def completion_params(name: str, argument: str, value: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of ``completion/complete``; ``name`` is a prompt, or a template by its URI."""
+    is_uri = is_template(name) or "://" in name
+    ref = {"type": "ref/resource", "uri": name} if is_uri else {"type": "ref/prompt", "name": name}
+    params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+    if given:
+        params["context"] = {"arguments": dict(given)}
+    return params
 
 
 def parse_contents(uri: str, result: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -133,9 +133,21 @@ def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
     parts = () if plain else tuple(parse_block(block) for block in blocks)
     if "structuredContent" in result:
         value = _unwrap(result["structuredContent"], skill.output_schema)
+        if plain and skill.output_schema is not None and not _says(blocks[0].get("text"), value, result):
+            parts = (parse_block(blocks[0]),)
     else:
         value = blocks[0].get("text") if plain else None
     return Answer(value=value, parts=parts, usage=usage, warnings=warnings)
+
+
+def _says(text: Any, value: Any, result: Mapping[str, Any]) -> bool:
+    """Whether a text is only the JSON of the value; else a server tells models the same in other words."""
+    if isinstance(value, str) or not isinstance(text, str):
+        return bool(text == value)
+    try:
+        return orjson.loads(text) in (value, result["structuredContent"])
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _take_warnings(blocks: list[dict[str, Any]], meta: Mapping[str, Any]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
 from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
-from retinue.mesh.channel import Capability, LogLevel, Root
+from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
 from retinue.mesh.schema.checks import compile_schema
 from retinue.web.codec.trace import merge_traces, parse_trace_headers, parse_trace_meta
@@ -240,6 +240,13 @@ class McpChannel:
             raise InputRequiredError(f"the caller did not answer: {error}") from error
         except ValidationError as error:
             raise InputRefusedError("the caller's answer cannot be read") from error
+
+
+class DeafChannel(NullChannel):
+    """The channel of a client that listens to nothing and declared nothing that it can be asked."""
+
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+        raise CannotAskError("elicitation")
 
 
 def _form_of(schema: Mapping[str, Any]) -> dict[str, Any]:

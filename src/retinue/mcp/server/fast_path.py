@@ -2,8 +2,9 @@
 
 The SDK starts several tasks and streams for each request, so that a server may report and ask while it works;
 that is four fifths of the cost of a call. A request is answered here if it has the plain form
-(`fast_requests`) and its skill uses no channel (``Skill.channel``). Every other request goes to the SDK, with
-its body replayed. Both ways give the same bytes, and the same dispatch path runs the skill.
+(`fast_requests`) and there is no use for a channel: the skill has none (``Skill.channel``), or the client
+neither listens nor can be asked. Every other request goes to the SDK, with its body replayed. Both ways give
+the same bytes, and the same dispatch path runs the skill.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live, RunningCall
-from retinue.mcp.server.channel import HEARTBEAT_S, Caller
+from retinue.mcp.server.channel import HEARTBEAT_S, Caller, DeafChannel
 from retinue.mcp.server.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
 from retinue.mcp.server.sdk_internals import find_open_session, hold
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
+from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
 from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
 from retinue.web.disconnect import CancelOnDisconnect, replay
@@ -57,6 +59,7 @@ _MODERN_STREAM = [
     (b"connection", b"keep-alive"),
     (b"x-accel-buffering", b"no"),
 ]
+_DEAF = DeafChannel()
 _NOTHING_HELD = nullcontext()
 _NO_TRACE = TraceContext(id="")
 _WITHOUT_TRACE = frozenset(
@@ -114,7 +117,7 @@ class FastPath:
         try:
             catalog = self._offer.tools(principal, request.session)
             if request.method != LIST:
-                entry = self._find_plain(catalog, request)
+                entry = self._find_plain(catalog, request, live)
                 if entry is None:
                     return rest
         except RetinueError:
@@ -140,17 +143,26 @@ class FastPath:
             return None
         return None if coerce_request_id(request.id) in live.calls else live
 
-    def _find_plain(self, catalog: ToolCatalog, request: FastRequest) -> ToolEntry | None:
-        """The tool, if nothing but its result has to reach the client."""
+    def _find_plain(self, catalog: ToolCatalog, request: FastRequest, live: Live | None) -> ToolEntry | None:
+        """The tool, if nothing but its result can reach the client."""
         entry = catalog.find(request.name)
-        if entry is None or entry.skill.channel:
-            return None
-        if request.is_modern and catalog.has_header_arguments(request.name):
+        if entry is None or (request.is_modern and catalog.has_header_arguments(request.name)):
             return None
         # An agent sends parts, such as images, over MCP only, and the way to it is chosen by what the client
         # listens to; a skill with an output schema has none.
         is_elsewhere = entry.agent is not None and entry.skill.output_schema is None
-        return None if is_elsewhere and (request.has_channel or not request.is_modern) else entry
+        if (entry.skill.channel or is_elsewhere) and self._has_channel(request, live):
+            return None
+        return entry
+
+    def _has_channel(self, request: FastRequest, live: Live | None) -> bool:
+        """Whether the client of this request listens to anything but the result, or can be asked."""
+        if request.has_channel or live is None:
+            return request.has_channel
+        able = live.connection.client_capabilities
+        return self._offer.facts.logs or (
+            able is not None and any(getattr(able, one) is not None for one in ASKABLE)
+        )
 
     async def _list(self, catalog: ToolCatalog, answer: FastAnswer, request: FastRequest) -> None:
         try:
@@ -176,7 +188,7 @@ class FastPath:
         result: dict[str, Any] = {}
         error: ErrorData | None = None
         try:
-            result = await self._tools.run(asked, entry, caller)
+            result = await self._tools.run(asked, entry, caller, _DEAF if entry.skill.channel else None)
         except MCPError as failure:
             error = failure.error
         except asyncio.CancelledError:

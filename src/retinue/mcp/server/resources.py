@@ -33,7 +33,8 @@ from retinue.mcp.server.interactions import Interactions, refuse_unaskable
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import Offer
 from retinue.mesh.channel import Channel
-from retinue.mesh.reading import Completion, PromptText, Read, Reader, ReadKind, ReadRequest
+from retinue.mesh.reading import Completion, PromptText, Reader, ReadKind, ReadOutcome, ReadRequest
+from retinue.web.codec.trace import CALLS_USED_KEY
 from retinue.web.error_table import mcp_read_fault
 
 _log = structlog.get_logger(__name__)
@@ -72,9 +73,10 @@ class ReadHandlers:
             return complete(context, {"contents": render_contents(params.uri, kept)}, cacheable=True)
 
         async def run(channel: McpChannel) -> dict[str, Any]:
-            parts = await self._read(context, self._request(caller, "resource", params.uri), channel)
+            outcome = await self._read(context, self._request(caller, "resource", params.uri), channel)
+            parts = outcome.get()
             assert isinstance(parts, tuple)
-            return {"contents": render_contents(params.uri, parts)}
+            return _with_usage({"contents": render_contents(params.uri, parts)}, caller, outcome)
 
         return await self.interactions.run(context, params, run, logs=self.offer.facts.logs, cacheable=True)
 
@@ -83,11 +85,12 @@ class ReadHandlers:
         request = self._request(caller, "prompt", params.name, arguments=params.arguments or {})
 
         async def run(channel: McpChannel) -> dict[str, Any]:
-            prompt = await self._read(context, request, channel)
+            outcome = await self._read(context, request, channel)
+            prompt = outcome.get()
             assert isinstance(prompt, PromptText)
             messages = [render_message(one.role, one.part) for one in prompt.messages]
             described = {"description": prompt.description} if prompt.description else {}
-            return {**described, "messages": messages}
+            return _with_usage({**described, "messages": messages}, caller, outcome)
 
         return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
@@ -95,17 +98,20 @@ class ReadHandlers:
         self, context: Context, params: types.CompleteRequestParams
     ) -> dict[str, Any]:
         known = (params.context.arguments if params.context else None) or {}
+        caller = caller_of(context)
         request = self._request(
-            caller_of(context),
+            caller,
             "completion",
             params.ref.uri if isinstance(params.ref, types.ResourceTemplateReference) else params.ref.name,
             arguments=known,
             argument=params.argument.name,
             value=params.argument.value,
         )
-        found = await self._read(context, request, McpChannel(context, None))
+        outcome = await self._read(context, request, McpChannel(context, None))
+        found = outcome.get()
         assert isinstance(found, Completion)
-        return complete(context, {"completion": render_completion(found.values, found.total)})
+        result = {"completion": render_completion(found.values, found.total)}
+        return complete(context, _with_usage(result, caller, outcome))
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:
         """Subscribe this connection to changes; a hidden resource is rejected like a missing one."""
@@ -125,7 +131,7 @@ class ReadHandlers:
             live.level = params.level
         return {}
 
-    async def _read(self, context: Context, request: ReadRequest, channel: Channel) -> Read:
+    async def _read(self, context: Context, request: ReadRequest, channel: Channel) -> ReadOutcome:
         try:
             outcome = await self.reads.read(request, channel)
         except Exception:  # noqa: BLE001 - a bug of ours: its text belongs in the log, not in a response
@@ -136,7 +142,7 @@ class ReadHandlers:
             refuse_unaskable(outcome.error, modern=is_modern(context))
         if outcome.error is not None:
             raise MCPError(*mcp_read_fault(outcome.error))
-        return outcome.get()
+        return outcome
 
     def _request(self, caller: Caller, kind: ReadKind, name: str, **more: Any) -> ReadRequest:
         return ReadRequest(
@@ -149,3 +155,10 @@ class ReadHandlers:
             agent=self.offer.agent,
             **more,
         )
+
+
+def _with_usage(result: dict[str, Any], caller: Caller, outcome: ReadOutcome) -> dict[str, Any]:
+    """The result with the calls that it caused, for a process of the mesh, which divides a budget."""
+    if caller.trace.mac is None or outcome.calls_used is None:
+        return result
+    return {**result, "_meta": {CALLS_USED_KEY: outcome.calls_used}}

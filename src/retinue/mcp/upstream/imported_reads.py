@@ -15,7 +15,12 @@ from retinue.core.call import Call, Part, Principal
 from retinue.core.errors import RemoteFaultError, UnknownPromptError, UnknownResourceError
 from retinue.core.record import ListingKey, Prompt, Resource, is_visible
 from retinue.core.uri_template import fits_template, is_template
-from retinue.mcp.codec.foreign import parse_completion, parse_contents, parse_prompt_messages
+from retinue.mcp.codec.foreign import (
+    completion_params,
+    parse_completion,
+    parse_contents,
+    parse_prompt_messages,
+)
 from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
 from retinue.mcp.upstream.imported import IMPORTS, ImportedServer, ImportedServers
 from retinue.mesh.channel import Channel
@@ -61,14 +66,7 @@ def _as_request(request: ReadRequest) -> tuple[str, dict[str, Any]]:
         return "resources/read", {"uri": request.name}
     if request.kind == "prompt":
         return "prompts/get", {"name": request.name, "arguments": dict(request.arguments)}
-    is_uri = is_template(request.name) or ":" in request.name
-    ref = {"type": "ref/resource", "uri": request.name} if is_uri else {"type": "ref/prompt"}
-    params: dict[str, Any] = {
-        "ref": ref if is_uri else {**ref, "name": request.name},
-        "argument": {"name": request.argument, "value": request.value},
-    }
-    if request.arguments:
-        params["context"] = {"arguments": dict(request.arguments)}
+    params = completion_params(request.name, request.argument, request.value, request.arguments)
     return "completion/complete", params
 
 

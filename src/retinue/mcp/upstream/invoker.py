@@ -31,7 +31,7 @@ from retinue.mcp.codec.tool_calls import (
     read_answer,
     read_state,
 )
-from retinue.mcp.upstream.client import AgentClient, NoEndpointError
+from retinue.mcp.upstream.client import AgentClient, AgentResponse, NoEndpointError
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls, Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
@@ -151,16 +151,24 @@ async def _ask(
     async with client.post(
         listing, message, trace, call.principal, signed_for=tool_call.skill.id
     ) as response:
-        while batch := await response.next():
-            for incoming in batch:
-                if incoming.reply is not None:
-                    return incoming.reply
-                told = None if incoming.document is None else parse_feedback(incoming.document)
-                if told is not None and told.kind == "progress":
-                    await channel.progress(told.fraction, told.text)
-                elif told is not None:
-                    await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
-        raise response.no_reply()
+        return await read_reply(response, channel)
+
+
+async def read_reply(response: AgentResponse, channel: Channel) -> Reply:
+    """The response of an agent; what it tells meanwhile goes to ``channel``.
+
+    Raises AgentUnreachableError, NoEndpointError and RemoteFaultError.
+    """
+    while batch := await response.next():
+        for incoming in batch:
+            if incoming.reply is not None:
+                return incoming.reply
+            told = None if incoming.document is None else parse_feedback(incoming.document)
+            if told is not None and told.kind == "progress":
+                await channel.progress(told.fraction, told.text)
+            elif told is not None:
+                await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+    raise response.no_reply()
 
 
 @cache

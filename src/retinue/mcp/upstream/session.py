@@ -99,7 +99,7 @@ class ServerSession:
         else:
             modern = await self._exchange(self._requests.discover(), _NOBODY)
             if modern.error is not None:
-                raise _fault(self.name, reply.error)
+                raise fault_of(self.name, reply.error)
             self.facts = parse_discovered(modern.result or {})
         self._requests.era = self.facts.era
         self._transport.agree(self.facts)
@@ -201,14 +201,14 @@ class ServerSession:
         given = {**params, "_meta": dict(trace_meta)}
         reply = await self._converse(method, given, method, channel)
         if reply.error is not None:
-            raise _fault(self.name, reply.error)
+            raise fault_of(self.name, reply.error)
         return reply.result or {}
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The result of any other request. Raises AgentUnreachableError and RemoteFaultError."""
         reply = await self._exchange(self._requests.of(method, params), _NOBODY)
         if reply.error is not None:
-            raise _fault(self.name, reply.error)
+            raise fault_of(self.name, reply.error)
         return reply.result or {}
 
     async def _list(self, method: str) -> list[Mapping[str, Any]]:
@@ -335,7 +335,8 @@ class ServerSession:
             await self._transport.send(answer)
 
 
-def _fault(name: str, error: Mapping[str, Any]) -> RemoteFaultError:
+def fault_of(name: str, error: Mapping[str, Any]) -> RemoteFaultError:
+    """The error of a response of server ``name``."""
     code, message = error.get("code"), error.get("message")
     return RemoteFaultError(
         name,

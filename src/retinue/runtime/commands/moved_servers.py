@@ -1,8 +1,7 @@
 """Moves the servers of an MCP client into the mesh, and puts them back.
 
-A move has four steps: keep the imports and wait until the hub has connected to each, note the former and the
-new text of every file in the state, write the files. If one fails, those before it are undone. The note stays
-until the servers are put back.
+A move notes what it does in the state, keeps the imports, waits until the hub has connected to each, and
+writes the files. If a step fails, those before it are undone. The note stays until the servers are put back.
 """
 
 from __future__ import annotations
@@ -134,15 +133,21 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
         new = {one.import_name: one.table for one in plan.moving if one.is_new}
         if taken := sorted(new.keys() & read_imports(settings, state).keys()):
             raise StateError(f"an import {taken[0]!r} was added meanwhile", remedy="try again")
+        moves = _read_moves(state, plan.client.name)
         try:
+            # noted before it begins, so that --remove also clears up after a command that was killed
+            _write_moves(state, plan.client.name, [*moves, _note(plan, new, _edit_files(plan))])
             outcomes = await keep_and_wait(mesh, state, new)
             if failed := [one for one in outcomes if one.problem or not one.is_listed]:
                 _refuse(plan, {one.import_name: one.name for one in plan.moving}, failed[0])
-            return _write(state, plan, new)
+            texts = _edit_files(plan)
+            _write_moves(state, plan.client.name, [*moves, _note(plan, new, texts)])
+            return _write_files(plan, texts)
         except BaseException:
             for name in new:
                 with suppress(InvalidSettingError):  # it was not kept yet
                     remove_import(settings, state, name)
+            _write_moves(state, plan.client.name, moves)
             raise
 
 
@@ -162,15 +167,21 @@ def _refuse(plan: Plan, names: Mapping[str, str], failed: Any) -> None:
     )
 
 
-def _write(state: State, plan: Plan, new: Mapping[str, ImportTable]) -> list[Changed]:
-    """Note the move and write the files; undoes both if a file cannot be written."""
-    texts: dict[Path, tuple[str | None, str]] = {}
+Texts = dict[Path, tuple[str | None, str]]
+"""The former and the new text of each file."""
+
+
+def _edit_files(plan: Plan) -> Texts:
+    texts: Texts = {}
     for file in plan.files:
         before = read_text(file)
         _check_unchanged(plan, file, before)
         texts[file] = before, plan.edit(file, before)
-    moves = _read_moves(state, plan.client.name)
-    note = {
+    return texts
+
+
+def _note(plan: Plan, new: Mapping[str, ImportTable], texts: Texts) -> dict[str, Any]:
+    return {
         "hub": plan.hub_name,
         "files": [
             {
@@ -189,7 +200,10 @@ def _write(state: State, plan: Plan, new: Mapping[str, ImportTable]) -> list[Cha
         "imports": sorted({one.import_name for one in plan.moving}),
         "created": {name: table.model_dump(mode="json") for name, table in new.items()},
     }
-    _write_moves(state, plan.client.name, [*moves, note])
+
+
+def _write_files(plan: Plan, texts: Texts) -> list[Changed]:
+    """Write the files; if one cannot be written, those before it become as they were."""
     written: list[Changed] = []
     try:
         for file, (before, after) in texts.items():
@@ -198,7 +212,6 @@ def _write(state: State, plan: Plan, new: Mapping[str, ImportTable]) -> list[Cha
         for changed in written:
             before, after = texts[changed.path]
             _exchange(changed.path, after, before, secret=_is_secret(plan, changed.path))
-        _write_moves(state, plan.client.name, moves)
         raise
     return written
 
@@ -274,8 +287,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
         return result.text
 
     changed = change_text(file, edit, secret=False)
-    names = tuple(one.name for one in moved if one.name not in result.kept)
-    return Restored(file, names, result.kept, changed)
+    return Restored(file, result.restored, result.kept, changed)
 
 
 def _remove_imports(

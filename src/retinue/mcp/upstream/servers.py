@@ -1,0 +1,196 @@
+"""The connections of `Context.mcp`: to an agent of the mesh by name, to any other MCP server by URL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from retinue.core.call import Principal
+from retinue.core.errors import ExecutionFailedError, InvalidParametersError, Problem
+from retinue.core.record import Listing, Skill
+from retinue.mcp.codec.foreign import (
+    Requests,
+    call_params,
+    completion_params,
+    parse_completion,
+    parse_contents,
+    parse_prompt_messages,
+    parse_prompts,
+    parse_resources,
+    parse_tools,
+    read_page,
+)
+from retinue.mcp.codec.messages import Reply, name_read
+from retinue.mcp.codec.tool_calls import list_questions, read_answer, read_state
+from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, read_reply
+from retinue.mcp.upstream.session import MAX_LISTED, ServerSession, fault_of
+from retinue.mesh.channel import Channel
+from retinue.mesh.guard.trace_guard import OutgoingCall
+from retinue.mesh.reading import Completion, Message, PromptText
+from retinue.mesh.servers import Ask, ServerRequest
+from retinue.web.codec.trace import find_calls_used, render_trace_meta
+from retinue.web.http_client import HttpClient
+
+Route = Callable[[str], Awaitable[tuple[Listing, AgentClient]]]
+"""Finds where an agent is reached over MCP; raises UnknownAgentError and NotAllowedError."""
+
+Send = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
+
+_LISTS = {
+    "tools": ("tools/list",),
+    "resources": ("resources/list", "resources/templates/list"),
+    "prompts": ("prompts/list",),
+}
+_NO_METHOD = -32601
+
+
+class MeshServers:
+    """The servers that the skills of one process use; URLs pass the checks of ``http``."""
+
+    def __init__(self, http: HttpClient, route: Route, client_version: str) -> None:
+        self._http = http
+        self._route = route
+        self._version = client_version
+
+    @asynccontextmanager
+    async def connect(self, server: str, headers: Mapping[str, str]) -> AsyncIterator[Ask]:
+        """A connection; that to a URL is opened by its first request and closed on leaving."""
+        if "://" not in server:
+            if headers:
+                problem = f"headers belong to a URL, and {server!r} is the name of an agent"
+                raise InvalidParametersError([Problem("headers", problem)])
+            listing, client = await self._route(server)
+            yield _AgentConnection(listing, client, self._version).ask
+            return
+        transport = HttpTransport(server, self._http, server, headers)
+        try:
+            yield _UrlConnection(ServerSession(server, transport, self._version)).ask
+        finally:
+            await transport.aclose()
+
+
+class _UrlConnection:
+    """One session with a server at a URL."""
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        self._starting = asyncio.Lock()
+        self._is_started = False
+
+    async def ask(
+        self, request: ServerRequest, outgoing: OutgoingCall, principal: Principal, channel: Channel
+    ) -> Any:
+        outgoing.record_usage(0)  # its own calls are not of this mesh
+        async with self._starting:
+            if not self._is_started:
+                await self._session.start()
+                self._is_started = True
+        meta = render_trace_meta(outgoing.trace)
+        if request.kind == "call":
+            return await self._session.call(Skill(request.name), dict(request.arguments), meta, channel)
+
+        async def send(method: str, params: Mapping[str, Any]) -> Reply:
+            return Reply(dict(await self._session.read(method, params, meta, channel)), None)
+
+        return await _read(self._session.name, request, send)
+
+
+class _AgentConnection:
+    """Requests of 2026-07-28 to an agent, each with the trace signed for it."""
+
+    def __init__(self, listing: Listing, client: AgentClient, client_version: str) -> None:
+        self._listing = listing
+        self._client = client
+        self._requests = Requests("retinue", client_version, era="modern")
+
+    async def ask(
+        self, request: ServerRequest, outgoing: OutgoingCall, principal: Principal, channel: Channel
+    ) -> Any:
+        async def send(method: str, params: Mapping[str, Any]) -> Reply:
+            return await self._converse(method, params, outgoing, principal, channel)
+
+        name = self._listing.record.name
+        if request.kind == "call":
+            reply = await send("tools/call", call_params(Skill(request.name), dict(request.arguments), {}))
+            return read_answer(reply, name, Skill(request.name))
+        return await _read(name, request, send)
+
+    async def _converse(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        outgoing: OutgoingCall,
+        principal: Principal,
+        channel: Channel,
+    ) -> Reply:
+        for _ in range(MAX_ROUNDS):
+            message = self._requests.of(method, params, capabilities=channel.capabilities)
+            signed_for = str(params["name"]) if method == "tools/call" else name_read(message)
+            sending = self._client.post(
+                self._listing, message, outgoing.trace, principal, signed_for=signed_for
+            )
+            async with sending as response:
+                reply = await read_reply(response, channel)
+            # a list runs nothing
+            outgoing.record_usage(0 if method.endswith("/list") else find_calls_used(reply.meta))
+            if not reply.needs_input:
+                return reply
+            answers = {
+                key: await answer_question(channel, key, asked_for, asked)
+                for key, asked_for, asked in list_questions(reply)
+            }
+            params = {**params, "inputResponses": answers}
+            if (state := read_state(reply)) is not None:
+                params["requestState"] = state
+        name = self._listing.record.name
+        raise ExecutionFailedError(f"agent {name} asks without end: over {MAX_ROUNDS} rounds")
+
+
+async def _read(server: str, request: ServerRequest, send: Send) -> Any:
+    """A list or a read, as nouns of the mesh."""
+    if request.kind in _LISTS:
+        entries = [entry for method in _LISTS[request.kind] for entry in await _list(server, method, send)]
+        if request.kind == "tools":
+            return tuple(parse_tools(entries, "exposed"))
+        if request.kind == "resources":
+            return tuple(parse_resources(entries, "exposed"))
+        return tuple(parse_prompts(entries, "exposed"))
+    if request.kind == "resource":
+        return parse_contents(
+            request.name, await _result(server, "resources/read", {"uri": request.name}, send)
+        )
+    if request.kind == "prompt":
+        params: dict[str, Any] = {"name": request.name, "arguments": dict(request.arguments)}
+        result = await _result(server, "prompts/get", params, send)
+        described = result.get("description")
+        messages = tuple(Message(role, part) for role, part in parse_prompt_messages(result))
+        return PromptText(messages, described if isinstance(described, str) else "")
+    params = completion_params(request.name, request.argument, request.value, request.arguments)
+    return Completion(*parse_completion(await _result(server, "completion/complete", params, send)))
+
+
+async def _list(server: str, method: str, send: Send) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    cursor: str | None = None
+    while len(found) < MAX_LISTED:
+        reply = await send(method, {} if cursor is None else {"cursor": cursor})
+        if reply.error is not None and reply.error.get("code") == _NO_METHOD:
+            break  # a server without resources or prompts has none
+        if reply.error is not None:
+            raise fault_of(server, reply.error)
+        page, cursor = read_page(method, reply.result or {})
+        found += page
+        if cursor is None or not page:
+            break
+    return found
+
+
+async def _result(server: str, method: str, params: Mapping[str, Any], send: Send) -> Mapping[str, Any]:
+    reply = await send(method, params)
+    if reply.error is not None:
+        raise fault_of(server, reply.error)
+    return reply.result or {}

@@ -1,0 +1,182 @@
+"""``ctx.mcp``: a skill uses the tools, resources and prompts of agents and of servers at a URL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.errors import InvalidParametersError, RetinueError
+from retinue.settings import AccessTable, ImportsTable, ImportTable, Settings, TraceTable
+from tests.mcp.clients import connect, texts
+from tests.mcp.upstream.library_server import LISTED, Library
+from tests.mcp.upstream.test_passing import serve, until
+from tests.requirements import requirement
+from tests.system import Served, System
+
+pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+
+
+def reader_agent() -> Agent:
+    """An agent whose skill uses all that a server offers."""
+    agent = Agent("reader-agent")
+
+    @agent.skill(expose=True)
+    async def tour(server: str, ctx: Context) -> dict[str, Any]:
+        async with ctx.mcp(server) as lib:
+            prompt = await lib.get_prompt("re:view", {"book": "Emma"})
+            return {
+                "tools": [one.id for one in await lib.list_tools()],
+                "linked": (await lib.ask_tool("link")).parts[1].value["uri"],
+                "resources": [one.uri for one in await lib.list_resources()],
+                "text": await lib.read_text(LISTED),
+                "prompts": [one.name for one in await lib.list_prompts()],
+                "said": [one.part.value for one in prompt.messages],
+                "values": list(await lib.complete("re:view", "book", "Em")),
+            }
+
+    @agent.skill(expose=True)
+    async def read(server: str, uri: str, ctx: Context) -> str:
+        async with ctx.mcp(server) as lib:
+            return await lib.read_text(uri)
+
+    @agent.skill(expose=True)
+    async def many(server: str, times: int, ctx: Context) -> int:
+        async with ctx.mcp(server) as lib:
+            for _ in range(times):
+                await lib.read_text(LISTED)
+        return times
+
+    @agent.skill(expose=True)
+    async def wait(server: str, ctx: Context) -> str:
+        async with ctx.mcp(server, timeout_s=0.3) as lib:
+            return str(await lib.call_tool("hang"))
+
+    @agent.skill(expose=True)
+    async def ask(server: str, ctx: Context) -> str:
+        async with ctx.mcp(server) as lib:
+            return str(await lib.call_tool("who"))
+
+    return agent
+
+
+TOUR = {
+    "tools": ["link"],
+    "linked": "demo://only-linked",
+    "resources": [LISTED, "item://{+id}{?page}"],
+    "text": "as it was",
+    "prompts": ["re:view"],
+    "said": ["Review Emma.", "Gladly."],
+    "values": ["re:view book Em…"],
+}
+
+
+async def start(system: System, library: Library, **settings: Any) -> Served:
+    """A hub that imports the library as ``lib``, and the agent."""
+    url = await serve(system, library)
+    imports = ImportsTable.model_validate({"lib": ImportTable(url=url)})
+    system.settings = Settings(imports=imports, **settings)
+    hub = await system.start_hub()
+
+    async def is_ready() -> bool:
+        found = hub.mesh.directory.find("lib")
+        return found is not None and found.health == "healthy"
+
+    await until(is_ready)
+    return await system.start_agent(reader_agent())
+
+
+@requirement("S-03")
+async def test_a_skill_uses_an_imported_server_by_its_name_through_the_hub(system: System) -> None:
+    served = await start(system, Library())
+    async with connect(served) as client:
+        result = await client.call_tool("tour", {"server": "lib"})
+        assert result.structured_content == TOUR
+
+
+@pytest.mark.parametrize("era", ["handshake", "sessionless"])
+async def test_a_skill_uses_a_server_by_its_url(system: System, era: str) -> None:
+    library = Library()
+    url = await serve(system, library, era)
+    served = await system.start_agent(reader_agent())
+    async with connect(served) as client:
+        result = await client.call_tool("tour", {"server": url})
+        assert result.structured_content == TOUR
+    assert any("trace" in key.lower() for key in library.metas[-1])
+
+
+async def test_without_a_hub_a_skill_uses_another_agent_directly(system: System) -> None:
+    other = Agent("other-agent")
+
+    @other.resource("notes://today")
+    async def today() -> str:
+        return "for the mesh"
+
+    @other.skill(expose=True)
+    async def who(ctx: Context) -> str:
+        return str(await ctx.elicit("Who?", str))
+
+    @other.skill
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    await system.start_agent(other)
+    served = await system.start_agent(reader_agent())
+
+    async def answer(context: Any, params: Any) -> Any:
+        from mcp_types import ElicitResult
+
+        return ElicitResult(action="accept", content={"answer": "Ada"})
+
+    async with connect(served, elicitation_callback=answer) as client:
+        given = {"server": "other-agent", "uri": "notes://today"}
+        assert texts(await client.call_tool("read", given)) == ["for the mesh"]
+        assert texts(await client.call_tool("ask", {"server": "other-agent"})) == ["Ada"]
+        late = await client.call_tool("wait", {"server": "other-agent"})
+        assert late.is_error
+        assert "timeout_s of this ctx.mcp" in texts(late)[0]
+        missing = await client.call_tool("read", {"server": "nobody", "uri": "a:b"})
+        assert missing.is_error
+        assert "nobody" in texts(missing)[0]
+
+
+async def test_requests_to_a_server_count_in_the_budget_of_the_chain(system: System) -> None:
+    served = await start(system, Library(), trace=TraceTable(calls=5))
+    async with connect(served) as client:
+        enough = await client.call_tool("many", {"server": "lib", "times": 3})
+        assert not enough.is_error
+        with pytest.raises(MCPError, match="no calls left in this trace"):
+            await client.call_tool("many", {"server": "lib", "times": 9})
+
+
+async def test_a_send_list_also_holds_for_servers(system: System) -> None:
+    library = Library()
+    access = {"reader-agent": AccessTable(send=("lib/*",))}
+    served = await start(system, library, access=access)
+    url = await serve(system, Library("other"))
+    async with connect(served) as client:
+        allowed = await client.call_tool("read", {"server": "lib", "uri": LISTED})
+        assert texts(allowed) == ["as it was"]
+        for server in (url, "other-agent"):
+            refused = await client.call_tool("read", {"server": server, "uri": LISTED})
+            assert refused.is_error
+            assert "may not call the MCP server" in texts(refused)[0]
+
+
+async def test_headers_for_the_name_of_an_agent_are_refused() -> None:
+    from retinue.mcp.upstream.servers import MeshServers
+    from retinue.web.http_client import HttpClient
+
+    async def route(name: str) -> Any:
+        raise NotImplementedError
+
+    async with HttpClient() as http:
+        with pytest.raises(InvalidParametersError, match="headers belong to a URL") as caught:
+            async with MeshServers(http, route, "1.0").connect("lib", {"authorization": "Bearer x"}):
+                pass
+        assert isinstance(caught.value, RetinueError)
