@@ -32,7 +32,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one request gave. All of it but ``is_cached`` and ``warnings`` is kept by the cache."""
+    """What one request gave. ``choice`` and ``warnings`` are of the request, the rest is kept."""
 
     tool: str
     run: str
