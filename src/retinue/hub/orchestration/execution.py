@@ -72,6 +72,15 @@ class _Plan:
     def name(self) -> str:
         return self.definition.name
 
+    def complete(self, told: Told) -> Told:
+        """What was told, or kept of an equal request, with how this one came to its workflow."""
+        return replace(
+            told,
+            choice=self.choice,
+            reasons=(*self.reasons, *told.reasons),
+            warnings=tuple(self.warnings),
+        )
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -140,7 +149,7 @@ class Orchestration:
         history = "" if session is None else self._conversations.tell(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
         if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
-            return replace(Told.from_json(kept), is_cached=True, warnings=tuple(plan.warnings)), plan
+            return plan.complete(replace(Told.from_json(kept), is_cached=True)), plan
         if request.run is not None:
             told = await self._run_with_id(plan, request.run, ctx)
         elif request.reads_cache and session is None and plan.key:
@@ -149,7 +158,7 @@ class Orchestration:
             told = await self._run_alone(plan, ctx)
         if request.keeps and plan.key:
             self._cache.put(plan.key, told.to_json())
-        return told, plan
+        return plan.complete(told), plan
 
     @asynccontextmanager
     async def _conversation(self, request: OrchestrationRequest, ctx: Context) -> AsyncIterator[str | None]:
@@ -372,7 +381,7 @@ class Orchestration:
         output = record.get()
         runs = self._starter.runs
         found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))
-        reasons = list(plan.reasons)
+        reasons: list[str] = []
         for role, agents in found.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)
             reasons += filter(None, (describe_choice(role, agent, ranked) for agent in agents))
@@ -383,8 +392,6 @@ class Orchestration:
             agents=found.agents,
             usage=found.usage,
             reasons=tuple(reasons),
-            choice=plan.choice,
-            warnings=tuple(plan.warnings),
         )
 
 
