@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -35,6 +35,9 @@ from retinue.workflows.definitions.definition import (
 from retinue.workflows.library import Library, Stored
 
 Json = dict[str, Any]
+
+SpendingOf = Callable[[str], Mapping[str, Any] | None]
+"""What a model agent has spent today, and its limits; None for an agent that is no model of this machine."""
 
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""
@@ -167,9 +170,14 @@ def _read_orchestrate(
 
 
 def add_capability_skills(
-    agent: Agent, directory: Directory, search: AgentSearch, roster: Roster, access: Access
+    agent: Agent,
+    directory: Directory,
+    search: AgentSearch,
+    roster: Roster,
+    access: Access,
+    spending_of: SpendingOf = lambda agent: None,
 ) -> None:
-    """Add ``list_agents`` and ``get_capabilities``."""
+    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` tells what a model agent has spent."""
 
     @agent.skill(
         "list_agents",
@@ -226,6 +234,9 @@ def add_capability_skills(
             if not detailed:
                 return row
             more = render_agent_row(listing, scopes=scopes)
+            # what a model costs is the affair of the mesh, not of its clients
+            if "mesh" in scopes and (spending := spending_of(listing.name)) is not None:
+                more["spending"] = dict(spending)
             return {**more, **row, "health": more["status"]}
 
         reply: Json = {"agents": await _render_rows(directory, entries, render)}
