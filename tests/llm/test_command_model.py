@@ -142,6 +142,10 @@ async def test_any_program_can_be_a_model(tmp_path: Path) -> None:
     assert PROMPT.task in found.text
 
 
+AUTH_ERROR = r"""sys.stderr.write('{\n "error": {\n  "message": "Please set an Auth method"\n }\n}\n')
+sys.exit(41)"""
+
+
 @pytest.mark.parametrize(
     ("name", "body", "reason", "said"),
     [
@@ -170,6 +174,12 @@ async def test_any_program_can_be_a_model(tmp_path: Path) -> None:
             """print('{"type":"turn.failed","error":{"message":"stream error"}}')""",
             "program",
             "stream",
+        ),
+        (
+            "gemini",
+            AUTH_ERROR,
+            "login",
+            "gemini ended with code 41: Please set an Auth method",
         ),
         ("codex", "os.kill(os.getpid(), 9)", "program", "ended by signal 9"),
     ],
@@ -239,6 +249,12 @@ def test_output_is_read_alike_in_whatever_pieces_it_comes(size: int) -> None:
     found = reader.finish()
     assert told == "ü 1"
     assert (found.text, found.model, found.problem) == ("ü 2", "m", "")
+
+
+async def test_a_connection_that_codex_lost_and_found_again_is_no_failure(tmp_path: Path) -> None:
+    lost = """print('{"type":"error","message":"Reconnecting... 2/5 (stream disconnected)"}')"""
+    found = await ask(tmp_path, "codex", f"{lost}\n{answer('codex', 'ok')}")
+    assert found.text == "ok"
 
 
 def test_an_answer_that_is_json_itself_is_an_answer() -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from retinue.core.errors import CallTimedOutError, ModelError
-from retinue.llm.command_output import CommandAnswer, OutputReader
+from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
 from retinue.llm.completion import Completion, OnText, Prompt
 from retinue.llm.secrets import Redactor
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
@@ -39,7 +39,7 @@ TELL_COST = frozenset({"claude"})
 _HIDDEN_VARIABLES = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 """With these, claude takes itself for a part of the session in which the hub was started."""
 
-_LOGIN_WORDS = ("log in", "login", "authenticat", "api key", "unauthorized", "credential")
+_LOGIN_WORDS = ("log in", "login", "authenticat", "auth method", "api key", "unauthorized", "credential")
 
 _LIMITS = Limits(
     cpu_s=86_400,
@@ -106,8 +106,7 @@ class CommandModel:
 
     def _explain(self, done: CommandResult, answer: CommandAnswer) -> ModelError:
         name, program = self._spec.name, Path(self._arguments[0]).name
-        errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        said = self._redact((answer.problem or (errors[-1] if errors else "") or answer.text).strip())
+        said = self._redact((answer.problem or read_errors(done.stderr) or answer.text).strip())
         ended = f"{program} ended with code {done.exit_code}" if done.exit_code else f"{program} failed"
         if done.limit is not None:
             ended = f"{program} exceeded its limit of {done.limit}"

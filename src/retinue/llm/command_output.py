@@ -102,12 +102,22 @@ class OutputReader:
                     answer.text = piece  # the last message is the answer
             case "turn.completed":  # codex
                 answer.usage = _codex_usage(event.get("usage"))
+                answer.problem = ""  # it reports lost connections as errors, and connects again
             case "turn.failed" | "error":
                 answer.problem = _message(event.get("error") or event.get("message"))
             case _ if not self._is_json and not _is_known(kind):
                 return None
         self._is_json = True
         return piece
+
+
+def read_errors(errors: bytes) -> str:
+    """What a program says on its standard error: the message of a JSON object, else the last line."""
+    text = errors.decode("utf-8", "replace").strip()
+    found = _parse(text[text.find("{") : text.rfind("}") + 1]) if "{" in text else None
+    if found is not None and "error" in found:  # gemini
+        return _message(found["error"])
+    return text.rpartition("\n")[2].strip()
 
 
 def _is_known(kind: str) -> bool:
