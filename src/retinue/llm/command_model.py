@@ -25,10 +25,16 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     # without the user's MCP servers: this mesh may be one of them, and would be called in a circle
     "claude": ("--print", "--output-format", "stream-json", "--verbose", "--strict-mcp-config"),
     "gemini": ("--allowed-mcp-server-names", "none", "--output-format", "json"),
-    # it refuses an empty folder, which holds no work to protect, and may only read
-    "codex": ("exec", "--json", "--sandbox", "read-only", "--skip-git-repo-check", "-c", "mcp_servers={}"),
+    "codex": ("exec", "--json", "--sandbox", "read-only", "-c", "mcp_servers={}"),
 }
 """What the known programs need to run once, without a terminal; ``args`` are added to it."""
+
+_IN_OWN_FOLDER: Mapping[str, tuple[str, ...]] = {"codex": ("--skip-git-repo-check",)}
+_VARIABLES_IN_OWN_FOLDER: Mapping[str, Mapping[str, str]] = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}
+"""codex and gemini refuse a folder that nobody vouched for, since its files could instruct them.
+
+The empty folder of a call has none. In a configured ``folder`` they decide themselves.
+"""
 
 _AT_END: Mapping[str, tuple[str, ...]] = {"codex": ("-",)}
 """What comes after all other arguments: that the prompt is on the standard input."""
@@ -61,7 +67,8 @@ class CommandModel:
         self._spec = spec
         self._ledger = ledger
         self._arguments = list_arguments(spec, spec.program)
-        self._environ = {
+        own = {} if spec.folder else _VARIABLES_IN_OWN_FOLDER.get(Path(spec.program).name, {})
+        self._environ = dict(own) | {
             name: value
             for name, value in environ.items()
             if name not in _HIDDEN_VARIABLES and not name.startswith("RETINUE_")
@@ -125,7 +132,8 @@ def list_arguments(spec: ModelSpec, program: str) -> Sequence[str]:
     """
     kind = Path(program).name
     model = ("--model", spec.model) if spec.model and kind in _ARGUMENTS else ()
-    return (program, *_ARGUMENTS.get(kind, ()), *model, *spec.args, *_AT_END.get(kind, ()))
+    own = () if spec.folder else _IN_OWN_FOLDER.get(kind, ())
+    return (program, *_ARGUMENTS.get(kind, ()), *own, *model, *spec.args, *_AT_END.get(kind, ()))
 
 
 def _within(timeout_s: float) -> Limits:
