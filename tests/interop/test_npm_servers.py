@@ -47,11 +47,32 @@ def _with_fault(fault: str, value: str, **more: Any) -> ImportTable:
     return _table((sys.executable, *FAULTY, fault, value, "--", *_server("everything", "stdio")), **more)
 
 
+class Web:
+    """The server at a url, which can be ended and started again."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            _server("everything", "streamableHttp"),
+            env={**os.environ, "PORT": str(self._port)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 class Hub:
     """The hub with its imports."""
 
-    def __init__(self, process: Program, url: str, home: Path, folder: Path) -> None:
+    def __init__(self, process: Program, url: str, home: Path, folder: Path, web: Web) -> None:
         self.process = process
+        self.web = web
         self.url = url
         self.state = State(home)
         self.folder = folder
@@ -131,19 +152,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         "RETINUE_TIMEOUTS__DOOR_S": str(DOOR_S),
     }
     with ExitStack() as stack:
-        web = stack.enter_context(
-            subprocess.Popen(
-                _server("everything", "streamableHttp"),
-                env={**os.environ, "PORT": str(port)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        )
+        web = Web(port)
         stack.callback(web.kill)
         running = stack.enter_context(
             program("hub", "--bare", "--port", "0", cwd=folder, environment=environment)
         )
-        hub = Hub(running, running.url_in("hub at"), home, folder)
+        hub = Hub(running, running.url_in("hub at"), home, folder, web)
         slow = {"late", "needy"}
         try:
             wait_until(lambda: hub.list_missing(tables.keys() - slow) == [], "the servers run")
@@ -185,6 +199,29 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_answers_the_next(hu
     assert "agent killed" in text
     assert "it ended with code -9" in text
     assert await hub.call("killed__echo", {"message": "again"}) == "Echo: again"
+
+
+async def test_a_server_over_http_that_is_killed_in_a_call_says_so_and_answers_when_it_is_back(
+    hub: Hub,
+) -> None:
+    began = asyncio.Event()
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        began.set()
+
+    tool, arguments = "over-http__trigger-long-running-operation", {"duration": 5, "steps": 50}
+    call = asyncio.create_task(hub.call(tool, arguments, progress_callback=on_progress))
+    async with asyncio.timeout(STARTED_WITHIN_S):
+        await began.wait()
+    hub.web.kill()
+    text = await call
+    assert "agent over-http" in text
+    assert "unreachable" in text
+    away = await hub.call("over-http__echo", {"message": "hi"})
+    assert "agent over-http" in away
+    hub.web.start()
+    wait_until(lambda: hub.list_missing(["over-http"]) == [], "it is back")
+    assert await hub.call("over-http__echo", {"message": "back"}) == "Echo: back"
 
 
 async def test_a_server_that_hangs_costs_its_deadline_which_names_layer_and_setting(hub: Hub) -> None:

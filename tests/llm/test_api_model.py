@@ -23,6 +23,7 @@ from tests.llm.vendors import (
     Fail,
     Garbage,
     Hang,
+    Move,
     Refuse,
     Say,
     Turn,
@@ -197,6 +198,15 @@ async def test_cancelling_closes_the_request(kind: Vendor) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await server.gone.wait()
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_a_redirect_is_not_followed(kind: Vendor) -> None:
+    async with vendor(kind, Say("mine now")) as thief, vendor(kind, Move(thief.url)) as server:
+        async with model_of(server) as model:
+            with pytest.raises(ModelError):
+                await model.complete(PROMPT, ignore_text)
+        assert thief.requests == []
 
 
 class Clock:

@@ -55,6 +55,10 @@ async def test_a_call_fails_with_the_reason_and_the_remedy() -> None:
     assert outcome.error.message == "agent claude is not started: no ANTHROPIC_API_KEY"
     assert outcome.error.remedy == "set ANTHROPIC_API_KEY, and restart the hub"
     assert not outcome.error.sent
+    for _ in range(10):
+        outcome = await dispatcher.dispatch(call, NullChannel())
+        assert outcome.error is not None
+        assert "no ANTHROPIC_API_KEY" in outcome.error.message
 
 
 @pytest.mark.parametrize("is_there_first", [True, False])

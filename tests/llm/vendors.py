@@ -61,7 +61,14 @@ class Hang:
     text: str = "thinking"
 
 
-Turn = Say | Refuse | Fail | Garbage | Cut | Hang
+@dataclass(frozen=True)
+class Move:
+    """Redirect to another server."""
+
+    url: str
+
+
+Turn = Say | Refuse | Fail | Garbage | Cut | Hang | Move
 
 
 @dataclass
@@ -97,6 +104,8 @@ class VendorServer:
         if isinstance(turn, Fail):
             headers = {"retry-after": turn.retry_after} if turn.retry_after else {}
             return web.json_response(_error(self.vendor, turn), status=turn.status, headers=headers)
+        if isinstance(turn, Move):
+            raise web.HTTPTemporaryRedirect(f"{turn.url}{request.path_qs}")
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         if isinstance(turn, Garbage):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,22 @@ def test_the_servers_of_a_client_are_shown_and_imported(tmp_path: Path, run: Run
         ("loud-one", "npx -y loud"),
         ("web", "https://example.com/mcp"),
     ]
+
+
+def test_the_servers_of_a_project_are_imported_with_its_folder(tmp_path: Path, run: Run) -> None:
+    project = tmp_path / "app"
+    (project / ".vscode").mkdir(parents=True)
+    servers = {
+        "here": {"command": "${workspaceFolder}/run", "env": {"KEY": "${env:KEY}"}},
+        "asks": {"command": "x", "env": {"KEY": "${input:key}"}},
+    }
+    (project / ".vscode" / "mcp.json").write_bytes(orjson.dumps({"servers": servers}))
+    assert "has no MCP servers" in run("import", "vscode")
+    assert "only the client knows ${input:key}" in run("import", "vscode", "--project", str(project))
+    said = run("import", "vscode", "--project", str(project), "--all")
+    assert "asks is left out: only the client knows ${input:key}" in said
+    kept = tomllib.loads((Path(os.environ["RETINUE_HOME"]) / "imports.toml").read_text())
+    assert kept == {"here": {"command": f"{project}/run", "env": {"KEY": "${KEY}"}, "folder": str(project)}}
 
 
 async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_found_and_called(

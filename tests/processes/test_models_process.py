@@ -15,7 +15,7 @@ import pytest
 from mcp import Client
 
 from tests.llm.programs import answer, read_calls, write_program
-from tests.llm.vendors import Fail, Hang, Say, VendorServer, vendor
+from tests.llm.vendors import INPUT_TOKENS, Fail, Hang, Say, VendorServer, vendor
 from tests.processes.running import Program, execute, is_running, program, wait_until
 
 KEY = "sk-very-secret-0123456789abcdef"
@@ -80,8 +80,25 @@ async def test_a_hub_starts_the_models_that_this_machine_can_run_and_lists_the_o
     async with vendor("anthropic", Say("mine says hello")) as server:
         await asyncio.to_thread(_check_hub, tmp_path, retinue_home, path, server)
         assert server.keys == [KEY] * len(server.keys)
-        assert len(server.requests) == 2
+        assert len(server.requests) == 4
     await asyncio.to_thread(_check_no_key, retinue_home)
+
+
+def _fail_run(url: str, home: Path) -> None:
+    """A run that fails with the error of the provider, so that it is in the journal."""
+    token = (home / "keys" / "local.token").read_text().strip()
+    steps = [{"id": "plan", "role": "plan", "agent": "mine", "prompt": "x"}]
+    arguments = {"workflow": {"name": "one", "steps": steps}, "input": {}}
+    run_id = execute(url, "start_run", arguments, token)["result"]["run"]
+    wait_until(lambda: _status(url, run_id, token) == "failed", "the run fails")
+    shown = json.dumps(execute(url, "show_run", {"run": run_id}, token))
+    assert "the provider refused the key" in shown
+    assert KEY not in shown
+
+
+def _status(url: str, run_id: str, token: str) -> str:
+    status: str = execute(url, "show_run", {"run": run_id}, token)["result"]["status"]
+    return status
 
 
 def _check_no_key(home: Path) -> None:
@@ -116,6 +133,7 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
         said = execute(f"{url}/agents/mine", "agent.ask", {"prompt": "hello?"}, token)
         assert said["result"] == "mine says hello"
         asyncio.run(_check_mcp(url, token))
+        _check_run(url, token)
         children = [call["pid"] for call in read_calls(tmp_path / "bin")]
         code, told = run("doctor", cwd=tmp_path, PATH=path, MY_KEY=KEY)
         assert code == 0, told
@@ -126,6 +144,34 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
         assert used[0]["cost_usd"] > 0
         assert {"input_tokens", "output_tokens", "model"} <= used[0].keys()
     wait_until(lambda: not any(is_running(pid) for pid in children), "the commands have ended")
+
+
+def _check_run(url: str, token: str) -> None:
+    """A run tells what its models used, and the list of agents what each has spent."""
+    definition = {
+        "name": "two-steps",
+        "steps": [
+            {"id": "plan", "role": "plan", "agent": "mine", "prompt": "a bridge"},
+            {"id": "review", "role": "review", "agent": "mine", "prompt": "review: ${{ steps.plan.text }}"},
+        ],
+    }
+    arguments = {"workflow": definition, "input": {}}
+    started = execute(url, "start_run", arguments, token)["result"]
+    run_id = started["run"]
+    wait_until(lambda: _status(url, run_id, token) == "done", "the run is done")
+    shown = execute(url, "show_run", {"run": run_id}, token)["result"]
+    assert shown["usage"]["input_tokens"] == 2 * INPUT_TOKENS
+    assert shown["usage"]["cost_usd"] > 0
+    rows = execute(url, "list_agents", {"detailed": True}, token)["result"]["agents"]
+    spending = {row["name"]: row["spending"] for row in rows if "spending" in row}
+    assert spending["mine"]["limits"] == {"max_tokens_per_day": 1_000_000}
+    assert spending["mine"]["today"]["calls"] == 4
+    assert spending["claude"]["today"]["cost_usd"] > 0
+    assert "gemini" not in spending
+    plain = execute(url, "list_agents", {}, token)["result"]["agents"]
+    assert not any("spending" in row for row in plain)
+    gemini = next(row for row in plain if row["name"] == "gemini")
+    assert gemini["reason"].endswith("no GEMINI_API_KEY, and no gemini command found")
 
 
 async def _check_mcp(url: str, token: str) -> None:
@@ -202,6 +248,7 @@ async def test_the_error_of_a_provider_reaches_the_client_with_its_remedy_and_wi
             assert "the provider refused the key (status 401)" in text
             assert "set MY_KEY to a valid key" in text
             assert KEY not in text
+            await asyncio.to_thread(_fail_run, url, retinue_home)
         assert KEY not in hub.output
     await asyncio.to_thread(_check_no_key, retinue_home)
 

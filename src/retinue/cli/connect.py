@@ -10,11 +10,11 @@ import click
 
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import find_state, open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.connect import Hub
-    from retinue.runtime.commands.moved_servers import Plan
+    from retinue.runtime.commands.moved_servers import Plan, Restored
 
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
@@ -103,13 +103,18 @@ def _list(name: str, as_json: bool) -> None:
 
 def _remove(client_name: str, name: str) -> None:
     from retinue.mcp.client_configs.clients import get_client
-    from retinue.runtime.commands.connect import disconnect, find_config
-    from retinue.runtime.commands.moved_servers import restore
+    from retinue.runtime.commands.connect import disconnect, find_config, moves_file
 
     client = get_client(client_name)
     file = find_config(client)
-    session = open_session()
-    restored, imports = restore(session.settings, session.state, client, name)
+    restored: list[Restored] = []
+    imports: list[str] = []
+    if moves_file(find_state(), client).exists():
+        # imported here: it loads what imports need, and most clients were only connected
+        from retinue.runtime.commands.moved_servers import restore
+
+        session = open_session()
+        restored, imports = restore(session.settings, session.state, client, name)
     for one in restored:
         if one.names:
             click.echo(f"put back {clean(', '.join(one.names))}: {clean(one.file)}")

@@ -143,3 +143,14 @@ def _interpreter() -> str:
     ):
         return "python"
     return os.path.relpath(sys.executable)
+
+
+def render_usage_line(usage: Mapping[str, Any]) -> str:
+    """What models used, for people: the name of the model where there is one, tokens and cost."""
+    cost = usage.get("cost_usd")
+    parts = [
+        *([clean(usage["model"])] if "model" in usage else []),
+        f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out",
+        *([] if cost is None else [f"${cost:.4f}"]),
+    ]
+    return " · ".join(parts) + (" (estimated)" if usage.get("estimated") else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table, working
+from retinue.cli.output import clean, note, print_json, print_table, render_usage_line, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
@@ -185,6 +185,8 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {one['step']}  {ended}"
         if "undo" in shown:
             yield f"  finish the undoing: retinue resume {shown['run']}"
+    if "usage" in shown:
+        yield f"models: {render_usage_line(shown['usage'])}"
     if "output" in shown:
         yield f"output: {_shorten(shown['output'])}"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import json_option, read_object, registry_option
-from retinue.cli.output import note, print_json, print_table, warn, warn_missing
+from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import CallTimedOutError, InvalidSettingError, is_callers_time
 
@@ -164,17 +164,6 @@ def call(
         note(render_usage_line(outcome.usage))
     if not as_json and outcome.agent is not None and sys.stderr.isatty():
         note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
-
-
-def render_usage_line(usage: Mapping[str, Any]) -> str:
-    """What a model used, for people: its name, tokens and cost."""
-    cost = usage.get("cost_usd")
-    parts = [
-        str(usage.get("model", "a model")),
-        f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out",
-        *([] if cost is None else [f"${cost:.4f}"]),
-    ]
-    return " · ".join(parts) + (" (estimated)" if usage.get("estimated") else "")
 
 
 async def _call(skill: str, arguments: dict[str, Any], *, is_interactive: bool, **options: Any) -> Outcome:

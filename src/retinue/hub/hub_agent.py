@@ -21,6 +21,7 @@ from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.roster import Roster
 from retinue.hub.orchestration.skills import (
+    SpendingOf,
     add_capability_skills,
     add_orchestration_skills,
     add_workflow_list,
@@ -67,11 +68,13 @@ def hub_agent(
     conversations: Conversations,
     clear_steps: Callable[[], int],
     access: Access = _NO_ACCESS_LISTS,
+    spending_of: SpendingOf = lambda agent: None,
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
     ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
-    cached results of steps and gives their number. ``access`` decides which agents a caller sees.
+    cached results of steps and gives their number. ``access`` decides which agents a caller sees,
+    ``spending_of`` tells what a model agent has spent.
     """
 
     def stats_of(listing: Listing) -> Stats:
@@ -143,7 +146,7 @@ def hub_agent(
     )
     add_orchestration_skills(agent, orchestration, cache, clear_steps)
     add_workflow_list(agent, library, roster)
-    add_capability_skills(agent, directory, AgentSearch(search), roster, access)
+    add_capability_skills(agent, directory, AgentSearch(search), roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)

@@ -21,6 +21,7 @@ from retinue.core.errors import (
     InvalidRequestError,
     RunConflictError,
 )
+from retinue.hub.orchestration.results import sum_usage
 from retinue.hub.run_access import RunAccess
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
@@ -71,7 +72,10 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
             shown["output"] = record.value
         if record.fault is not None:
             shown["error"] = as_json(record.fault)
-        steps = draw_tree(events, await runs.list_steps(record.id), ended=ended)
+        recorded = await runs.list_steps(record.id)
+        steps = draw_tree(events, recorded, ended=ended)
+        if usage := sum_usage(recorded):
+            shown["usage"] = usage
         return shown | {"steps": steps, "effects": list_effects(events)}
 
     @agent.skill(read_only=True)

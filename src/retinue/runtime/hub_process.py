@@ -34,7 +34,7 @@ from retinue.runtime.factories import http_limits
 from retinue.runtime.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
-from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
+from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -99,6 +99,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 texts=texts,
                 imports=imports,
                 models=models.not_started,
+                spending_of=spending_reader(settings, state),
             )
         )
         mesh.events.subscribe_later(record_calls(audit.append))

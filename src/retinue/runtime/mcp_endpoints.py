@@ -91,7 +91,7 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
         fallbacks = FallbackEndpoints(mesh, settings, options, long_results)
         stack.push_async_callback(fallbacks.aclose)
         relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
-        endpoint = own.route(ensure_fresh=mesh.directory.ensure_fresh)
+        endpoint = own.route(ensure_fresh=partial(mesh.directory.ensure_fresh, for_call=True))
         named = Route(f"/agents/{mesh.agent.name}/mcp", _OwnEndpoint(mesh, endpoint.app, relay))
         yield HubMcp(own, fallbacks, (endpoint, named, relay_route(relay)))
 

@@ -23,9 +23,9 @@ from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.skills import SpendingOf
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
-from retinue.llm.not_started import ModelsNotStarted
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.imported_reads import ServersInHub
 from retinue.mcp.upstream.invoker import InteractiveInvoker
@@ -72,6 +72,7 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent
 
 if TYPE_CHECKING:
+    from retinue.llm.not_started import ModelsNotStarted
     from retinue.workflows.durable.runs import DurableRuns
 
 _log = structlog.get_logger("retinue.runs")
@@ -115,10 +116,12 @@ async def open_mesh(
     texts: TextIndex | None = None,
     imports: Imports | None = None,
     models: ModelsNotStarted | None = None,
+    spending_of: SpendingOf = lambda agent: None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
-    ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start.
+    ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start;
+    ``spending_of`` tells what a model agent has spent.
     ``open_runs`` opens the workflow runs, each of which
     executes the given body; production code passes `LazyRuns.open`.
     """
@@ -199,6 +202,7 @@ async def open_mesh(
             conversations=Conversations(state.read_session, state.write_session),
             clear_steps=step_cache.clear,
             access=access,
+            spending_of=spending_of,
         )
         agent = made.agent
         if settings.database is not None or state.runs.exists():

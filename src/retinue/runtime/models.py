@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, RetinueError
@@ -26,7 +28,7 @@ from retinue.llm.spec import (
     check_spec,
     find_backend,
 )
-from retinue.llm.spending import Ledger, render_spending
+from retinue.llm.spending import Ledger, read_day, render_spending
 from retinue.settings import LlmTable, Settings, environment
 from retinue.storage.state import State
 
@@ -98,6 +100,31 @@ def list_model_states(settings: Settings, state: State, environ: Mapping[str, st
         else:
             found.append(ModelState(name, backend, is_configured, spending))
     return found
+
+
+def spending_reader(settings: Settings, state: State) -> Callable[[str], Mapping[str, Any] | None]:
+    """Tells what an agent has spent today, and its limits; None for one that is no model or spends nothing.
+
+    A damaged record is told as such; it does not keep agents from being listed.
+    """
+    limits = {name: _list_limits(table) for name, table in settings.llm.items() if table.enabled}
+
+    def spending_of(name: str) -> Mapping[str, Any] | None:
+        path = state.spending / f"{name}.json"
+        if name not in limits and (name not in SEED_MODELS or not path.exists()):
+            return None
+        try:
+            today = read_day(path, datetime.now(UTC).date().isoformat()).total.as_json()
+        except RetinueError as error:
+            return {"error": error.message, "remedy": error.remedy}
+        return {"today": today, "limits": limits.get(name, {})}
+
+    return spending_of
+
+
+def _list_limits(table: LlmTable) -> dict[str, Any]:
+    found = table.model_dump(exclude_none=True)
+    return {key: value for key, value in found.items() if key.startswith(("max_tokens_", "max_cost_"))}
 
 
 def open_model_agent(settings: Settings, state: State, name: str) -> Agent:

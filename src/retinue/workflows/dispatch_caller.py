@@ -55,7 +55,7 @@ class RoleChoice:
     ) -> Sequence[Choice]:
         """As ``Caller.list_role``, within the view of the caller."""
         role = parse_role(role)
-        await self._directory.ensure_fresh()
+        await self._directory.ensure_fresh(for_call=True)
         seen = [one for one in self._directory.list_with_role(role, scopes) if is_seen(view, one.name)]
         entries = mark_standby(seen)
         if not agents:

@@ -72,6 +72,15 @@ class _Plan:
     def name(self) -> str:
         return self.definition.name
 
+    def complete(self, told: Told) -> Told:
+        """What was told, or kept of an equal request, with how this one came to its workflow."""
+        return replace(
+            told,
+            choice=self.choice,
+            reasons=(*self.reasons, *told.reasons),
+            warnings=tuple(self.warnings),
+        )
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -140,7 +149,7 @@ class Orchestration:
         history = "" if session is None else self._conversations.tell(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
         if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
-            return replace(Told.from_json(kept), is_cached=True, warnings=tuple(plan.warnings)), plan
+            return plan.complete(replace(Told.from_json(kept), is_cached=True)), plan
         if request.run is not None:
             told = await self._run_with_id(plan, request.run, ctx)
         elif request.reads_cache and session is None and plan.key:
@@ -149,7 +158,7 @@ class Orchestration:
             told = await self._run_alone(plan, ctx)
         if request.keeps and plan.key:
             self._cache.put(plan.key, told.to_json())
-        return told, plan
+        return plan.complete(told), plan
 
     @asynccontextmanager
     async def _conversation(self, request: OrchestrationRequest, ctx: Context) -> AsyncIterator[str | None]:
@@ -291,8 +300,10 @@ class Orchestration:
         return await self._tell(started, record, plan, ctx.principal)
 
     async def _run_shared(self, plan: _Plan, ctx: Context) -> Told:
-        """Run for all callers that ask the same at once."""
-        while (flight := self._flights.get(plan.key)) is not None:
+        """Run for all callers that ask the same at once, within the same time."""
+        request = plan.request
+        key = cache_key(plan.key, request.timeout_s, request.retries, request.parallel)
+        while (flight := self._flights.get(key)) is not None:
             flight.waiting += 1
             try:
                 try:
@@ -304,10 +315,10 @@ class Orchestration:
                 record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
                 return await self._tell(started, record, plan, ctx.principal)
             finally:
-                self._leave(plan.key, flight)
+                self._leave(key, flight)
         flight = _Flight(asyncio.get_running_loop().create_future(), waiting=1)
         flight.started.add_done_callback(_retrieve)
-        self._flights[plan.key] = flight
+        self._flights[key] = flight
         try:
             with ctx.entrust() as outgoing:
                 outgoing.record_usage(0)
@@ -325,7 +336,7 @@ class Orchestration:
                 outgoing.record_usage(record.calls)
             return await self._tell(started, record, plan, ctx.principal)
         finally:
-            self._leave(plan.key, flight)
+            self._leave(key, flight)
 
     def _leave(self, key: str, flight: _Flight) -> None:
         flight.waiting -= 1
@@ -372,7 +383,7 @@ class Orchestration:
         output = record.get()
         runs = self._starter.runs
         found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))
-        reasons = list(plan.reasons)
+        reasons: list[str] = []
         for role, agents in found.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)
             reasons += filter(None, (describe_choice(role, agent, ranked) for agent in agents))
@@ -383,8 +394,6 @@ class Orchestration:
             agents=found.agents,
             usage=found.usage,
             reasons=tuple(reasons),
-            choice=plan.choice,
-            warnings=tuple(plan.warnings),
         )
 
 

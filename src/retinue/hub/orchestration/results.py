@@ -32,7 +32,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one request gave. All of it but ``is_cached`` and ``warnings`` is kept by the cache."""
+    """What one request gave. ``choice`` and ``warnings`` are of the request, the rest is kept."""
 
     tool: str
     run: str
@@ -115,7 +115,7 @@ def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFact
             if role := event.facts.get("role"):
                 by_role.setdefault(role, {}).setdefault(agent)
     agents = tuple(one for one in asked if one in answered) or tuple(asked)
-    return RunFacts(agents, {role: tuple(found) for role, found in by_role.items()}, _sum_usage(steps))
+    return RunFacts(agents, {role: tuple(found) for role, found in by_role.items()}, sum_usage(steps))
 
 
 async def follow_steps(
@@ -155,7 +155,7 @@ def _in_milliseconds(value: Any) -> Any:
     return [_in_milliseconds(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _sum_usage(steps: Iterable[StepRecord]) -> Json | None:
+def sum_usage(steps: Iterable[StepRecord]) -> Json | None:
     """The numbers of all usages, added by key."""
     total: Json = {}
     for one in steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -35,6 +35,9 @@ from retinue.workflows.definitions.definition import (
 from retinue.workflows.library import Library, Stored
 
 Json = dict[str, Any]
+
+SpendingOf = Callable[[str], Mapping[str, Any] | None]
+"""What a model agent has spent today, and its limits; None for an agent that is no model of this machine."""
 
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""
@@ -167,9 +170,14 @@ def _read_orchestrate(
 
 
 def add_capability_skills(
-    agent: Agent, directory: Directory, search: AgentSearch, roster: Roster, access: Access
+    agent: Agent,
+    directory: Directory,
+    search: AgentSearch,
+    roster: Roster,
+    access: Access,
+    spending_of: SpendingOf = lambda agent: None,
 ) -> None:
-    """Add ``list_agents`` and ``get_capabilities``."""
+    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` tells what a model agent has spent."""
 
     @agent.skill(
         "list_agents",
@@ -211,7 +219,10 @@ def add_capability_skills(
             }
             entries = await _list_page(directory, accept)
             entries.sort(key=lambda entry: ranked.get(entry.id, len(ranked)))
-            entries = entries[:limit]
+            entries = _after(entries, _parse_place(after))
+            if len(entries) > limit:
+                entries = entries[:limit]
+                next_place = _render_place(entries[-1].id)
         else:
             entries = await _list_page(directory, accept, _parse_place(after), limit + 1)
             if len(entries) > limit:
@@ -223,6 +234,9 @@ def add_capability_skills(
             if not detailed:
                 return row
             more = render_agent_row(listing, scopes=scopes)
+            # what a model costs is the affair of the mesh, not of its clients
+            if "mesh" in scopes and (spending := spending_of(listing.name)) is not None:
+                more["spending"] = dict(spending)
             return {**more, **row, "health": more["status"]}
 
         reply: Json = {"agents": await _render_rows(directory, entries, render)}
@@ -370,6 +384,12 @@ async def _render_rows(
         rows += map(render, directory.open_all(entries[start : start + _LISTINGS_PER_BATCH]))
         await asyncio.sleep(0)
     return rows
+
+
+def _after(entries: list[Entry], place: ListingKey | None) -> list[Entry]:
+    """The entries behind the one at a place; all where it is gone."""
+    found = next((number for number, one in enumerate(entries, 1) if one.id == place), 0)
+    return entries[found:]
 
 
 def _render_place(listing_id: ListingKey) -> str:

@@ -63,7 +63,7 @@ class RequestReader:
 
     async def find(self, scope: Scope) -> Listing | None:
         """The agent that the path names; None also where the caller may not see it."""
-        await self._directory.ensure_fresh()
+        await self._directory.ensure_fresh(for_call=True)
         view = self._access.view_of(identity_of(scope).principal)
         return await self._open(self._directory.find_named(scope["path_params"]["agent"], view=view), view)
 

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 import structlog
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
@@ -30,7 +31,7 @@ from mcp_types import (
     ErrorData,
 )
 from pydantic_core import to_json, to_jsonable_python
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import RetinueError
@@ -47,7 +48,7 @@ from retinue.mesh.permissions import principal_key
 from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
 from retinue.web.disconnect import CancelOnDisconnect, replay
 from retinue.web.error_table import mcp_read_fault
-from retinue.web.security import RequestIdentity
+from retinue.web.security import Headers, RequestIdentity
 
 REQUEST_CANCELLED = ErrorData(code=-32800, message="Request cancelled")
 """What the SDK answers to a request of a session that its client cancelled."""
@@ -67,6 +68,12 @@ _WITHOUT_TRACE = frozenset(
 )
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _log = structlog.get_logger(__name__)
+
+
+_Accepted = tuple[
+    FastRequest, ToolCatalog, ToolEntry | None, Live | None, StreamableHTTPServerTransport | None
+]
+"""The request, the caller's tools, the one that is called (None: they are listed), and the session."""
 
 
 class FastPath:
@@ -103,35 +110,42 @@ class FastPath:
         ):
             return receive
         message = await receive()
-        rest = replay(message, receive)
-        if message["type"] != "http.request" or message.get("more_body", False):
-            return rest
-        request = parse_fast_request(message.get("body", b""), headers)
-        if request is None:
-            return rest
-        live = None if request.session is None else self._find_session(request, request.session, principal)
-        session = None if live is None else find_open_session(self._manager, str(request.session))
-        if request.session is not None and session is None:
-            return rest
-        entry: ToolEntry | None = None
-        try:
-            catalog = self._offer.tools(principal, request.session)
-            if request.method != LIST:
-                entry = self._find_plain(catalog, request, live)
-                if entry is None:
-                    return rest
-        except RetinueError:
-            return rest
+        found = self._accept(message, headers, principal)
+        if found is None:
+            return replay(message, receive)
+        request, catalog, entry, live, session = found
         if live is not None:
             self._notifier.attend(principal)
-        caller = Caller(principal, "mcp", _trace_of(visitor, request), request.session)
         held = _NOTHING_HELD if session is None else hold(session, self._options.session_idle_s)
         with held, FastAnswer(receive, send, request) as answer:
             if entry is None:
                 await self._list(catalog, answer, request)
             else:
+                caller = Caller(principal, "mcp", _trace_of(visitor, request), request.session)
                 await self._call(entry, answer, request, caller, live)
         return None
+
+    def _accept(self, message: Message, headers: Headers, principal: Principal) -> _Accepted | None:
+        """What answering takes of the request with the body in ``message``; None leaves it to the SDK."""
+        if message["type"] != "http.request" or message.get("more_body", False):
+            return None
+        request = parse_fast_request(message.get("body", b""), headers)
+        if request is None:
+            return None
+        live: Live | None = None
+        session: StreamableHTTPServerTransport | None = None
+        if request.session is not None:
+            live = self._find_session(request, request.session, principal)
+            session = None if live is None else find_open_session(self._manager, request.session)
+            if session is None:
+                return None
+        try:
+            catalog = self._offer.tools(principal, request.session)
+            entry = None if request.method == LIST else self._find_plain(catalog, request, live)
+        except RetinueError:
+            return None
+        is_open = entry is not None or request.method == LIST
+        return (request, catalog, entry, live, session) if is_open else None
 
     def _find_session(self, request: FastRequest, session_id: str, principal: Principal) -> Live | None:
         """The session, if it is this caller's, has begun, and no request of this id runs in it."""

@@ -86,7 +86,7 @@ def _longer(header: tuple[bytes, bytes], ready: bytes) -> tuple[bytes, bytes]:
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolRequest:
     """What a client asks of one tool.
 

@@ -136,6 +136,11 @@ def disconnect(client: Client, file: Path, name: str) -> Changed:
     return restored if restored.changed else change_text(file, remove, secret=False)
 
 
+def moves_file(state: State, client: Client) -> Path:
+    """The note of the servers that were moved from this client into the mesh; exists while there are some."""
+    return state.root / "moved-servers" / f"{client.name}.json"
+
+
 def list_clients(name: str) -> list[Seen]:
     """The state of every supported client on this machine."""
     return [_look_at(client, name) for client in CLIENTS.values()]

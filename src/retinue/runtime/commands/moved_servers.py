@@ -23,7 +23,7 @@ from retinue.mcp.client_configs.config_files import Changed, change_text, check_
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.commands.client import Client as MeshClient
-from retinue.runtime.commands.connect import Place, find_places, has_token, read_servers
+from retinue.runtime.commands.connect import Place, find_places, has_token, moves_file, read_servers
 from retinue.runtime.commands.importing import keep_and_wait, list_rows, remove_import
 from retinue.runtime.imports import read_imports
 from retinue.settings import ImportTable, Settings
@@ -342,19 +342,15 @@ def _choose_name(
 @contextmanager
 def _alone(state: State) -> Iterator[None]:
     state.prepare()
-    folder = _folder(state)
+    folder = moves_file(state, next(iter(CLIENTS.values()))).parent
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
     with FileLock(folder / ".lock", mode=0o600):
         yield
 
 
-def _folder(state: State) -> Path:
-    return state.root / "moved-servers"
-
-
 def _read_moves(state: State, client_name: str) -> list[dict[str, Any]]:
-    path = _folder(state) / f"{client_name}.json"
+    path = moves_file(state, CLIENTS[client_name])
     try:
         found: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
     except (OSError, ValueError) as error:
@@ -364,7 +360,7 @@ def _read_moves(state: State, client_name: str) -> list[dict[str, Any]]:
 
 
 def _write_moves(state: State, client_name: str, moves: Sequence[Mapping[str, Any]]) -> None:
-    path = _folder(state) / f"{client_name}.json"
+    path = moves_file(state, CLIENTS[client_name])
     with storage_errors(path):
         if moves:
             replace_file(path, json.dumps(moves).encode(), mode=0o600)
