@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_model import CommandModel, list_arguments
 from retinue.llm.command_output import OutputReader
-from retinue.llm.completion import Completion, Prompt, ignore_text
+from retinue.llm.completion import Completion, Prompt, Usage, ignore_text
 from retinue.llm.spec import SEED_MODELS, ModelSpec, check_spec
 from retinue.llm.spending import Ledger
 from tests.llm.programs import Program, answer, read_calls, write_program
@@ -104,6 +105,19 @@ async def test_a_configured_folder_is_used(tmp_path: Path) -> None:
     assert read_calls(tmp_path)[0]["files"] == ["README"]
 
 
+@pytest.mark.parametrize("name", ["gemini", "codex"])
+async def test_only_the_empty_folder_is_vouched_for(tmp_path: Path, name: Program) -> None:
+    """In a folder with files the program itself decides whether it trusts them."""
+    await ask(tmp_path, name, answer(name, "ok"))
+    await ask(tmp_path, name, answer(name, "ok"), folder=tmp_path)
+
+    def is_trusted(call: dict[str, Any]) -> bool:
+        in_environment = call["environ"].get("GEMINI_CLI_TRUST_WORKSPACE") == "true"
+        return in_environment or "--skip-git-repo-check" in call["arguments"]
+
+    assert [is_trusted(call) for call in read_calls(tmp_path)] == [True, False]
+
+
 async def test_the_text_is_told_while_it_is_written(tmp_path: Path) -> None:
     told = asyncio.Event()
 
@@ -142,6 +156,10 @@ async def test_any_program_can_be_a_model(tmp_path: Path) -> None:
     assert PROMPT.task in found.text
 
 
+AUTH_ERROR = r"""sys.stderr.write('{\n "error": {\n  "message": "Please set an Auth method"\n }\n}\n')
+sys.exit(41)"""
+
+
 @pytest.mark.parametrize(
     ("name", "body", "reason", "said"),
     [
@@ -170,6 +188,12 @@ async def test_any_program_can_be_a_model(tmp_path: Path) -> None:
             """print('{"type":"turn.failed","error":{"message":"stream error"}}')""",
             "program",
             "stream",
+        ),
+        (
+            "gemini",
+            AUTH_ERROR,
+            "login",
+            "gemini ended with code 41: Please set an Auth method",
         ),
         ("codex", "os.kill(os.getpid(), 9)", "program", "ended by signal 9"),
     ],
@@ -239,6 +263,23 @@ def test_output_is_read_alike_in_whatever_pieces_it_comes(size: int) -> None:
     found = reader.finish()
     assert told == "ü 1"
     assert (found.text, found.model, found.problem) == ("ü 2", "m", "")
+
+
+async def test_a_connection_that_codex_lost_and_found_again_is_no_failure(tmp_path: Path) -> None:
+    lost = """print('{"type":"error","message":"Reconnecting... 2/5 (stream disconnected)"}')"""
+    found = await ask(tmp_path, "codex", f"{lost}\n{answer('codex', 'ok')}")
+    assert found.text == "ok"
+
+
+def test_the_object_of_gemini_is_not_told_as_text_and_names_the_model_that_answered() -> None:
+    tokens = {"small": {"prompt": 1, "total": 2}, "large": {"prompt": 10, "candidates": 5, "total": 17}}
+    stats = {"models": {name: {"tokens": one} for name, one in tokens.items()}}
+    printed = json.dumps({"session_id": "s", "response": "42", "stats": stats}, indent=2).encode()
+    reader = OutputReader()
+    assert reader.feed(printed + b"\n") == ""
+    found = reader.finish()
+    assert (found.text, found.model) == ("42", "large")
+    assert found.usage == Usage(11, 8)
 
 
 def test_an_answer_that_is_json_itself_is_an_answer() -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from retinue.core.errors import CallTimedOutError, ModelError
-from retinue.llm.command_output import CommandAnswer, OutputReader
+from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
 from retinue.llm.completion import Completion, OnText, Prompt
 from retinue.llm.secrets import Redactor
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
@@ -25,10 +25,16 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     # without the user's MCP servers: this mesh may be one of them, and would be called in a circle
     "claude": ("--print", "--output-format", "stream-json", "--verbose", "--strict-mcp-config"),
     "gemini": ("--allowed-mcp-server-names", "none", "--output-format", "json"),
-    # it refuses an empty folder, which holds no work to protect, and may only read
-    "codex": ("exec", "--json", "--sandbox", "read-only", "--skip-git-repo-check", "-c", "mcp_servers={}"),
+    "codex": ("exec", "--json", "--sandbox", "read-only", "-c", "mcp_servers={}"),
 }
 """What the known programs need to run once, without a terminal; ``args`` are added to it."""
+
+_IN_OWN_FOLDER: Mapping[str, tuple[str, ...]] = {"codex": ("--skip-git-repo-check",)}
+_VARIABLES_IN_OWN_FOLDER: Mapping[str, Mapping[str, str]] = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}
+"""codex and gemini refuse a folder that nobody vouched for, since its files could instruct them.
+
+The empty folder of a call has none. In a configured ``folder`` they decide themselves.
+"""
 
 _AT_END: Mapping[str, tuple[str, ...]] = {"codex": ("-",)}
 """What comes after all other arguments: that the prompt is on the standard input."""
@@ -39,7 +45,7 @@ TELL_COST = frozenset({"claude"})
 _HIDDEN_VARIABLES = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 """With these, claude takes itself for a part of the session in which the hub was started."""
 
-_LOGIN_WORDS = ("log in", "login", "authenticat", "api key", "unauthorized", "credential")
+_LOGIN_WORDS = ("log in", "login", "authenticat", "auth method", "api key", "unauthorized", "credential")
 
 _LIMITS = Limits(
     cpu_s=86_400,
@@ -61,7 +67,8 @@ class CommandModel:
         self._spec = spec
         self._ledger = ledger
         self._arguments = list_arguments(spec, spec.program)
-        self._environ = {
+        own = {} if spec.folder else _VARIABLES_IN_OWN_FOLDER.get(Path(spec.program).name, {})
+        self._environ = dict(own) | {
             name: value
             for name, value in environ.items()
             if name not in _HIDDEN_VARIABLES and not name.startswith("RETINUE_")
@@ -106,8 +113,7 @@ class CommandModel:
 
     def _explain(self, done: CommandResult, answer: CommandAnswer) -> ModelError:
         name, program = self._spec.name, Path(self._arguments[0]).name
-        errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        said = self._redact((answer.problem or (errors[-1] if errors else "") or answer.text).strip())
+        said = self._redact((answer.problem or read_errors(done.stderr) or answer.text).strip())
         ended = f"{program} ended with code {done.exit_code}" if done.exit_code else f"{program} failed"
         if done.limit is not None:
             ended = f"{program} exceeded its limit of {done.limit}"
@@ -126,7 +132,8 @@ def list_arguments(spec: ModelSpec, program: str) -> Sequence[str]:
     """
     kind = Path(program).name
     model = ("--model", spec.model) if spec.model and kind in _ARGUMENTS else ()
-    return (program, *_ARGUMENTS.get(kind, ()), *model, *spec.args, *_AT_END.get(kind, ()))
+    own = () if spec.folder else _IN_OWN_FOLDER.get(kind, ())
+    return (program, *_ARGUMENTS.get(kind, ()), *own, *model, *spec.args, *_AT_END.get(kind, ()))
 
 
 def _within(timeout_s: float) -> Limits:

@@ -63,8 +63,11 @@ class OutputReader:
             piece = self._read_event(event)
             if piece is not None:
                 return piece
-        self._plain.append(text)
-        return "" if self._is_json else f"{text}\n"
+        if text or self._plain:
+            self._plain.append(text)
+        # what begins with a brace may be gemini's object, of which only one member is the answer
+        is_told = not self._is_json and self._plain and not self._plain[0].lstrip().startswith("{")
+        return f"{text}\n" if is_told else ""
 
     def _read_event(self, event: Mapping[str, Any]) -> str | None:
         """The text of the answer in one event; None for JSON that is no event."""
@@ -102,12 +105,22 @@ class OutputReader:
                     answer.text = piece  # the last message is the answer
             case "turn.completed":  # codex
                 answer.usage = _codex_usage(event.get("usage"))
+                answer.problem = ""  # it reports lost connections as errors, and connects again
             case "turn.failed" | "error":
                 answer.problem = _message(event.get("error") or event.get("message"))
             case _ if not self._is_json and not _is_known(kind):
                 return None
         self._is_json = True
         return piece
+
+
+def read_errors(errors: bytes) -> str:
+    """What a program says on its standard error: the message of a JSON object, else the last line."""
+    text = errors.decode("utf-8", "replace").strip()
+    found = _parse(text[text.find("{") : text.rfind("}") + 1]) if "{" in text else None
+    if found is not None and "error" in found:  # gemini
+        return _message(found["error"])
+    return text.rpartition("\n")[2].strip()
 
 
 def _is_known(kind: str) -> bool:
@@ -157,13 +170,16 @@ def _gemini_usage(stats: Any) -> tuple[Usage | None, str | None]:
     models = stats.get("models") if isinstance(stats, Mapping) else None
     if not isinstance(models, Mapping) or not models:
         return None, None
-    usage = Usage()
-    for one in models.values():
+    usages = {}
+    for name, one in models.items():
         tokens = one.get("tokens") if isinstance(one, Mapping) else None
         if isinstance(tokens, Mapping):
             total, read = _count(tokens, "total"), _count(tokens, "prompt")
-            usage += Usage(read, max(_count(tokens, "candidates"), total - read))
-    return usage, str(next(iter(models)))
+            usages[str(name)] = Usage(read, max(_count(tokens, "candidates"), total - read))
+    if not usages:
+        return None, None
+    # small models route and summarise; the answer is of the one that worked most
+    return sum(usages.values(), Usage()), max(usages, key=lambda name: usages[name].tokens)
 
 
 def _count(found: Mapping[str, Any], key: str) -> int:

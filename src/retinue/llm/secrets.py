@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from retinue.core.text import hide_tokens
@@ -11,13 +12,17 @@ MAX_CHARACTERS = 500
 """What is kept of a text that somebody else wrote."""
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
 class Redactor:
-    """Replaces the known keys, and whatever looks like a token, in a text; and shortens it."""
+    """Replaces known keys and whatever looks like a token in a text, removes colours, and shortens it."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = sorted((key for key in keys if key), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
+        text = _COLOURS.sub("", text)
         for key in self._keys:
             text = text.replace(key, HIDDEN)
         text = hide_tokens(text)
