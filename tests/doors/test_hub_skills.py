@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -76,6 +77,27 @@ async def test_list_agents_keeps_those_with_a_role(office: Office) -> None:
     await office.system.start_agent(planner)
     rows = (await office.get("list_agents", {"role": "plan"}))["agents"]
     assert [row["name"] for row in rows] == ["planner"]
+
+
+async def test_agents_with_a_role_come_in_pages_too(office: Office) -> None:
+    """The highest score first, also across pages."""
+    for name, score in (("low", 0.2), ("high", 0.9), ("middle", 0.5)):
+        planner = Agent(name, scores={"planning": score})
+        planner.skill("plan", roles=["plan"])(_plan)
+        await office.system.start_agent(planner)
+    names: list[str] = []
+    asked: dict[str, Any] = {"role": "planning", "limit": 2}
+    while True:
+        reply = await office.get("list_agents", asked)
+        names += [row["name"] for row in reply["agents"]]
+        if "next" not in reply:
+            break
+        asked["after"] = reply["next"]
+    assert names == ["high", "middle", "low"]
+
+
+async def _plan() -> str:
+    return "a plan"
 
 
 async def test_list_agents_gives_a_page_and_where_to_go_on(office: Office) -> None:

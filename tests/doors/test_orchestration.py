@@ -9,10 +9,12 @@ import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.core.call import Answer
+from retinue.oci.registry import publish_workflow
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.seed_002 import Models
-from tests.system import WAIT_S, System, Wire
+from tests.system import NOON, WAIT_S, System, Wire
 
 PROMPT = {"prompt": "Optimize this SQL query"}
 
@@ -256,6 +258,32 @@ async def test_parallel_false_runs_one_branch_at_a_time(models: Models) -> None:
     assert (chosen["workflow"], chosen["choice"]["because"]) == ("competitive", "parallel work was asked for")
 
 
+async def test_parallel_true_runs_independent_steps_of_a_stored_workflow_at_once(models: Models) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(prompt: str) -> str:
+        await both.wait()  # only calls at once come through
+        return prompt
+
+    await models.join("claude", lambda role, prompt: meet(prompt) if role == "plan" else prompt)
+    workflow = {
+        "name": "two-plans",
+        "input": {"type": "object", "properties": {"prompt": {"type": "string"}}, "required": ["prompt"]},
+        "steps": [
+            {"id": "a", "role": "plan", "prompt": "a of ${{ input.prompt }}"},
+            {"id": "b", "role": "plan", "prompt": "b of ${{ input.prompt }}"},
+            {"id": "sum", "role": "execute", "prompt": "${{ steps.a.text }}, ${{ steps.b.text }}"},
+        ],
+        "output": {"output": "${{ steps.sum.output }}"},
+    }
+    await publish_workflow(models.system.home, "two-plans", orjson.dumps(workflow), created=NOON)
+    preferences = {"workflow": "two-plans"}
+    found = await models.get(
+        "orchestrate", {**PROMPT, "preferences": preferences, "options": {"parallel": True}}
+    )
+    assert found["output"] == "a of Optimize this SQL query, b of Optimize this SQL query"
+
+
 # The cache, and callers that leave
 
 
@@ -465,6 +493,24 @@ async def test_calls_are_counted_and_metrics_shown_when_asked(models: Models) ->
     assert rows["claude"]["metrics"]["totalRequests"] == 3
     assert rows["claude"]["metrics"]["successRate"] == 1.0
     assert "metrics" not in rows["gemini"]
+
+
+async def test_tokens_and_cost_of_all_steps_are_added(models: Models) -> None:
+    """What agents report of a call; an answer from the cache costs nothing."""
+    agent = Agent("priced", version="1.0.0")
+    for role in ("plan", "execute"):
+        agent.skill(role, roles=[role], expose=True)(_priced)
+    await models.system.start_agent(agent)
+    arguments = {**PROMPT, "preferences": {"workflow": "plan-execute"}}
+    usage = (await models.get("orchestrate", arguments))["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
+    assert usage["cost_usd"] == pytest.approx(0.5)
+    assert "usage" not in await models.get("orchestrate", arguments)
+
+
+async def _priced(prompt: str) -> Answer:
+    usage = {"model": "m", "input_tokens": 10, "output_tokens": 3, "cost_usd": 0.25}
+    return Answer("done", usage=usage)
 
 
 async def test_a_long_result_is_a_summary_with_its_metadata_and_a_link(models: Models) -> None:

@@ -300,8 +300,10 @@ class Orchestration:
         return await self._tell(started, record, plan, ctx.principal)
 
     async def _run_shared(self, plan: _Plan, ctx: Context) -> Told:
-        """Run for all callers that ask the same at once."""
-        while (flight := self._flights.get(plan.key)) is not None:
+        """Run for all callers that ask the same at once, within the same time."""
+        request = plan.request
+        key = cache_key(plan.key, request.timeout_s, request.retries, request.parallel)
+        while (flight := self._flights.get(key)) is not None:
             flight.waiting += 1
             try:
                 try:
@@ -313,10 +315,10 @@ class Orchestration:
                 record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
                 return await self._tell(started, record, plan, ctx.principal)
             finally:
-                self._leave(plan.key, flight)
+                self._leave(key, flight)
         flight = _Flight(asyncio.get_running_loop().create_future(), waiting=1)
         flight.started.add_done_callback(_retrieve)
-        self._flights[plan.key] = flight
+        self._flights[key] = flight
         try:
             with ctx.entrust() as outgoing:
                 outgoing.record_usage(0)
@@ -334,7 +336,7 @@ class Orchestration:
                 outgoing.record_usage(record.calls)
             return await self._tell(started, record, plan, ctx.principal)
         finally:
-            self._leave(plan.key, flight)
+            self._leave(key, flight)
 
     def _leave(self, key: str, flight: _Flight) -> None:
         flight.waiting -= 1

@@ -16,6 +16,7 @@ from retinue.workflows.definitions.definition import (
     DEFAULT_ROLE,
     DEFAULT_STEP_TIMEOUT_S,
     Definition,
+    Parallel,
     Retry,
     Step,
     iterate_steps,
@@ -23,6 +24,7 @@ from retinue.workflows.definitions.definition import (
 )
 from retinue.workflows.expressions.texts import fence
 from retinue.workflows.interpreter.arguments import address_prompt
+from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 
 Json = dict[str, Any]
 
@@ -130,6 +132,8 @@ def apply_options(definition: Definition, request: OrchestrationRequest) -> Defi
     if request.timeout_s is not None:
         settings = settings.model_copy(update={"max_duration": render_duration(request.timeout_s)})
     definition = definition.model_copy(update={"settings": settings})
+    if request.parallel:
+        definition = join_independent(definition)
 
     def change(step: Step) -> Step:
         update: Json = {}
@@ -144,6 +148,50 @@ def apply_options(definition: Definition, request: OrchestrationRequest) -> Defi
         return step.model_copy(update=update) if update else step
 
     return _map_steps(definition, change)
+
+
+def join_independent(definition: Definition) -> Definition:
+    """The definition with outermost calls side by side that follow each other and read nothing of each other.
+
+    Only where the output is written out: the last or the merged output depends on the order. A step that
+    jumps, that is jumped to, that is skipped by a condition or undone keeps its place.
+    """
+    if isinstance(definition.output, str):
+        return definition
+    targets = {step.then for step in iterate_steps(definition.steps)}
+    targets |= {
+        step.on_error["goto"]
+        for step in iterate_steps(definition.steps)
+        if isinstance(step.on_error, Mapping)
+    }
+    joined: list[Step] = []
+    group: list[Step] = []
+
+    def close() -> None:
+        if len(group) > 1:
+            parallel = Parallel(mode="all")
+            name = f"at-once-{len(joined) + 1}"
+            joined.append(Step(id=name, parallel=parallel, steps=tuple(group)))
+        else:
+            joined.extend(group)
+        group.clear()
+
+    for step in definition.steps:
+        # a prompt says all that a role is asked; without one the result of the step before is told
+        told = (
+            step if step.prompt is None or step.with_ is not None else step.model_copy(update={"with_": {}})
+        )
+        reads = find_branch_reads((told,)).steps
+        is_bound = step.when or step.then or step.compensate or isinstance(step.on_error, Mapping)
+        if step.kind not in ("role", "skill") or reads is None or is_bound or step.id in targets:
+            close()
+            joined.append(step)
+            continue
+        if reads & {one.id for one in group}:
+            close()
+        group.append(step)
+    close()
+    return definition.model_copy(update={"steps": tuple(joined)})
 
 
 def shape_input(definition: Definition, request: OrchestrationRequest, history: str) -> Any:

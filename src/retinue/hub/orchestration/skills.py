@@ -219,7 +219,10 @@ def add_capability_skills(
             }
             entries = await _list_page(directory, accept)
             entries.sort(key=lambda entry: ranked.get(entry.id, len(ranked)))
-            entries = entries[:limit]
+            entries = _after(entries, _parse_place(after))
+            if len(entries) > limit:
+                entries = entries[:limit]
+                next_place = _render_place(entries[-1].id)
         else:
             entries = await _list_page(directory, accept, _parse_place(after), limit + 1)
             if len(entries) > limit:
@@ -381,6 +384,12 @@ async def _render_rows(
         rows += map(render, directory.open_all(entries[start : start + _LISTINGS_PER_BATCH]))
         await asyncio.sleep(0)
     return rows
+
+
+def _after(entries: list[Entry], place: ListingKey | None) -> list[Entry]:
+    """The entries behind the one at a place; all where it is gone."""
+    found = next((number for number, one in enumerate(entries, 1) if one.id == place), 0)
+    return entries[found:]
 
 
 def _render_place(listing_id: ListingKey) -> str:
