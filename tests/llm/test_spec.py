@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,16 @@ def test_a_table_changes_what_it_names_and_can_drop_a_model() -> None:
     assert models["claude"].model == "claude-opus-5-5"
     assert models["claude"].context_window == 200_000
     assert models["claude"].budget.cost_per_day == 2.0
+
+
+def test_the_settings_of_the_guide_are_valid() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "models.md").read_text("utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    models = read_models(Settings(llm=tomllib.loads("".join(blocks))["llm"]))
+    assert list(models) == ["claude", "local", "codex"]
+    assert models["claude"].budget.cost_per_day == 5.0
+    assert (models["local"].provider, models["local"].languages) == ("openai", ("Python",))
+    assert models["codex"].backend == "command"
 
 
 def test_a_bare_hub_has_the_configured_models_only() -> None:

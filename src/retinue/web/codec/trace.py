@@ -396,7 +396,7 @@ def parse_usage(header: str | None) -> Mapping[str, Any] | None:
         return None
     try:
         return read_usage(json.loads(header))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
