@@ -38,6 +38,18 @@ def relayed_agent(folder: Path) -> Iterator[str]:
             yield f"{url}/agents/conformance-agent/mcp"
 
 
+@contextmanager
+def imported_agent(folder: Path) -> Iterator[str]:
+    """The same agent, imported by its URL into the hub of another mesh, as an MCP server of somebody else."""
+    with served_agent(folder) as url:
+        (folder / "retinue.toml").write_text(f'[imports.fixtures]\nurl = "{url}"\n', "utf-8")
+        environment = {"RETINUE_HOME": str(folder / "other")}
+        with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
+            at = hub.url_in("hub at")
+            hub.wait_for("1 agent")
+            yield f"{at}/agents/fixtures/mcp"
+
+
 ENDPOINTS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "agent": served_agent,
     "hub": relayed_agent,

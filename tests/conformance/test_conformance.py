@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from scripts.conformance import RUNS, run
+from tests.conformance.conftest import imported_agent
 from tests.requirements import requirement
 
 LEAST = {
@@ -28,3 +31,16 @@ def test_a_public_suite_finds_nothing_wrong(suites: None, url: str, name: str) -
     assert verdict.passed >= LEAST[name]
     if name != UNSCORED:
         assert verdict.failed == 0, verdict.output
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", [name for name in RUNS if name != UNSCORED])
+@requirement("S-16")
+def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
+    suites: None, tmp_path: Path, name: str
+) -> None:
+    with imported_agent(tmp_path) as url:
+        verdict = run(name, url)
+    assert verdict.status == 0, verdict.output
+    assert verdict.passed >= LEAST[name]
+    assert verdict.failed == 0, verdict.output
