@@ -213,7 +213,8 @@ def test_living_nodes_are_kept_and_a_dead_one_is_found_when_the_clock_is_set(
         for _ in range(4):
             await_renewals(engine)
         ask(url, "signal_run", run="lived", topic="go", value=1)
-        assert await_end(url, "lived")["status"] == "done"
+        shown = await_end(url, "lived")
+        assert shown["status"] == "done", shown
         assert read_log(log, "lived") == expected("lived")
         assert "runs taken over" not in hub.output + worker.output
 
