@@ -215,6 +215,33 @@ async def test_unknown_keys_of_preferences_and_options_are_refused(models: Model
         assert "Invalid parameters" in await models.refuse("orchestrate", {**PROMPT, **more})
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("orchestrate", {"prompt": ""}, "prompt"),
+        ("orchestrate", {"prompt": " \n"}, "prompt"),
+        ("orchestrate_parallel", {"prompt": " "}, "prompt"),
+        ("execute_code", {"prompt": ""}, "prompt"),
+        ("execute_task", {"task": {"id": 1, "prompt": " "}}, "task.prompt"),
+    ],
+)
+async def test_a_prompt_without_words_is_refused_before_a_model_is_asked(
+    models: Models, tool: str, arguments: dict[str, Any], field: str
+) -> None:
+    await models.join("gemini", says("hello"))
+    assert f"field '{field}' has no words; it is a string of" in await models.refuse(tool, arguments)
+    assert not models.asked
+
+
+@requirement("L-14")
+async def test_an_agent_that_is_named_twice_has_one_vote(models: Models) -> None:
+    await models.join("a", says("x"), scores={"execution": 0.1})
+    await models.join("b", says("y"), scores={"execution": 0.9})
+    found = await models.get("orchestrate_parallel", {**PROMPT, "mode": "vote", "agents": ["a", "a", "b"]})
+    assert [one["agent"] for one in found["ballots"]] == ["a", "b"]
+    assert found["agent"] == "b"
+
+
 # Options
 
 

@@ -124,9 +124,7 @@ async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcom
 
 def step_timed_out(path: str, timeout_s: float) -> CallTimedOutError:
     """The error of a step that exceeds its time limit."""
-    return CallTimedOutError(
-        f"step {path}", timeout_s, layer=_STEP_LAYER, setting=f"timeout of step {path}"
-    )
+    return CallTimedOutError(f"step {path}", timeout_s, layer=_STEP_LAYER, setting=f"timeout of step {path}")
 
 
 def is_step_time_out(fault: Fault) -> bool:
