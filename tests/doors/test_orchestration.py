@@ -143,6 +143,15 @@ async def test_a_preferred_agent_that_is_away_is_replaced_with_a_warning(models:
     assert "Unknown agent: cluade" in told
 
 
+async def test_a_failure_names_the_preferred_agent_that_was_away(models: Models) -> None:
+    await models.join("claude", fails)
+    await models.open()
+    preferences = {"agent": "gemini", "workflow": "direct"}
+    told = await models.refuse("orchestrate", {**PROMPT, "preferences": preferences})
+    assert "out of tokens" in told
+    assert "preferred agent gemini: " in told
+
+
 async def test_a_preferred_agent_takes_every_step_whose_role_it_has(models: Models) -> None:
     await models.join("claude")
     await models.join("gemini", roles=("execute", "review"))

@@ -81,4 +81,4 @@ async def test_an_agent_of_the_same_name_takes_its_place_and_gives_it_back(is_th
     assert [(one.name, one.source) for one in directory.list_entries()] == [("claude", "models")]
     entry = directory.find_named("claude")
     assert entry is not None
-    assert entry.last_error == "no ANTHROPIC_API_KEY"
+    assert entry.last_error == "no ANTHROPIC_API_KEY; set ANTHROPIC_API_KEY"
