@@ -6,7 +6,7 @@ The reverse of what `mcp.server` renders (https://modelcontextprotocol.io/specif
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -32,6 +32,8 @@ CODE_FACT, MESSAGE_FACT = "code", "message"
 _META = "io.modelcontextprotocol/"
 _LACKING = -32021
 """The caller lacks a capability that the tool needs (2026-07-28)."""
+
+_HEADER_MARK = b'"x-mcp-header"'
 
 _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning"}
 
@@ -66,7 +68,20 @@ class ToolCall:
             params["inputResponses"] = dict(self.answers)
         if self.state is not None:
             params["requestState"] = self.state
-        return _as_request("tools/call", params)
+        message = _as_request("tools/call", params)
+        return replace(message, param_headers=param_headers(self.skill.input_schema, params["arguments"]))
+
+
+def param_headers(schema: Schema | None, arguments: Any) -> dict[str, str]:
+    """The headers that repeat arguments of a tool, where its schema names them (``x-mcp-header``)."""
+    if not schema or not isinstance(arguments, Mapping) or _HEADER_MARK not in orjson.dumps(schema):
+        return {}
+    # of the SDK, which takes long to import: few tools need it
+    from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
+
+    return {
+        name.lower(): value for name, value in mcp_param_headers(x_mcp_header_map(schema), arguments).items()
+    }
 
 
 def list_request(client: str, client_version: str) -> Message:
@@ -199,13 +214,22 @@ def _read_tool_error(result: Mapping[str, Any], text: str, agent: str) -> Retinu
     return _remote_error(agent, code, text, facts)
 
 
+def find_lacking(error: Mapping[str, Any]) -> CannotAskError | None:
+    """The error of a caller that lacks a capability, None for any other error."""
+    data = error.get("data")
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    if error.get("code") != _LACKING or not isinstance(required, dict):
+        return None
+    return CannotAskError(next(iter(required), "capability"))
+
+
 def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueError:
     code, message, data = error.get("code"), error.get("message"), error.get("data")
     if code == -32602 and isinstance(message, str) and message.startswith("Unknown tool"):
         # as ``/execute`` reports it, so that the card is read again
         return RemoteFaultError(agent, -32601, f"Unknown skill: {skill.id}", {"type": "unknown_skill"})
-    if code == _LACKING and isinstance(data, dict) and isinstance(data.get("requiredCapabilities"), dict):
-        return CannotAskError(next(iter(data["requiredCapabilities"]), "capability"))
+    if (lacking := find_lacking(error)) is not None:
+        return lacking
     return _remote_error(agent, code, message if isinstance(message, str) else "no message given", data)
 
 
