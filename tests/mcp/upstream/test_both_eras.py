@@ -48,7 +48,7 @@ async def greet(
         able = sorted(declared.model_dump(exclude_none=True))
         return types.CallToolResult(content=[types.TextContent(text=f"in a session: {', '.join(able)}")])
     if declared.elicitation is None:
-        lacking = {"requiredCapabilities": {"elicitation": {}}}
+        lacking: dict[str, Any] = {"requiredCapabilities": {"elicitation": {}}}
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, "asks a person", lacking)
     answers = params.input_responses
     if answers is None:

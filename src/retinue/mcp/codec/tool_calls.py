@@ -5,7 +5,8 @@ The reverse of what `mcp.server` renders (https://modelcontextprotocol.io/specif
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from retinue.core.record import Schema, Skill
 from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
-from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.mcp.codec.wire import VERSION_KEY, encode_header
 from retinue.web.codec.jsonrpc import find_guard_error
 from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY, read_usage
 
@@ -33,7 +34,7 @@ _META = "io.modelcontextprotocol/"
 _LACKING = -32021
 """The caller lacks a capability that the tool needs (2026-07-28)."""
 
-_HEADER_MARK = b'"x-mcp-header"'
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning"}
 
@@ -74,14 +75,23 @@ class ToolCall:
 
 def param_headers(schema: Schema | None, arguments: Any) -> dict[str, str]:
     """The headers that repeat arguments of a tool, where its schema names them (``x-mcp-header``)."""
-    if not schema or not isinstance(arguments, Mapping) or _HEADER_MARK not in orjson.dumps(schema):
-        return {}
-    # of the SDK, which takes long to import: few tools need it
-    from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
+    return {f"mcp-param-{name.lower()}": encode_header(text) for name, text in _repeated(schema, arguments)}
 
-    return {
-        name.lower(): value for name, value in mcp_param_headers(x_mcp_header_map(schema), arguments).items()
-    }
+
+def _repeated(schema: Any, value: Any) -> Iterator[tuple[str, str]]:
+    """Name and text of each header; properties of properties count, those behind other keywords do not."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping) or not isinstance(value, Mapping):
+        return
+    for name, inner in properties.items():
+        given = value.get(name)
+        marked = inner.get("x-mcp-header") if isinstance(inner, Mapping) else None
+        if isinstance(marked, str) and _HEADER_NAME.fullmatch(marked):
+            if isinstance(given, bool):
+                yield marked, "true" if given else "false"
+            elif isinstance(given, str | int | float):
+                yield marked, str(given)
+        yield from _repeated(inner, given)
 
 
 def list_request(client: str, client_version: str) -> Message:
