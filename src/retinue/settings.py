@@ -43,6 +43,7 @@ class HubTable(_Table):
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
     identity: Literal["retinue", "lexical"] = "retinue"
+    models: tuple[str, ...] | None = None
 
 
 class AgentTable(_Table):

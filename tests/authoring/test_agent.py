@@ -454,6 +454,7 @@ OPTIONS = {
     "similes",
     "examples",
     "roles",
+    "listed",
     "expose",
     "private",
     "read_only",

@@ -34,7 +34,7 @@ def test_a_public_suite_finds_nothing_wrong(suites: None, url: str, name: str) -
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [name for name in RUNS if name != UNSCORED])
+@pytest.mark.parametrize("name", RUNS)
 @requirement("S-16")
 def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
     suites: None, tmp_path: Path, name: str
@@ -43,4 +43,5 @@ def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
         verdict = run(name, url)
     assert verdict.status == 0, verdict.output
     assert verdict.passed >= LEAST[name]
-    assert verdict.failed == 0, verdict.output
+    if name != UNSCORED:
+        assert verdict.failed == 0, verdict.output

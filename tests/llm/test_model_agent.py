@@ -80,9 +80,9 @@ def test_the_card_has_roles_scores_window_and_standard_skills() -> None:
         "execute": ("execute",),
         "review": ("review",),
         "agent.ask": (),
-        "create_plan": (),
-        "generate_code": (),
-        "review_code": (),
+        "create_plan": ("plan",),
+        "generate_code": ("execute",),
+        "review_code": ("review",),
     }
     assert {skill.visibility for skill in record.skills} == {"exposed"}
     schemas = {skill.id: skill.input_schema for skill in record.skills}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.imports import read_imports, write_import
+from retinue.runtime.imports import open_pins, read_imports, write_import
 from retinue.settings import ImportsTable, ImportTable, Settings
 from retinue.storage.state import State
 
@@ -60,3 +60,29 @@ def test_a_broken_file_is_named_with_the_remedy(tmp_path: Path, text: str) -> No
     with pytest.raises(InvalidSettingError, match=r"imports\.toml") as caught:
         read_imports(Settings(), state)
     assert "import again" in caught.value.remedy
+
+
+def test_what_a_person_accepts_outlives_what_the_hub_writes_meanwhile(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    tools = [{"name": "add", "description": "Adds."}]
+    changed = [{"name": "add", "description": "Adds, and tells somebody."}]
+    hub = open_pins(Settings(), state)
+    hub.review("sums", tools)
+    hub.review("sums", changed)
+    command = open_pins(Settings(), state)
+    assert command.accept("sums") == ["add"]
+    hub.review("other", tools)
+    later = open_pins(Settings(), state)
+    assert not later.list_waiting("sums")
+    assert later.accepted_tools("sums") == tuple(changed)
+    assert later.accepted_tools("other") == tuple(tools)
+
+
+def test_pins_that_many_write_at_once_are_all_kept(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    names = [f"server-{number}" for number in range(20)]
+    writers = [open_pins(Settings(), state) for _ in names]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda pins, name: pins.review(name, [{"name": name}]), writers, names))
+    kept = open_pins(Settings(), state)
+    assert all(kept.accepted_tools(name) for name in names)

@@ -255,7 +255,7 @@ class Agent(Offering):
         ``roles`` are of plan, execute and review. ``expose`` shows the skill to MCP clients, ``private`` to
         this process only; by default agents of the mesh see it. ``read_only``, ``destructive``,
         ``idempotent``, ``open_world`` and ``runs_code`` are hints for callers. ``timeout_s`` limits each call
-        in seconds. With ``listed=False`` it is not in the tool lists of MCP clients, but found and called all
+        in seconds. Without ``listed`` it is not in the tool lists of MCP clients, but found and called all
         the same. ``input_schema`` and ``output_schema`` replace the JSON Schemas made of the types.
 
         Raises InvalidSettingError for a function that cannot be called with JSON, SchemaRefusedError for an

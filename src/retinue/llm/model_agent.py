@@ -239,7 +239,7 @@ def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
         raise ModelError(spec.name, "unavailable", "it is not started")
 
     record = model_agent(spec, refuse, Ledger(Path(), spec), version=version).record()
-    shown = [replace(one, listed=False) for one in record.skills if one.roles or one.id == ASK]
+    shown = [replace(one, listed=False) for one in record.skills if one.id in {*one.roles, ASK}]
     return replace(record, skills=tuple(shown))
 
 
@@ -318,7 +318,7 @@ def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
         kinds = {key: {"type": "string"} for key in texts} | {key: {"type": "array"} for key in lists}
         return {"type": "object", "properties": kinds, "required": list(texts)}
 
-    @agent.skill(tags=["planning"], output_schema=form(["plan"], ["steps"]), **shared)
+    @agent.skill(tags=["planning"], roles=["plan"], output_schema=form(["plan"], ["steps"]), **shared)
     async def create_plan(
         requirements: Annotated[Text, Field(description="What is to be made, in words")],
         ctx: Context,
@@ -332,7 +332,7 @@ def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
             ctx, prompts.PLAN_INSTRUCTIONS, task, lambda text: read_object(text, ("plan",), ("steps",))
         )
 
-    @agent.skill(tags=["execution", "code"], output_schema=form(["code"]), **shared)
+    @agent.skill(tags=["execution", "code"], roles=["execute"], output_schema=form(["code"]), **shared)
     async def generate_code(
         plan: Annotated[Text, Field(description="The plan to implement")],
         ctx: Context,
@@ -355,7 +355,9 @@ def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
             ctx, prompts.CODE_INSTRUCTIONS, task, lambda text: {"code": read_code(text)}
         )
 
-    @agent.skill(tags=["review", "code"], output_schema=form(["review", "feedback"]), **shared)
+    @agent.skill(
+        tags=["review", "code"], roles=["review"], output_schema=form(["review", "feedback"]), **shared
+    )
     async def review_code(
         code: Annotated[Text, Field(description="The code to review")],
         ctx: Context,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
-from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.pins import Document, Pins
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
@@ -95,17 +95,19 @@ def open_pins(settings: Settings, state: State) -> Pins:
     """The accepted tools of the imports. Raises StateDamagedError."""
     path = state.pins
 
-    def save(kept: Mapping[str, Any]) -> None:
-        with storage_errors(path):
+    def update(change: Callable[[Document], Document]) -> Document:
+        with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+            kept = change(_read_pins(state))
             replace_file(path, orjson.dumps(kept), mode=PRIVATE)
+        return kept
 
-    return Pins(_read_pins(state), save, enabled=settings.imports.pin)
+    return Pins(_read_pins(state), update, enabled=settings.imports.pin)
 
 
-def _read_pins(state: State) -> Mapping[str, Any]:
+def _read_pins(state: State) -> Document:
     path = state.pins
     try:
-        document: Mapping[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+        document: Document = orjson.loads(path.read_bytes()) if path.exists() else {}
     except (OSError, ValueError) as error:
         remedy = "delete it: the tools are accepted anew as they are now"
         raise StateDamagedError(str(path), "it is not JSON", remedy=remedy) from error

@@ -58,17 +58,29 @@ def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpe
 
 
 def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
-    """Which models this machine can run. Raises InvalidSettingError."""
+    """Which of the models that the hub is to start this machine can run. Raises InvalidSettingError."""
     own = version("retinue")
     available: dict[str, Available] = {}
     missing = {}
-    for name, spec in read_models(settings, seeds=seeds).items():
+    found = read_models(settings, seeds=seeds)
+    if settings.hub.models is not None:
+        found = {name: _choose_model(found, name) for name in settings.hub.models}
+    for name, spec in found.items():
         backend = find_backend(spec, environ)
         if isinstance(backend, Unavailable):
             missing[name] = describe_model(spec, own), backend
         else:
             available[name] = backend
     return Models(available, ModelsNotStarted(missing))
+
+
+def _choose_model(models: Mapping[str, ModelSpec], name: str) -> ModelSpec:
+    """The model of this name; raises InvalidSettingError."""
+    if name in models:
+        return models[name]
+    near = suggest(name, models)
+    remedy = f"did you mean {', '.join(near)}?" if near else f"configure it: [llm.{name}] in retinue.toml"
+    raise InvalidSettingError("llm", f"no model is named {name}", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +144,7 @@ def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
 
     Raises InvalidSettingError for an unknown model, and for one that this machine cannot run.
     """
-    models = read_models(settings)
-    spec = models.get(name)
-    if spec is None:
-        near = suggest(name, models)
-        remedy = f"did you mean {', '.join(near)}?" if near else f"configure it: [llm.{name}] in retinue.toml"
-        raise InvalidSettingError("llm", f"no model is named {name}", remedy=remedy)
+    spec = _choose_model(read_models(settings), name)
     environ = environment()
     backend = find_backend(spec, environ)
     if isinstance(backend, Unavailable):

@@ -17,7 +17,7 @@ from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
-from retinue.mcp.upstream.pins import Pins
+from retinue.mcp.upstream.pins import Document, Pins
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory
@@ -310,7 +310,12 @@ async def test_after_a_restart_of_a_server_the_next_call_opens_a_new_session() -
 
 async def test_a_tool_that_changed_since_it_was_accepted_is_not_called() -> None:
     kept: dict[str, Any] = {}
-    async with running(ImportSpec("foreign", program(), "a"), pins=Pins({}, kept.update)) as imports:
+
+    def update(change: Callable[[Document], Document]) -> Document:
+        kept.update(change(kept))
+        return kept
+
+    async with running(ImportSpec("foreign", program(), "a"), pins=Pins({}, update)) as imports:
         await imports.until("foreign", is_ready)
     async with running(ImportSpec("foreign", program("changed"), "a"), pins=Pins(kept)) as imports:
         listing = await imports.until("foreign", is_ready)

@@ -7,6 +7,7 @@ stopped when the demo ends, for whatever reason.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import stat
@@ -50,6 +51,7 @@ class DemoOptions:
 
     module: str = "textwrap"
     python: str | None = None
+    model: str | None = None
     keep: bool = False
     folder: Path = Path("retinue-demo")
 
@@ -61,15 +63,22 @@ class DemoOptions:
     metavar="EXE",
     help="Python interpreter that has the module and runs its tests; default: this one.",
 )
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Language model that takes part: claude, gemini, or one of retinue.toml. It takes the steps "
+    "for which it has the highest score.",
+)
 @click.option("--keep", is_flag=True, help="Keep the hub and its agents running until Ctrl-C.")
-def demo(module: str, python: str | None, keep: bool) -> int:
+def demo(module: str, python: str | None, model: str | None, keep: bool) -> int:
     """Let three agents write tests for a Python module.
 
     MODULE is an importable name or a path. Starts a hub and three agents (plan, build, test) as processes,
-    which write and review tests in rounds, and stops them at the end. Nothing leaves this machine.
+    which write and review tests in rounds, and stops them at the end. Nothing leaves this machine
+    unless a model takes part.
     """
     open_session()
-    options = DemoOptions(module=module, python=python, keep=keep)
+    options = DemoOptions(module=module, python=python, model=model, keep=keep)
     return run_loop(lambda: run_demo(options, click.echo))
 
 
@@ -97,7 +106,7 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
         check_loopback()
         await _check_module(options)
         home = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
-        client = await stack.enter_async_context(_team(home, echo))
+        client = await stack.enter_async_context(_team(home, options.model, echo))
         echo("")
         echo(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")
         given = {"requirements": options.module}
@@ -107,7 +116,7 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
         echo("")
         for line in str(output["review"]).splitlines():
             echo(f"  {line}")
-        file = _save(options.folder, output)
+        file = _save(options, output)
         echo("")
         echo(f"The tests: {file}")
         _echo_next(options, file, echo)
@@ -155,7 +164,7 @@ def _own_folder(place: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _team(home: Path, echo: Echo) -> AsyncIterator[Client]:
+async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Client]:
     """Start a hub with its agents as child processes; yields a client of the hub."""
     state = State(home)
     settings = load_settings()
@@ -166,26 +175,34 @@ async def _team(home: Path, echo: Echo) -> AsyncIterator[Client]:
 
         supervisor = Supervisor(probe)
         arguments = ("hub", "--port", str(HUB_PORT), "--port-may-move")
-        hub = ChildSpec("hub", arguments, {"RETINUE_HOME": str(home), HUB_VARIABLE: ""}, ready_within_s=60.0)
+        environment = {
+            "RETINUE_HOME": str(home),
+            HUB_VARIABLE: "",
+            "RETINUE_HUB__MODELS": json.dumps([model] if model else []),
+        }
+        hub = ChildSpec("hub", arguments, environment, ready_within_s=60.0)
         try:
             echo("Starting the hub and its agents …")
             (ready,) = await supervisor.start([hub], insist=True)
             url = str(ready["url"])
             async with open_client(settings, state, hub_url=url) as client:
-                await _introduce(client, url, echo)
+                await _introduce(client, url, model, echo)
                 yield client
         finally:
             await supervisor.stop()
             echo("The hub and its agents have stopped.")
 
 
-async def _introduce(client: Client, url: str, echo: Echo) -> None:
+async def _introduce(client: Client, url: str, model: str | None, echo: Echo) -> None:
     echo(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
     rows: list[Mapping[str, Any]] = (await client.get("list_agents", {"detailed": True}))["agents"]
     ours = [plugin for plugin in list_plugins(AGENTS) if plugin.target.startswith(f"{__package__}.")]
     ports = {plugin.name: int(plugin.qualifier) for plugin in ours}
     if missing := ports.keys() - {str(row["name"]) for row in rows}:
         raise ChildFailedError(", ".join(sorted(missing)), "it is not among the agents of the hub")
+    for row in rows:
+        if row["name"] == model and row["status"] == "unavailable":
+            raise ChildFailedError(str(model), str(row.get("reason", "it did not start")))
     for row in rows:
         name, at = str(row["name"]), str(row["url"])
         echo(f"  {name:<12} {at}{_moved(at, ports.get(name))}  {', '.join(row['skills'])}")
@@ -196,12 +213,15 @@ def _moved(url: str, wanted: int | None) -> str:
     return f" (port {wanted} is taken)" if taken else ""
 
 
-def _save(folder: Path, output: Mapping[str, Any]) -> Path:
+def _save(options: DemoOptions, output: Mapping[str, Any]) -> Path:
     """Write the generated tests to the output folder."""
     code = output.get("code")
     if not isinstance(code, str) or not code.strip():
         raise ExecutionFailedError("the build agent returned no tests")
-    path = folder / Path(str(output["file_name"])).name
+    module = options.module
+    stem = Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
+    name = output.get("file_name") or f"test_{stem}.py"  # a model gives its code no name
+    folder, path = options.folder, options.folder / Path(str(name)).name
     with storage_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, code.encode())

@@ -39,6 +39,26 @@ def module(tmp_path: Path) -> Path:
     return file
 
 
+CLAUDE = """#!/usr/bin/env python3
+import json, sys
+sys.stdin.read()
+code = "def test_nothing():\\n    assert True\\n"
+words = {"plan": "test it", "review": "It is fine.", "feedback": "none"}
+answer = json.dumps({**words, "steps": ["all"], "code": code})
+print(json.dumps({"type": "result", "is_error": False, "result": answer, "usage": {}, "total_cost_usd": 0}))
+"""
+
+
+@pytest.fixture
+def with_claude(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the command-line agent is installed."""
+    file = tmp_path / "bin" / "claude"
+    file.parent.mkdir()
+    file.write_text(CLAUDE)
+    file.chmod(0o755)
+    return {"PATH": f"{file.parent}:{os.environ['PATH']}"}
+
+
 @requirement("P-25")
 @pytest.mark.timeout(300)
 def test_the_demo_writes_tests_that_run_and_leaves_no_process(tmp_path: Path, module: Path) -> None:
@@ -67,6 +87,25 @@ def test_the_demo_writes_tests_that_run_and_leaves_no_process(tmp_path: Path, mo
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_model_takes_part_only_when_it_is_named(
+    tmp_path: Path, module: Path, with_claude: dict[str, str]
+) -> None:
+    with program("demo", str(module), cwd=tmp_path, environment=with_claude) as demo:
+        demo.wait_for("Writing tests")
+        assert "claude" not in demo.output
+    with program("demo", str(module), "--model", "claude", cwd=tmp_path, environment=with_claude) as demo:
+        assert demo.wait() == 0, demo.output
+        assert any("generate_code" in line and "claude" in line and " s" in line for line in demo.lines)
+    assert (tmp_path / "retinue-demo" / "test_small_sums.py").read_text().startswith("def test_nothing")
+
+
+def test_a_model_that_cannot_take_part_is_named_with_the_reason(tmp_path: Path, module: Path) -> None:
+    nothing = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": "", "PATH": "/usr/bin:/bin"}
+    with program("demo", str(module), "--model", "gemini", cwd=tmp_path, environment=nothing) as demo:
+        assert demo.wait() != 0
+        assert "no GEMINI_API_KEY, and no gemini command found" in demo.lines[-1]
 
 
 def test_the_demo_takes_another_port_and_says_so(tmp_path: Path, module: Path) -> None:

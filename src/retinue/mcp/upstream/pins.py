@@ -30,29 +30,29 @@ class ServerPins:
     waiting: dict[str, Tool] = field(default_factory=dict)
 
 
+Document = Mapping[str, Any]
+"""The pins of all imports as they are stored: by server, ``accepted`` and ``waiting`` tools by name."""
+
+Update = Callable[[Callable[[Document], Document]], Document]
+"""Applies a change to the stored document while no other process writes it; returns the new document."""
+
+
 class Pins:
-    """The pins of all imports; ``save`` is called with the document to keep after each change.
+    """The pins of all imports; ``update`` makes each change in the stored document, where there is one.
 
     With ``enabled=False`` every tool counts as accepted.
     """
 
     def __init__(
-        self,
-        document: Mapping[str, Any] | None = None,
-        save: Callable[[Mapping[str, Any]], None] = lambda document: None,
-        *,
-        enabled: bool = True,
+        self, document: Document | None = None, update: Update | None = None, *, enabled: bool = True
     ) -> None:
-        self._save = save
+        self._update = update
         self._enabled = enabled
-        self._servers: dict[str, ServerPins] = {}
-        self.load(document or {})
+        self._servers = _parse(document or {})
 
-    def load(self, document: Mapping[str, Any]) -> None:
+    def load(self, document: Document) -> None:
         """Use the pins that another process has kept."""
-        self._servers = {
-            name: ServerPins(dict(kept["accepted"]), dict(kept["waiting"])) for name, kept in document.items()
-        }
+        self._servers = _parse(document)
 
     def accepted_tools(self, server: str) -> tuple[Tool, ...]:
         """The accepted tools of a server, known before it answers."""
@@ -68,20 +68,16 @@ class Pins:
         if not self._enabled:
             return tuple(tools.values())
         known = self._servers.get(server)
-        if known is None:
-            self._servers[server] = ServerPins(dict(tools))
-            self._keep()
-            return tuple(tools.values())
-        waiting = {
-            name: tool
-            for name, tool in tools.items()
-            if name not in known.accepted or _compared(tool) != _compared(known.accepted[name])
-        }
-        if waiting != known.waiting:
-            known.waiting = waiting
-            self._keep()
+        if known is None or _find_waiting(known, tools) != known.waiting:
+
+            def take(servers: dict[str, ServerPins]) -> None:
+                kept = servers.setdefault(server, ServerPins(dict(tools)))
+                kept.waiting = _find_waiting(kept, tools)
+
+            self._change(take)
+            known = self._of(server)
         return tuple(
-            known.accepted[name] if name in waiting else tool
+            known.accepted[name] if name in known.waiting else tool
             for name, tool in tools.items()
             if name in known.accepted
         )
@@ -98,26 +94,50 @@ class Pins:
 
     def accept(self, server: str) -> list[str]:
         """Accept what waits; returns the names."""
-        known = self._of(server)
-        names = list(known.waiting)
-        if names:
+        names: list[str] = []
+
+        def take(servers: dict[str, ServerPins]) -> None:
+            known = servers.get(server, ServerPins())
+            names.extend(known.waiting)
             known.accepted |= known.waiting
             known.waiting = {}
-            self._keep()
+
+        self._change(take)
         return names
 
     def forget(self, server: str) -> None:
         """Drop what is known of a server; adding it again accepts its tools as they are then."""
-        if self._servers.pop(server, None) is not None:
-            self._keep()
+        if server in self._servers:
+            self._change(lambda servers: servers.pop(server, None))
 
     def _of(self, server: str) -> ServerPins:
         return self._servers.get(server) or ServerPins()
 
-    def _keep(self) -> None:
-        self._save(
-            {name: {"accepted": one.accepted, "waiting": one.waiting} for name, one in self._servers.items()}
-        )
+    def _change(self, work: Callable[[dict[str, ServerPins]], object]) -> None:
+        def apply(document: Document) -> Document:
+            servers = _parse(document)
+            work(servers)
+            return _render(servers)
+
+        self.load(self._update(apply) if self._update is not None else apply(_render(self._servers)))
+
+
+def _parse(document: Document) -> dict[str, ServerPins]:
+    return {
+        name: ServerPins(dict(kept["accepted"]), dict(kept["waiting"])) for name, kept in document.items()
+    }
+
+
+def _render(servers: Mapping[str, ServerPins]) -> Document:
+    return {name: {"accepted": one.accepted, "waiting": one.waiting} for name, one in servers.items()}
+
+
+def _find_waiting(known: ServerPins, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    return {
+        name: tool
+        for name, tool in tools.items()
+        if name not in known.accepted or _compared(tool) != _compared(known.accepted[name])
+    }
 
 
 def describe_change(before: Tool | None, after: Tool) -> str:
