@@ -143,6 +143,28 @@ async def test_a_preferred_agent_that_is_away_is_replaced_with_a_warning(models:
     assert "Unknown agent: cluade" in told
 
 
+async def test_where_no_model_is_there_a_failure_names_those_that_are_missing(models: Models) -> None:
+    """Other agents with the role take the task, and their errors would not tell a newcomer what to do."""
+    await models.join("coder", fails)
+    for name in ("claude", "gemini"):
+        await models.join(name, labels={"kind": "model"})
+    directory = (await models.open()).mesh.directory
+    for name in ("claude", "gemini"):
+        entry = directory.find_named(name)
+        assert entry is not None
+        directory.mark_unreachable(entry, f"no key of {name}; set it")
+    told = await models.refuse("orchestrate", PROMPT)
+    assert "step answer (agent coder) failed: out of tokens" in told
+    for name in ("claude", "gemini"):
+        assert told.count(f"{name}: no key of {name}; set it") == 1
+    entry = directory.find_named("gemini")
+    assert entry is not None
+    directory.mark_reachable(entry)
+    assert "no key of" not in await models.refuse(
+        "orchestrate", {**PROMPT, "preferences": {"agent": "coder"}}
+    )
+
+
 async def test_a_failure_names_the_preferred_agent_that_was_away(models: Models) -> None:
     await models.join("claude", fails)
     await models.open()
