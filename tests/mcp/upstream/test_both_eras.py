@@ -11,6 +11,7 @@ import pytest
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from starlette.types import Receive, Scope, Send
 
 from retinue.core.errors import CannotAskError
 from retinue.mcp.server.channel import DeafChannel
@@ -131,4 +132,30 @@ async def test_what_a_client_lacks_is_refused_as_the_server_refuses_it(imports: 
 
 async def test_every_other_call_uses_the_session_in_which_no_server_asks_for_roots(imports: Imports) -> None:
     outcome = await imports.call("greet", {"region": "eu-1"}, Person())
+    assert outcome.get() == "in a session: elicitation, sampling"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(400, b"no"), (404, b"no"), (500, b"no"), (202, b""), (200, b"no")]
+)
+async def test_a_server_that_does_not_understand_the_later_version_keeps_its_session(
+    status: int, body: bytes
+) -> None:
+    app = Server(
+        "earlier", version="1.0.0", on_list_tools=list_tools, on_call_tool=greet
+    ).streamable_http_app()
+
+    async def earlier(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or all(name != b"mcp-method" for name, _ in scope["headers"]):
+            await app(scope, receive, send)
+            return
+        head = [(b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": body})
+
+    async with serve_app(earlier) as url, HttpClient() as http:
+        spec = ImportSpec("earlier", lambda: HttpTransport("earlier", http, f"{url}/mcp", {}), url)
+        async with running(spec) as imports:
+            await imports.until("earlier", is_ready)
+            outcome = await imports.call("greet", {"region": "eu-1"}, Sessionless())
     assert outcome.get() == "in a session: elicitation, sampling"
