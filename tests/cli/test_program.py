@@ -103,6 +103,11 @@ def test_a_misspelt_option_is_answered_with_the_likely_one(retinue: Retinue) -> 
     refused = retinue("call", "greet", "--agnet", "x")
     assert refused.exit_code == 2
     assert refused.stderr == "error: no such option --agnet — did you mean --agent?\n"
+    refused = retinue("orchestrate", "- first, sort the list")
+    assert refused.stderr == (
+        "error: no such option - — see retinue orchestrate --help; "
+        "write -- before an argument that begins with -\n"
+    )
 
 
 def test_a_missing_argument_is_answered_with_the_usage(retinue: Retinue) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -39,20 +40,57 @@ def relayed_agent(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
+def imported(folder: Path, url: str) -> Iterator[str]:
+    """The server at ``url`` through a hub that has imported it."""
+    # the suites add tools and look for them: nobody is there to accept them
+    configured = f'[imports]\npin = false\n\n[imports.fixtures]\nurl = "{url}"\n'
+    (folder / "retinue.toml").write_text(configured, "utf-8")
+    environment = {"RETINUE_HOME": str(folder / "other")}
+    with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
+        at = hub.url_in("hub at")
+        hub.wait_for("1 agent")
+        yield f"{at}/agents/fixtures/mcp"
+
+
+@contextmanager
 def imported_agent(folder: Path) -> Iterator[str]:
     """The same agent, imported by its URL into the hub of another mesh, as an MCP server of somebody else."""
-    with served_agent(folder) as url:
-        (folder / "retinue.toml").write_text(f'[imports.fixtures]\nurl = "{url}"\n', "utf-8")
-        environment = {"RETINUE_HOME": str(folder / "other")}
-        with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
-            at = hub.url_in("hub at")
-            hub.wait_for("1 agent")
-            yield f"{at}/agents/fixtures/mcp"
+    with served_agent(folder) as url, imported(folder, url) as found:
+        yield found
+
+
+@contextmanager
+def plain_server(folder: Path) -> Iterator[str]:
+    """A server of the MCP SDK, without anything of Retinue."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.conformance.plain_server"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield f"{process.stdout.readline().rpartition(' ')[2].strip()}/mcp"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def imported_plain_server(folder: Path) -> Iterator[str]:
+    """The server of the MCP SDK through a hub."""
+    with plain_server(folder) as url, imported(folder, url) as found:
+        yield found
 
 
 ENDPOINTS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "agent": served_agent,
     "hub": relayed_agent,
+}
+
+IMPORTS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
+    "agent": imported_agent,
+    "plain server": imported_plain_server,
 }
 
 

@@ -143,6 +143,37 @@ async def test_a_preferred_agent_that_is_away_is_replaced_with_a_warning(models:
     assert "Unknown agent: cluade" in told
 
 
+async def test_where_no_model_is_there_a_failure_names_those_that_are_missing(models: Models) -> None:
+    """Other agents with the role take the task, and their errors would not tell a newcomer what to do."""
+    await models.join("coder", fails)
+    for name in ("claude", "gemini"):
+        await models.join(name, labels={"kind": "model"})
+    directory = (await models.open()).mesh.directory
+    for name in ("claude", "gemini"):
+        entry = directory.find_named(name)
+        assert entry is not None
+        directory.mark_unreachable(entry, f"no key of {name}; set it")
+    told = await models.refuse("orchestrate", PROMPT)
+    assert "step answer (agent coder) failed: out of tokens" in told
+    for name in ("claude", "gemini"):
+        assert told.count(f"{name}: no key of {name}; set it") == 1
+    entry = directory.find_named("gemini")
+    assert entry is not None
+    directory.mark_reachable(entry)
+    assert "no key of" not in await models.refuse(
+        "orchestrate", {**PROMPT, "preferences": {"agent": "coder"}}
+    )
+
+
+async def test_a_failure_names_the_preferred_agent_that_was_away(models: Models) -> None:
+    await models.join("claude", fails)
+    await models.open()
+    preferences = {"agent": "gemini", "workflow": "direct"}
+    told = await models.refuse("orchestrate", {**PROMPT, "preferences": preferences})
+    assert "out of tokens" in told
+    assert "preferred agent gemini: " in told
+
+
 async def test_a_preferred_agent_takes_every_step_whose_role_it_has(models: Models) -> None:
     await models.join("claude")
     await models.join("gemini", roles=("execute", "review"))
@@ -213,6 +244,33 @@ async def test_unknown_keys_of_preferences_and_options_are_refused(models: Model
         assert "unknown field" in await models.refuse("orchestrate", {**PROMPT, **more})
     for more in ({"options": {"timeout": 0}}, {"options": {"retries": -1}}):
         assert "Invalid parameters" in await models.refuse("orchestrate", {**PROMPT, **more})
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("orchestrate", {"prompt": ""}, "prompt"),
+        ("orchestrate", {"prompt": " \n"}, "prompt"),
+        ("orchestrate_parallel", {"prompt": " "}, "prompt"),
+        ("execute_code", {"prompt": ""}, "prompt"),
+        ("execute_task", {"task": {"id": 1, "prompt": " "}}, "task.prompt"),
+    ],
+)
+async def test_a_prompt_without_words_is_refused_before_a_model_is_asked(
+    models: Models, tool: str, arguments: dict[str, Any], field: str
+) -> None:
+    await models.join("gemini", says("hello"))
+    assert f"field '{field}' has no words; it is a string of" in await models.refuse(tool, arguments)
+    assert not models.asked
+
+
+@requirement("L-14")
+async def test_an_agent_that_is_named_twice_has_one_vote(models: Models) -> None:
+    await models.join("a", says("x"), scores={"execution": 0.1})
+    await models.join("b", says("y"), scores={"execution": 0.9})
+    found = await models.get("orchestrate_parallel", {**PROMPT, "mode": "vote", "agents": ["a", "a", "b"]})
+    assert [one["agent"] for one in found["ballots"]] == ["a", "b"]
+    assert found["agent"] == "b"
 
 
 # Options

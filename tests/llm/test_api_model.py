@@ -12,8 +12,7 @@ import pytest
 
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
 from retinue.llm.api_model import ApiModel
-from retinue.llm.completion import Completion, Prompt, ignore_text
-from retinue.llm.retrying import complete_with_retries
+from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, Prompt, complete_with_retries, ignore_text
 from retinue.llm.spec import ModelSpec
 from tests.llm.vendors import (
     INPUT_TOKENS,
@@ -105,6 +104,13 @@ async def test_an_empty_answer_is_an_error(kind: Vendor, text: str) -> None:
     error = await fail(kind, Say(text))
     assert isinstance(error, ModelError)
     assert error.reason == "empty"
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    error = await fail("openai", Say("x" * (MAX_ANSWER_BYTES + 3)))
+    assert isinstance(error, ModelError)
+    assert error.reason == "rejected"
+    assert error.message.endswith("its answer is larger than 16,777,216 bytes")
 
 
 @pytest.mark.parametrize("kind", VENDORS)

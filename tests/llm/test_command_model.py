@@ -211,6 +211,30 @@ async def test_the_key_is_removed_from_what_a_program_says(tmp_path: Path) -> No
     assert "bad key [key]" in error.message
 
 
+@pytest.mark.parametrize("key", ["sk-ant-api03-AAAABBBBCCCCDDDD", "sk-proj-" + "a1" * 20, "AIza" + "S" * 35])
+async def test_a_key_that_only_the_program_knows_is_removed_too(tmp_path: Path, key: str) -> None:
+    error = await fail(tmp_path, "claude", f"sys.exit('bad key {key} of task-management-service')")
+    assert error.message.endswith("bad key [key] of task-management-service")
+
+
+async def test_a_program_that_prints_too_much_is_ended_and_what_it_printed_is_left_out(
+    tmp_path: Path,
+) -> None:
+    error = await fail(tmp_path, "claude", "while True: sys.stdout.write('x' * 2**20)")
+    assert error.message.endswith("claude printed more than 16,777,216 bytes, and was ended")
+
+
+def test_a_long_line_is_read_in_time_that_grows_with_its_length() -> None:
+    text = "x" * 8_000_000
+    line = json.dumps({"type": "result", "result": text}).encode()
+    reader, began = OutputReader(), time.process_time()
+    for at in range(0, len(line), 1024):
+        reader.feed(line[at : at + 1024])
+    assert reader.finish().text == text
+    # reading the line anew with each piece takes 30 s
+    assert time.process_time() - began < 2
+
+
 async def test_a_program_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot start claude-of-nobody"):
         await model_of(tmp_path, "claude-of-nobody").complete(PROMPT, ignore_text)

@@ -135,6 +135,17 @@ async def test_agent_ask_takes_a_prompt_and_a_time_limit_in_milliseconds(tmp_pat
             await running.agent.call("agent.ask", {"prompt": ""})
 
 
+@pytest.mark.parametrize("skill", ["plan", "agent.ask"])
+async def test_the_time_limit_of_a_model_names_its_setting_whatever_takes_the_time(
+    tmp_path: Path, skill: str
+) -> None:
+    async with model(tmp_path, Hang(), timeout_s=0.3, concurrency=1) as running:
+        calls = [running.agent.call(skill, {"prompt": "6 * 7?"}) for _ in range(2)]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, CallTimedOutError)
+            assert (error.timeout_s, error.setting) == (0.3, "llm.claude.timeout_s")
+
+
 @requirement("P-14")
 async def test_create_plan_returns_the_fields_of_the_seed(tmp_path: Path) -> None:
     async with model(tmp_path, Say(f"Here you go:\n```json\n{json.dumps(PLAN)}\n```")) as running:

@@ -32,14 +32,17 @@ def own(name: str) -> Listing:
     return Listing(record=record, source="home", key=f"agents/{name}", digest="sha256:1")
 
 
-async def test_it_is_listed_as_unavailable_with_the_reason() -> None:
+async def test_it_is_listed_as_unavailable_with_the_reason_and_the_remedy() -> None:
     models = make_models()
     directory = Directory(MemoryListings(), [models])
     models.watch(directory)
     await directory.ensure_fresh()
     entry = directory.find_named("claude")
     assert entry is not None
-    assert (entry.health, entry.last_error) == ("unreachable", "no ANTHROPIC_API_KEY")
+    assert (entry.health, entry.last_error) == (
+        "unreachable",
+        "no ANTHROPIC_API_KEY; set ANTHROPIC_API_KEY",
+    )
     assert [one.name for one in directory.list_with_role("plan", EXPOSED)] == ["claude"]
     assert models.describe() == ["claude is not started: no ANTHROPIC_API_KEY; set ANTHROPIC_API_KEY"]
 
@@ -78,4 +81,4 @@ async def test_an_agent_of_the_same_name_takes_its_place_and_gives_it_back(is_th
     assert [(one.name, one.source) for one in directory.list_entries()] == [("claude", "models")]
     entry = directory.find_named("claude")
     assert entry is not None
-    assert entry.last_error == "no ANTHROPIC_API_KEY"
+    assert entry.last_error == "no ANTHROPIC_API_KEY; set ANTHROPIC_API_KEY"

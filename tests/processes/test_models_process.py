@@ -120,6 +120,7 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
         rows = list_agents(url, token)
         assert rows["claude"]["status"] == rows["mine"]["status"] == "available"
         assert rows["gemini"]["status"] == "unavailable"
+        assert rows["gemini"]["reason"].endswith("; set GEMINI_API_KEY or install gemini")
         assert execute(url, "plan", {"prompt": "x"}, token)["result"] in (
             "claude says hello",
             "mine says hello",

@@ -67,6 +67,7 @@ class Models:
         roles: tuple[str, ...] = ("plan", "execute", "review"),
         scores: dict[str, float] | None = None,
         version: str = "1.0.0",
+        labels: dict[str, str] | None = None,
     ) -> Agent:
         agent = Agent(
             name,
@@ -74,6 +75,7 @@ class Models:
             scores=scores or SCORES.get(name, {"planning": 0.5, "execution": 0.5, "review": 0.5}),
             context_window=WINDOWS.get(name),
             languages=languages,
+            labels=labels or {},
         )
         for role in roles:
             agent.skill(role, roles=[role], expose=True)(self._skill(name, role, answer))

@@ -121,6 +121,8 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
         else:
             message = f"no such command {error.command_name}"
         near = error.possibilities or []
+        if ctx is not None and any(isinstance(one, click.Argument) for one in ctx.command.params):
+            remedy += "; write -- before an argument that begins with -"
         return message, f"did you mean {' or '.join(near)}?" if near else remedy
     if isinstance(error, click.MissingParameter) and ctx is not None and error.param is not None:
         name = error.param.human_readable_name

@@ -12,6 +12,7 @@ from retinue.cli.completion import complete_agent
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
+from retinue.core.errors import NoModelError
 
 DEFAULT_TIMEOUT_MS = 300_000
 """SPEC 3, defaults where the seed is silent."""
@@ -109,7 +110,12 @@ async def _orchestrate(asked: Mapping[str, Any], timeout_s: float) -> dict[str, 
         options: dict[str, Any] = {"timeout_s": timeout_s}
         if is_interactive or client.hub_url is None:
             options["channel"] = TerminalChannel(asks=False)
-        result: dict[str, Any] = await client.get("orchestrate", asked, **options)
+        try:
+            result: dict[str, Any] = await client.get("orchestrate", asked, **options)
+        except NoModelError as error:
+            if client.hub_url is None:
+                error.remedy = "start the hub, which starts the language models: retinue hub"
+            raise
         return result
 
 
@@ -133,7 +139,7 @@ def capabilities(
         return
     rows = reply["recommendations"]
     if not rows:
-        note("no agent has the role; see what is missing: retinue doctor")
+        note("no agent has the role; the hub starts the language models: retinue hub; see: retinue doctor")
         return
     print_table(
         ("AGENT", "SCORE", "REASONS", "WARNINGS"),

@@ -35,6 +35,10 @@ class TerminalChannel:
     def capabilities(self) -> frozenset[Capability]:
         return frozenset({"progress", "log", "elicitation"} if self._asks else {"progress", "log"})
 
+    @property
+    def is_sessionless(self) -> bool:
+        return False
+
     async def progress(self, fraction: float | None, message: str = "") -> None:
         done = "   …" if fraction is None else f"{fraction:4.0%}"
         _say(f"  {done}  {clean(message)}".rstrip())

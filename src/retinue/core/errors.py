@@ -894,6 +894,11 @@ class ModelError(ExecutionError):
         """An answer without text."""
         return cls(agent, "empty", "its answer is empty")
 
+    @classmethod
+    def too_large(cls, agent: str, limit_bytes: int) -> Self:
+        """An answer that was not read to its end."""
+        return cls(agent, "rejected", f"its answer is larger than {limit_bytes:,} bytes")
+
     @property
     def data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"agent": self.agent, "reason": self.reason}

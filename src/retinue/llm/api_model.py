@@ -1,7 +1,7 @@
 """The back-end ``api``: a vendor's API, or any server that speaks one of them, through pydantic-ai.
 
 The library takes seconds and 80 MB to load, so only the process of a model agent imports this module, at its
-first call. The libraries' own retries are off (`retrying`).
+first call. The libraries' own retries are off (`complete_with_retries`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
-from retinue.llm.completion import Completion, OnText, Prompt, Usage
-from retinue.llm.secrets import Redactor
+from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, OnText, Prompt, Redactor, Usage
 from retinue.llm.spec import ModelSpec
 
 NO_KEY = "none"
@@ -77,11 +76,18 @@ class ApiModel:
                 model_settings={"max_tokens": prompt.max_tokens, "timeout": self._spec.timeout_s},
                 instrument=False,
             ) as stream:
+                size = 0
                 async for event in stream:
                     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                        await on_text(event.part.content)
+                        piece = event.part.content
                     elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                        await on_text(event.delta.content_delta)
+                        piece = event.delta.content_delta
+                    else:
+                        continue
+                    size += len(piece)
+                    if size > MAX_ANSWER_BYTES:
+                        raise ModelError.too_large(self._spec.name, MAX_ANSWER_BYTES)
+                    await on_text(piece)
                 response = stream.get()
         except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
-from retinue.llm.completion import Completion, OnText, Prompt
-from retinue.llm.secrets import Redactor
+from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, OnText, Prompt, Redactor
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
 from retinue.llm.spending import Ledger
 from retinue.processes.limited import CommandResult, Limits, run_command
@@ -54,7 +53,7 @@ _LIMITS = Limits(
     processes=1024,
     open_files=8192,
     file_bytes=1 << 34,
-    output_bytes=64 * 1024**2,
+    output_bytes=MAX_ANSWER_BYTES,
 )
 """The user's own program: only its time and its output are limited."""
 
@@ -115,7 +114,10 @@ class CommandModel:
         name, program = self._spec.name, Path(self._arguments[0]).name
         said = self._redact((answer.problem or read_errors(done.stderr) or answer.text).strip())
         ended = f"{program} ended with code {done.exit_code}" if done.exit_code else f"{program} failed"
-        if done.limit is not None:
+        if done.limit == "output":
+            # what it printed says nothing of the reason
+            said, ended = "", f"{program} printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended"
+        elif done.limit is not None:
             ended = f"{program} exceeded its limit of {done.limit}"
         elif done.signal is not None:
             ended = f"{program} was ended by signal {done.signal}"

@@ -28,7 +28,7 @@ class OutputReader:
     """Reads the output of a command-line agent while it comes."""
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._pending: list[bytes] = []
         self._plain: list[str] = []
         self._said: list[str] = []
         self._answer = CommandAnswer()
@@ -36,13 +36,17 @@ class OutputReader:
 
     def feed(self, chunk: bytes) -> str:
         """Take more output; returns the text of the answer that came with it."""
-        self._pending += chunk
-        *lines, self._pending = self._pending.split(b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            # joined once: a line of many megabytes comes in thousands of chunks
+            lines[0] = b"".join((*self._pending, lines[0]))
+            self._pending = []
+        self._pending.append(rest)
         return "".join(self._read_line(line) for line in lines)
 
     def finish(self) -> CommandAnswer:
         """The answer, at the end of the output."""
-        rest, self._pending = self._pending, b""
+        rest, self._pending = b"".join(self._pending), []
         if rest:
             self._read_line(rest)
         plain = "\n".join(self._plain).strip()

@@ -1,13 +1,31 @@
-"""What a back-end is asked and what it answers; the port that every back-end implements."""
+"""One completion: the request, the answer, the port of the back-ends, retries, and removal of keys.
+
+The retries of the vendors' libraries are off: `complete_with_retries` is the only policy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
+from retinue.core.errors import BusyError, ModelError
+from retinue.core.text import hide_tokens
+
 OnText = Callable[[str], Awaitable[None]]
 """Receives the text of an answer piece by piece, as it comes."""
+
+MAX_ANSWER_BYTES = 16 * 1024**2
+"""A larger answer, or output of a program, is not read to its end."""
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+
+_log = structlog.get_logger("retinue.llm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +97,66 @@ class Model(Protocol):
 
 async def ignore_text(piece: str) -> None:
     """An ``on_text`` that ignores the pieces."""
+
+
+async def complete_with_retries(
+    model: Model,
+    prompt: Prompt,
+    on_text: OnText,
+    *,
+    retries: int,
+    deadline: float | None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Completion:
+    """The answer of ``model``, after at most ``retries`` further attempts.
+
+    An attempt is repeated after a rate limit, a server error or a lost connection: after the time that the
+    provider named, else after 1, 2, 4 … seconds. A wait that would outlast ``deadline`` is not begun;
+    ``deadline`` is a time of the event loop. Raises the error of the last attempt.
+    """
+    wait_s = FIRST_WAIT_S
+    for left in range(retries, -1, -1):
+        try:
+            return await model.complete(prompt, on_text)
+        except (BusyError, ModelError) as error:
+            if not left or (pause_s := _find_pause(error, wait_s)) is None:
+                raise
+            now = asyncio.get_running_loop().time()
+            if deadline is not None and now + pause_s >= deadline:
+                raise
+            _log.info("model call repeated", error=error.type, after_s=round(pause_s, 3), left=left)
+            await sleep(pause_s)
+            wait_s *= 2
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _find_pause(error: BusyError | ModelError, wait_s: float) -> float | None:
+    """The seconds to wait before the next attempt; None for an error that repeating does not mend."""
+    if isinstance(error, ModelError) and error.reason != "unavailable":
+        return None
+    asked_s = error.retry_after_s
+    pause_s = asked_s or wait_s
+    return pause_s if pause_s <= LONGEST_WAIT_S else None
+
+
+HIDDEN = "[key]"
+MAX_CHARACTERS = 500
+"""What is kept of a text that somebody else wrote."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_VENDORS_KEYS = re.compile(r"\b(?:sk|rk|pk)-[\w-]{16,}|\b(?:gsk_|xai-|hf_)\w{16,}|\bAIza[\w-]{30,}")
+"""Keys that this process does not know: a program may have one in its own configuration."""
+
+
+class Redactor:
+    """Replaces known keys and what looks like a key or a token, removes colours, and shortens the text."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = sorted((key for key in keys if key), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        text = _COLOURS.sub("", text)
+        for key in self._keys:
+            text = text.replace(key, HIDDEN)
+        text = hide_tokens(_VENDORS_KEYS.sub(HIDDEN, text))
+        return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"

@@ -22,8 +22,7 @@ from retinue.core.call import Answer
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.core.record import AgentRecord
 from retinue.llm import prompts
-from retinue.llm.completion import Completion, Model, Prompt, Usage
-from retinue.llm.retrying import complete_with_retries
+from retinue.llm.completion import Completion, Model, Prompt, Usage, complete_with_retries
 from retinue.llm.spec import ModelSpec
 from retinue.llm.spending import Ledger, Reservation
 from retinue.llm.structured import UnreadableAnswerError, read_code, read_object
@@ -36,6 +35,9 @@ PROGRESS_S = 0.25
 
 ASK = "agent.ask"
 
+ALLOWANCE_S = 5.0
+"""Added to the time limit of the skills: the model's own limit ends a call first, and names its setting."""
+
 _CUT = "the answer was cut at {:,} tokens (max_tokens, or what the budget has left)"
 
 Text = Annotated[str, Field(min_length=1)]
@@ -44,11 +46,16 @@ Read = Callable[[str], Any]
 
 @dataclass(slots=True)
 class _Request:
-    """One request of a skill, with what its attempts have used."""
+    """One request of a skill, with what its attempts have used.
+
+    It ends at ``until`` with the error ``limit``; ``deadline`` is that time, or the caller's if earlier.
+    """
 
     context: Context
     instructions: str
     task: str
+    limit: CallTimedOutError
+    until: float
     deadline: float
     used: Usage | None = None
     model: str = ""
@@ -101,16 +108,21 @@ class ModelCalls:
         return Answer(value, usage=self._usage(request), warnings=request.warnings)
 
     def _begin(self, context: Context, instructions: str, task: str, timeout_s: float | None) -> _Request:
-        limit_s = self._spec.timeout_s if timeout_s is None else min(timeout_s, self._spec.timeout_s)
-        deadline = asyncio.get_running_loop().time() + limit_s
-        if context.deadline is not None:
-            deadline = min(deadline, context.deadline)
-        return _Request(context, prompts.write_instructions(instructions), task, deadline)
+        limit_s, layer, setting = self._spec.timeout_s, "model", f"llm.{self._spec.name}.timeout_s"
+        if timeout_s is not None and timeout_s < limit_s:
+            limit_s, layer, setting = timeout_s, ASK, "timeoutMs"
+        limit = CallTimedOutError(f"the model of {self._spec.name}", limit_s, layer=layer, setting=setting)
+        until = asyncio.get_running_loop().time() + limit_s
+        deadline = until if context.deadline is None else min(until, context.deadline)
+        return _Request(context, prompts.write_instructions(instructions), task, limit, until, deadline)
 
     async def _complete(self, request: _Request, task: str) -> str:
         prompt = Prompt(request.instructions, task, self._spec.max_tokens)
-        async with self._slots:
-            return await self._complete_now(request, prompt)
+        try:
+            async with asyncio.timeout_at(request.until), self._slots:
+                return await self._complete_now(request, prompt)
+        except TimeoutError:
+            raise request.limit from None
 
     async def _complete_now(self, request: _Request, prompt: Prompt) -> str:
         with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
@@ -264,7 +276,7 @@ def _add_roles(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
             expose=True,
             listed=False,
             open_world=True,
-            timeout_s=spec.timeout_s,
+            timeout_s=spec.timeout_s + ALLOWANCE_S,
         )
         async def take_role(
             prompt: Annotated[Text, Field(description="The task, in words")],
@@ -281,7 +293,7 @@ def _add_roles(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
 
 
 def _add_ask(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
-    @agent.skill(ASK, expose=True, open_world=True, timeout_s=spec.timeout_s)
+    @agent.skill(ASK, expose=True, open_world=True, timeout_s=spec.timeout_s + ALLOWANCE_S)
     async def ask(
         prompt: Annotated[Text, Field(description="The question or task, in words")],
         ctx: Context,
@@ -291,13 +303,7 @@ def _add_ask(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
     ) -> Answer:
         """Asks the model and returns its answer."""
         timeout_s = None if timeoutMs is None else timeoutMs / 1000
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await calls.answer(ctx, prompts.ASK_INSTRUCTIONS, prompt, timeout_s=timeout_s)
-        except TimeoutError as error:
-            raise CallTimedOutError(
-                f"the model of {spec.name}", timeout_s or 0.0, layer="agent.ask", setting="timeoutMs"
-            ) from error
+        return await calls.answer(ctx, prompts.ASK_INSTRUCTIONS, prompt, timeout_s=timeout_s)
 
 
 def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
@@ -305,7 +311,7 @@ def _add_code_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
         "expose": True,
         "listed": False,
         "open_world": True,
-        "timeout_s": spec.timeout_s,
+        "timeout_s": spec.timeout_s + ALLOWANCE_S,
     }
 
     def form(texts: Sequence[str], lists: Sequence[str] = ()) -> dict[str, Any]:

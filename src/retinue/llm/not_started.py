@@ -1,4 +1,4 @@
-"""The model agents that this machine cannot start, as a source of the directory: each with its reason.
+"""The model agents that this machine cannot start, as a source of the directory; each names a remedy.
 
 They are listed, so that a client sees what is missing and how to add it; calling one fails with the same
 reason. A model that is started lists itself, like every other agent.
@@ -37,7 +37,7 @@ class ModelsNotStarted(Source):
 
     def __init__(self, found: Mapping[str, tuple[AgentRecord, Unavailable]]) -> None:
         self._found = found
-        self._listings = {name: _list(record, missing.reason) for name, (record, missing) in found.items()}
+        self._listings = {name: _list(record, missing) for name, (record, missing) in found.items()}
         self._taken: frozenset[str] = frozenset()
         self._find_taken: Callable[[], frozenset[str]] = frozenset
 
@@ -78,7 +78,7 @@ class ModelsNotStarted(Source):
         )
 
 
-def _list(record: AgentRecord, reason: str) -> Listing:
+def _list(record: AgentRecord, missing: Unavailable) -> Listing:
     card = render_card(record, scopes=_ALL)
     digest = sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return Listing(
@@ -87,5 +87,5 @@ def _list(record: AgentRecord, reason: str) -> Listing:
         key=record.name,
         digest=f"sha256:{digest}",
         reachable=False,
-        last_error=reason,
+        last_error=f"{missing.reason}; {missing.remedy}",
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from filelock import FileLock
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import Prompt, Usage
-from retinue.llm.prices import find_prices
-from retinue.llm.spec import Budget, ModelSpec, Prices
+from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
 
 MIN_ANSWER_TOKENS = 256
@@ -33,6 +33,9 @@ BYTES_PER_TOKEN = 3
 
 OVERHEAD_TOKENS = 50
 _MILLION = 1_000_000
+
+_SAMPLE_TOKENS = 1_000
+"""For the price of a token: small, since some providers charge more for long prompts."""
 
 
 @dataclass(slots=True)
@@ -256,3 +259,27 @@ def _spent(found: Mapping[str, Any]) -> Spent:
 
 def _sum_cost(usages: list[Usage]) -> float:
     return sum(one.cost_usd or 0.0 for one in usages)
+
+
+def find_prices(provider: Provider | None, model: str) -> Prices | None:
+    """The list prices in US dollars for a million tokens; None for an unknown model, or without the library.
+
+    Nothing is fetched: the prices are those of the library's release.
+    """
+    if provider is None or not model:
+        return None
+    try:
+        # part of the extra, and not needed by a command
+        from genai_prices import Usage as Tokens
+        from genai_prices import calc_price
+    except ImportError:
+        return None
+
+    def price(usage: Tokens) -> float:
+        found: Decimal = calc_price(usage, model_ref=model, provider_id=provider).total_price
+        return float(found) / _SAMPLE_TOKENS * _MILLION
+
+    try:
+        return Prices(price(Tokens(input_tokens=_SAMPLE_TOKENS)), price(Tokens(output_tokens=_SAMPLE_TOKENS)))
+    except LookupError:
+        return None

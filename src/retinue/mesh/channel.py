@@ -44,6 +44,10 @@ class Channel(Protocol):
     def capabilities(self) -> frozenset[Capability]:
         """What this caller supports; empty where no client listens."""
 
+    @property
+    def is_sessionless(self) -> bool:
+        """Whether its client answers in later requests (MCP 2026-07-28): ask it several questions at once."""
+
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Report the progress of the call: ``fraction`` is 0 … 1, or None when unknown."""
 
@@ -76,6 +80,10 @@ class NullChannel:
     @property
     def capabilities(self) -> frozenset[Capability]:
         return frozenset()
+
+    @property
+    def is_sessionless(self) -> bool:
+        return False
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         return None
@@ -110,6 +118,10 @@ class PausingChannel:
     @property
     def capabilities(self) -> frozenset[Capability]:
         return self._channel.capabilities
+
+    @property
+    def is_sessionless(self) -> bool:
+        return self._channel.is_sessionless
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         await self._channel.progress(fraction, message)

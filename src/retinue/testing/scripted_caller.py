@@ -65,6 +65,11 @@ class ScriptedCaller:
         return frozenset(found | {name for name, script in scripts if script is not None})
 
     @property
+    def is_sessionless(self) -> bool:
+        """False: questions are answered while the call runs."""
+        return False
+
+    @property
     def unused(self) -> tuple[Any, ...]:
         """What is left of the lists of answers and samples."""
         return tuple(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.shared.inbound import validate_mcp_param_headers
+from starlette.datastructures import Headers
 
 from retinue.core.errors import CallTooDeepError, CannotAskError, RemoteFaultError
 from retinue.core.record import Skill
@@ -16,6 +18,7 @@ from retinue.mcp.codec.tool_calls import (
     Feedback,
     ToolCall,
     list_questions,
+    param_headers,
     parse_feedback,
     read_answer,
     read_state,
@@ -144,3 +147,29 @@ def test_a_name_survives_a_header(name: str) -> None:
     assert sent.isascii()
     assert "\n" not in sent
     assert decode_header_value(sent) == name
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "text": st.text(st.characters(codec="utf-8"), max_size=12),
+            "flag": st.booleans(),
+            "inner": st.fixed_dictionaries({}, optional={"number": st.integers(-(2**53), 2**53)}),
+        },
+    )
+)
+def test_the_headers_that_repeat_arguments_are_those_that_the_sdk_accepts(arguments: dict[str, Any]) -> None:
+    number = {"type": "object", "properties": {"number": {"type": "integer", "x-mcp-header": "Number"}}}
+    text, flag = ({"type": kind, "x-mcp-header": kind.title()} for kind in ("string", "boolean"))
+    schema = {"type": "object", "properties": {"text": text, "flag": flag, "inner": number}}
+    headers = param_headers(schema, arguments)
+    assert validate_mcp_param_headers(schema, arguments, Headers(headers)) is None
+    known = {"text", "flag"} & set(arguments) | ({"number"} & set(arguments.get("inner", {})))
+    assert len(headers) == len(known)
+
+
+@pytest.mark.parametrize("name", ["a b", "a\r\nhost", "", "ä", 7])
+def test_a_name_that_no_header_can_have_is_left_out(name: Any) -> None:
+    schema = {"properties": {"x": {"type": "string", "x-mcp-header": name}}}
+    assert param_headers(schema, {"x": "y"}) == {}

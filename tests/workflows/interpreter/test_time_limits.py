@@ -70,6 +70,22 @@ async def test_the_time_of_a_call_is_that_of_its_step_whoever_notices_first(
     assert caught.value.remedy == "raise timeout of step a"
 
 
+SKILL_LIMIT = CallTimedOutError("slow", 2, layer="skill slow", setting="timeout_s of the skill")
+LIMITED_RUN = "name: w\nsettings: {max_duration: 1m}\nsteps:\n"
+
+
+async def test_a_shorter_limit_of_the_skill_is_not_taken_for_that_of_the_run(bench: Bench) -> None:
+    bench.offer("slow", failing(*[SKILL_LIMIT] * 3))
+    bench.offer("tell", {"n": 1})
+    with pytest.raises(StepFailedError) as caught:
+        (await bench.run(f"{LIMITED_RUN}- {{id: a, skill: slow, timeout: 2m}}")).get()
+    assert caught.value.cause["message"] == "slow did not answer within 2 s (skill slow)"
+    assert caught.value.remedy == "raise timeout_s of the skill"
+    step = "- {id: a, skill: slow, timeout: 2m, retry: {attempts: 2, delay: 1ms}, on_error: continue}"
+    assert (await bench.run(f"{LIMITED_RUN}{step}\n- {{id: b, skill: tell}}")).get() == {"n": 1}
+    assert bench.called == ["slow", "slow", "slow", "tell"]
+
+
 @pytest.mark.parametrize("steps", ["- {id: a, skill: slow, on_error: continue}", "- {id: a, wait_for: word}"])
 async def test_a_run_is_over_when_its_time_is_whatever_its_steps_say(bench: Bench, steps: str) -> None:
     bench.offer("slow", hang)

@@ -150,12 +150,17 @@ class Orchestration:
         plan = await self._prepare(request, history, ctx)
         if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
             return plan.complete(replace(Told.from_json(kept), is_cached=True)), plan
-        if request.run is not None:
-            told = await self._run_with_id(plan, request.run, ctx)
-        elif request.reads_cache and session is None and plan.key:
-            told = await self._run_shared(plan, ctx)
-        else:
-            told = await self._run_alone(plan, ctx)
+        try:
+            if request.run is not None:
+                told = await self._run_with_id(plan, request.run, ctx)
+            elif request.reads_cache and session is None and plan.key:
+                told = await self._run_shared(plan, ctx)
+            else:
+                told = await self._run_alone(plan, ctx)
+        except StepFailedError as error:
+            advice = await self._advise(plan, ctx.principal)
+            error.remedy = "; ".join(filter(None, (error.remedy, *advice)))
+            raise
         if request.keeps and plan.key:
             self._cache.put(plan.key, told.to_json())
         return plan.complete(told), plan
@@ -257,6 +262,25 @@ class Orchestration:
                     found = await self._roster.list_with_role(other, principal)
                     others += [f"{one.name} ({other})" for one in found if one.status != "unavailable"]
                 raise NoModelError(role, describe_missing({role: members}), others) from error
+
+    async def _advise(self, plan: _Plan, principal: Principal) -> list[str]:
+        """What else may mend a failed run: the warnings, and the models that are missing where none is there.
+
+        Without a model another agent with the role takes a task, which may be made for other tasks.
+        """
+        missing: dict[str, str | None] = {}
+        for role in list_open_roles(plan.definition, plan.request.role):
+            for one in await self._roster.list_with_role(role, principal):
+                if one.listing.record.labels.get("kind") != "model":
+                    continue
+                if one.status != "unavailable":
+                    return plan.warnings
+                missing[one.name] = one.reason
+        if not missing:
+            return plan.warnings
+        told = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+        others = [] if plan.request.agent in missing else plan.warnings
+        return [*others, f"no language model is started: {told}"]
 
     def _key_of(self, plan: _Plan, principal: Principal) -> str:
         """The key of all that shapes the answer: request, rights, and versions of the agents."""

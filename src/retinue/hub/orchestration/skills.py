@@ -23,6 +23,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.schema.messages import describe_shape
 from retinue.mesh.search.agents import AgentSearch
 from retinue.workflows.definitions.definition import (
     AUTO,
@@ -90,7 +91,8 @@ def add_orchestration_skills(
         context = dict(context or {})
         session = context.pop(_SESSION, None)
         if session is not None and not isinstance(session, str):
-            raise InvalidParametersError([Problem("context.session", "field 'context.session' is no name")])
+            problem = f"field 'context.session' must be string; it is {describe_shape(session)}"
+            raise InvalidParametersError([Problem("context.session", problem)])
         request = OrchestrationRequest(
             "orchestrate_workflow",
             workflow,
@@ -112,8 +114,9 @@ def add_orchestration_skills(
         run: str | None = None,
         session: str | None = None,
     ) -> Any:
+        _check_prompt(prompt)
         role = parse_role(DEFAULT_ROLE if role == AUTO else role)
-        definition = ask_all(mode, list(agents or ()), role)
+        definition = ask_all(mode, list(dict.fromkeys(agents or ())), role)
         request = OrchestrationRequest(
             "orchestrate_parallel", definition, {"prompt": prompt}, run=run, session=session
         )
@@ -150,6 +153,7 @@ def _read_orchestrate(
     echoed: Json | None = None,
 ) -> OrchestrationRequest:
     """The request of ``orchestrate``; ``echoed`` goes to the run beside the checked arguments."""
+    _check_prompt(prompt, "task.prompt" if echoed else "prompt")
     preferences, options = preferences or {}, options or {}
     timeout_ms, retries = options.get("timeout"), options.get("retries")
     return OrchestrationRequest(
@@ -167,6 +171,13 @@ def _read_orchestrate(
         session=session,
         echoed=echoed or {},
     )
+
+
+def _check_prompt(prompt: str, field: str = "prompt") -> None:
+    """Raise InvalidParametersError for a prompt without words, which would cost a call of a model."""
+    if not prompt.strip():
+        problem = f"field '{field}' has no words; it is {describe_shape(prompt)}"
+        raise InvalidParametersError([Problem(field, problem)])
 
 
 def add_capability_skills(

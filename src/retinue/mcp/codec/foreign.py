@@ -29,7 +29,12 @@ SUBSCRIPTION_KEY = f"{_META}subscriptionId"
 """In ``_meta`` of a notification: the id of the ``subscriptions/listen`` request that it answers."""
 
 _ASKABLE: dict[str, Any] = {"elicitation": {}, "sampling": {}}
-"""What a server may ask for: the channel of a call carries both. Roots are this machine's own."""
+"""What a server may ask for in a session. Not for roots: servers keep them for the session, which all callers
+share, so that the folders of one would be used for another.
+"""
+
+_ASKABLE_OF_A_CALL = ("elicitation", "sampling", "roots")
+"""What a server of 2026-07-28 may ask for within one call, if its caller declared it."""
 
 _LISTS = {
     "tools/list": "tools",
@@ -43,7 +48,8 @@ _LISTS = {
 class ServerFacts:
     """What a server says of itself; ``capabilities`` are the names of what it offers.
 
-    ``subscribes`` tells whether it reports changes of single resources.
+    ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
+    with a session takes requests of 2026-07-28 beside it.
     """
 
     era: Era
@@ -53,6 +59,7 @@ class ServerFacts:
     instructions: str = ""
     capabilities: frozenset[str] = frozenset()
     subscribes: bool = False
+    is_bilingual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +100,21 @@ class Requests:
         """The request of the sessionless era whose response is a stream of changes."""
         wanted = {f"{kind}ListChanged": True for kind in ("tools", "resources", "prompts")}
         asked = {**wanted, "resourceSubscriptions": sorted(uris)}
-        return self.of("subscriptions/listen", {"notifications": asked})
+        return self.of("subscriptions/listen", {"notifications": asked}, era="modern")
 
     def of(
-        self, method: str, params: Mapping[str, Any], *, capabilities: frozenset[str] = frozenset()
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        capabilities: frozenset[str] = frozenset(),
+        era: Era | None = None,
     ) -> Message:
-        """A request in the server's era; a caller that listens gets its progress and log lines."""
+        """A request in ``era``, else the server's; a caller that listens gets its progress and log lines."""
         given = dict(params)
         meta = dict(given.get("_meta") or {})
-        if self.era == "modern":
-            meta |= self._modern_meta({one: {} for one in _ASKABLE if one in capabilities})
+        if (era or self.era) == "modern":
+            meta |= self._modern_meta({one: {} for one in _ASKABLE_OF_A_CALL if one in capabilities})
             if "log" in capabilities:
                 meta[f"{_META}logLevel"] = "debug"
         if "progress" in capabilities:
@@ -146,6 +158,12 @@ def parse_initialized(result: Mapping[str, Any]) -> ServerFacts:
 def parse_discovered(result: Mapping[str, Any]) -> ServerFacts:
     """The answer to ``server/discover``."""
     return _facts(result, "modern")
+
+
+def offers_single_requests(result: Mapping[str, Any]) -> bool:
+    """Whether the answer to ``server/discover`` names the version without sessions."""
+    versions = result.get("supportedVersions")
+    return isinstance(versions, list) and VERSION in versions
 
 
 def _facts(result: Mapping[str, Any], era: Era) -> ServerFacts:

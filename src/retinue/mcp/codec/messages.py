@@ -7,7 +7,7 @@ A relay keeps unknown keys as they are and writes only keys of ``params._meta``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
@@ -29,12 +29,16 @@ _STATUSES = {-32700: 400, -32600: 400, -32602: 400, -32601: 404}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; ``method`` is "" for a response, ``id`` None for a notification."""
+    """One message; ``method`` is "" for a response, ``id`` None for a notification.
+
+    ``param_headers`` repeat arguments for HTTP, where the schema of a tool asks for it (2026-07-28).
+    """
 
     kind: MessageKind
     method: str
     id: MessageId
     document: dict[str, Any]
+    param_headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def params(self) -> dict[str, Any]:

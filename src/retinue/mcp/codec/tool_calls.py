@@ -5,8 +5,9 @@ The reverse of what `mcp.server` renders (https://modelcontextprotocol.io/specif
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from retinue.core.record import Schema, Skill
 from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
-from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.mcp.codec.wire import VERSION_KEY, encode_header
 from retinue.web.codec.jsonrpc import find_guard_error
 from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY, read_usage
 
@@ -32,6 +33,8 @@ CODE_FACT, MESSAGE_FACT = "code", "message"
 _META = "io.modelcontextprotocol/"
 _LACKING = -32021
 """The caller lacks a capability that the tool needs (2026-07-28)."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warning"}
 
@@ -66,7 +69,29 @@ class ToolCall:
             params["inputResponses"] = dict(self.answers)
         if self.state is not None:
             params["requestState"] = self.state
-        return _as_request("tools/call", params)
+        message = _as_request("tools/call", params)
+        return replace(message, param_headers=param_headers(self.skill.input_schema, params["arguments"]))
+
+
+def param_headers(schema: Schema | None, arguments: Any) -> dict[str, str]:
+    """The headers that repeat arguments of a tool, where its schema names them (``x-mcp-header``)."""
+    return {f"mcp-param-{name.lower()}": encode_header(text) for name, text in _repeated(schema, arguments)}
+
+
+def _repeated(schema: Any, value: Any) -> Iterator[tuple[str, str]]:
+    """Name and text of each header; properties of properties count, those behind other keywords do not."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping) or not isinstance(value, Mapping):
+        return
+    for name, inner in properties.items():
+        given = value.get(name)
+        marked = inner.get("x-mcp-header") if isinstance(inner, Mapping) else None
+        if isinstance(marked, str) and _HEADER_NAME.fullmatch(marked):
+            if isinstance(given, bool):
+                yield marked, "true" if given else "false"
+            elif isinstance(given, str | int | float):
+                yield marked, str(given)
+        yield from _repeated(inner, given)
 
 
 def list_request(client: str, client_version: str) -> Message:
@@ -199,13 +224,22 @@ def _read_tool_error(result: Mapping[str, Any], text: str, agent: str) -> Retinu
     return _remote_error(agent, code, text, facts)
 
 
+def find_lacking(error: Mapping[str, Any]) -> CannotAskError | None:
+    """The error of a caller that lacks a capability, None for any other error."""
+    data = error.get("data")
+    required = data.get("requiredCapabilities") if isinstance(data, dict) else None
+    if error.get("code") != _LACKING or not isinstance(required, dict):
+        return None
+    return CannotAskError(next(iter(required), "capability"))
+
+
 def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueError:
     code, message, data = error.get("code"), error.get("message"), error.get("data")
     if code == -32602 and isinstance(message, str) and message.startswith("Unknown tool"):
         # as ``/execute`` reports it, so that the card is read again
         return RemoteFaultError(agent, -32601, f"Unknown skill: {skill.id}", {"type": "unknown_skill"})
-    if code == _LACKING and isinstance(data, dict) and isinstance(data.get("requiredCapabilities"), dict):
-        return CannotAskError(next(iter(data["requiredCapabilities"]), "capability"))
+    if (lacking := find_lacking(error)) is not None:
+        return lacking
     return _remote_error(agent, code, message if isinstance(message, str) else "no message given", data)
 
 

@@ -58,7 +58,7 @@ class Wire:
                 name = message.params.get(_NAMED_BY.get(message.method, ""))
                 if isinstance(name, str):
                     headers["mcp-name"] = encode_header(name)
-                return headers
+                return {**headers, **message.param_headers}
             if message.method == "initialize":
                 return headers
         if self.session is not None:

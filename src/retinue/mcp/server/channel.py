@@ -154,6 +154,10 @@ class McpChannel:
             found |= {one for one in _ASKABLE if getattr(declared, one) is not None}
         return frozenset(found)
 
+    @property
+    def is_sessionless(self) -> bool:
+        return is_modern(self._context)
+
     def move_to(self, context: Context, least_level: str | None) -> None:
         """Continue on another request of the same client."""
         self._context = context
@@ -244,6 +248,13 @@ class McpChannel:
 
 class DeafChannel(NullChannel):
     """The channel of a client that listens to nothing and declared nothing that it can be asked."""
+
+    def __init__(self, *, is_sessionless: bool) -> None:
+        self._is_sessionless = is_sessionless
+
+    @property
+    def is_sessionless(self) -> bool:
+        return self._is_sessionless
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         raise CannotAskError("elicitation")

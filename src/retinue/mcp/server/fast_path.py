@@ -60,7 +60,8 @@ _MODERN_STREAM = [
     (b"connection", b"keep-alive"),
     (b"x-accel-buffering", b"no"),
 ]
-_DEAF = DeafChannel()
+_DEAF = DeafChannel(is_sessionless=False)
+_DEAF_SESSIONLESS = DeafChannel(is_sessionless=True)
 _NOTHING_HELD = nullcontext()
 _NO_TRACE = TraceContext(id="")
 _WITHOUT_TRACE = frozenset(
@@ -202,7 +203,8 @@ class FastPath:
         result: dict[str, Any] = {}
         error: ErrorData | None = None
         try:
-            result = await self._tools.run(asked, entry, caller, _DEAF if entry.skill.channel else None)
+            deaf = _DEAF_SESSIONLESS if request.is_modern else _DEAF
+            result = await self._tools.run(asked, entry, caller, deaf if entry.skill.channel else None)
         except MCPError as failure:
             error = failure.error
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ other call, because it costs less (`execute.client`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -131,10 +132,7 @@ async def _converse(
         outgoing.record_usage(find_calls_used(reply.meta))
         if not reply.needs_input:
             return reply
-        answers = {
-            key: await answer_question(channel, key, method, params)
-            for key, method, params in list_questions(reply)
-        }
+        answers = await answer_questions(channel, reply)
         tool_call = replace(tool_call, answers=answers, state=read_state(reply))
     raise ExecutionFailedError(f"agent {listing.record.name} asks without end: over {MAX_ROUNDS} rounds")
 
@@ -174,6 +172,22 @@ async def read_reply(response: AgentResponse, channel: Channel) -> Reply:
 @cache
 def _own_version() -> str:
     return version("retinue")
+
+
+async def answer_questions(channel: Channel, reply: Reply) -> dict[str, Any]:
+    """The caller's answers to all questions of a result, by their keys."""
+    asked = list(list_questions(reply))
+    if not channel.is_sessionless:
+        # a person is asked one thing after the other
+        return {key: await answer_question(channel, key, method, params) for key, method, params in asked}
+    tasks = [asyncio.create_task(answer_question(channel, *question)) for question in asked]
+    try:
+        answers = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()  # of a call that ends with the refusal of one answer
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return dict(zip((key for key, _, _ in asked), answers, strict=True))
 
 
 async def answer_question(

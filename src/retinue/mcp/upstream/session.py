@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import structlog
@@ -17,10 +19,12 @@ from retinue.core.call import Answer
 from retinue.core.errors import AgentUnreachableError, ExecutionFailedError, RemoteFaultError, RetinueError
 from retinue.core.record import Skill
 from retinue.mcp.codec.foreign import (
+    Era,
     Requests,
     ServerFacts,
     ServerLists,
     call_params,
+    offers_single_requests,
     parse_discovered,
     parse_initialized,
     read_page,
@@ -28,8 +32,9 @@ from retinue.mcp.codec.foreign import (
     response,
 )
 from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
-from retinue.mcp.codec.tool_calls import list_questions, parse_feedback, read_answer, read_state
-from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question
+from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
+from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, answer_questions
 from retinue.mcp.upstream.open_calls import OpenCalls
 from retinue.mesh.channel import Channel, NullChannel
 
@@ -40,6 +45,9 @@ _NO_METHOD = -32601
 _CANNOT_ASK = -32603
 _GIVE_UP_S = 2.0
 """How long a cancelled request may take to tell the server so."""
+
+_PROBE_S = 5.0
+"""How long a server with a session may take to say whether it speaks 2026-07-28, too."""
 
 _NOBODY = NullChannel()
 
@@ -77,7 +85,11 @@ class Transport(Protocol):
 
 
 class ServerSession:
-    """One session with the server ``name``; requests may run at the same time."""
+    """One session with the server ``name``; requests may run at the same time.
+
+    A server at a url may speak both eras. Calls of a client of 2026-07-28 then go to it as that client would
+    send them, all others in the session: a tool that asks in one era only is called in the era of its caller.
+    """
 
     def __init__(self, name: str, transport: Transport, client_version: str) -> None:
         self.name = name
@@ -105,7 +117,17 @@ class ServerSession:
         self._transport.agree(self.facts)
         if self.facts.era == "handshake":
             await self._transport.send(notification("notifications/initialized"))
+            if not self._transport.ends_with_stream:  # standard streams have one era
+                self.facts = replace(self.facts, is_bilingual=await self._takes_single_requests())
         return self.facts
+
+    async def _takes_single_requests(self) -> bool:
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                reply = await self._exchange(self._requests.discover(), _NOBODY)
+        except (AgentUnreachableError, RemoteFaultError, TimeoutError):
+            return False  # older servers refuse it in every way; the session stands
+        return offers_single_requests(reply.result or {})
 
     async def read_lists(self) -> ServerLists:
         """Everything that the server offers. Raises AgentUnreachableError and RemoteFaultError."""
@@ -153,10 +175,13 @@ class ServerSession:
     async def _subscribe(
         self, read: Callable[[AsyncGenerator[Mapping[str, Any], None]], Awaitable[None]]
     ) -> None:
-        """The stream of changes of the sessionless era, opened again when other resources are followed."""
-        while self.facts.era == "modern":
+        """The stream of changes of the sessionless era, opened again when other resources are followed.
+
+        A server of both eras may tell only there what a request of that era has changed.
+        """
+        while self.facts.era == "modern" or self.facts.is_bilingual:
             self._follows_others.clear()
-            message = self._requests.listen(self._followed)
+            message = self._requests.listen(self._followed if self.facts.era == "modern" else ())
             stream = asyncio.ensure_future(read(self._transport.exchange(message)))
             moved = asyncio.create_task(self._follows_others.wait())
             try:
@@ -192,7 +217,9 @@ class ServerSession:
     ) -> Answer:
         """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and what the channel raises."""
         params = call_params(skill, arguments, trace_meta)
-        return read_answer(await self._converse("tools/call", params, skill.id, channel), self.name, skill)
+        repeated = param_headers(skill.input_schema, arguments) if self._era_for(channel) == "modern" else {}
+        reply = await self._converse("tools/call", params, skill.id, channel, repeated)
+        return read_answer(reply, self.name, skill)
 
     async def read(
         self, method: str, params: Mapping[str, Any], trace_meta: Mapping[str, Any], channel: Channel
@@ -201,7 +228,7 @@ class ServerSession:
         given = {**params, "_meta": dict(trace_meta)}
         reply = await self._converse(method, given, method, channel)
         if reply.error is not None:
-            raise fault_of(self.name, reply.error)
+            raise find_lacking(reply.error) or fault_of(self.name, reply.error)
         return reply.result or {}
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -229,28 +256,41 @@ class ServerSession:
                 _log.warning("list cut", server=self.name, list=method, entries=MAX_LISTED)
                 return found[:MAX_LISTED]
 
-    async def _converse(self, method: str, params: Mapping[str, Any], name: str, channel: Channel) -> Reply:
+    def _era_for(self, channel: Channel) -> Era:
+        return "modern" if self.facts.is_bilingual and channel.is_sessionless else self.facts.era
+
+    async def _converse(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        name: str,
+        channel: Channel,
+        repeated: Mapping[str, str] = MappingProxyType({}),
+    ) -> Reply:
         """The last reply to a request, after the caller has answered all questions in results."""
-        if "log" in channel.capabilities:
+        era = self._era_for(channel)
+        if "log" in channel.capabilities and era == "handshake":
             await self._ask_for_log_lines()
+        given = params
         for _ in range(MAX_ROUNDS):
-            message = self._requests.of(method, params, capabilities=channel.capabilities)
-            async with self._open.running(message.id, name, channel):
+            message = self._requests.of(method, given, capabilities=channel.capabilities, era=era)
+            if repeated:
+                message = replace(message, param_headers=repeated)
+            # beside a session, a request of its own hears everything on its own stream
+            is_counted = era == self.facts.era
+            async with self._open.running(message.id, name, channel) if is_counted else nullcontext():
                 reply = await self._exchange(message, channel)
             if not reply.needs_input:
                 return reply
-            answers = {
-                key: await answer_question(channel, key, asked_for, asked)
-                for key, asked_for, asked in list_questions(reply)
-            }
-            params = {**params, "inputResponses": answers}
+            # a round holds the state of the last result, or none
+            given = {**params, "inputResponses": await answer_questions(channel, reply)}
             if (state := read_state(reply)) is not None:
-                params["requestState"] = state
+                given["requestState"] = state
         raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
 
     async def _ask_for_log_lines(self) -> None:
         """Set the level of a session once; the caller's own level is applied on the way to it."""
-        if self._is_level_set or self.facts.era == "modern" or "logging" not in self.facts.capabilities:
+        if self._is_level_set or "logging" not in self.facts.capabilities:
             return
         self._is_level_set = True
         with suppress(RemoteFaultError):  # a server that declares logging need not have levels
@@ -277,7 +317,7 @@ class ServerSession:
 
     async def _give_up(self, message: Message) -> None:
         """Tell the server that nobody waits; over HTTP of 2026-07-28 the end of the stream does."""
-        if self.facts.era == "modern" and not self._transport.ends_with_stream:
+        if VERSION_KEY in message.meta and not self._transport.ends_with_stream:
             return
         with suppress(AgentUnreachableError, TimeoutError):
             async with asyncio.timeout(_GIVE_UP_S):

@@ -39,7 +39,7 @@ from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
 from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
-from retinue.workflows.runs.replay_rules import step_timed_out
+from retinue.workflows.runs.replay_rules import is_step_time_out, step_timed_out
 
 CHOOSE_TIMEOUT_S = 60.0
 
@@ -172,7 +172,7 @@ class _Attempt:
             if other is not None or not outcome.fault.data.get("sent"):
                 choice = other or choice
                 outcome = await self._call(f"{self._here}/again", choice, timeout_s, wait_s)
-        if limit is not None and outcome.fault is not None and outcome.fault.on_error == "timeout":
+        if limit is not None and outcome.fault is not None and is_step_time_out(outcome.fault):
             outcome = StepOutcome(fault=read_json(Fault, overdue(self._path, limit)))
         return choice, outcome
 

@@ -26,6 +26,7 @@ MAX_RUN_BYTES = 64 * 1024 * 1024
 """What a run may store with all its child runs: definitions, inputs, arguments and results, as JSON."""
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
+_STEP_LAYER = "workflow step"
 
 
 class RunSize:
@@ -123,15 +124,18 @@ async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcom
 
 def step_timed_out(path: str, timeout_s: float) -> CallTimedOutError:
     """The error of a step that exceeds its time limit."""
-    return CallTimedOutError(
-        f"step {path}", timeout_s, layer="workflow step", setting=f"timeout of step {path}"
-    )
+    return CallTimedOutError(f"step {path}", timeout_s, layer=_STEP_LAYER, setting=f"timeout of step {path}")
+
+
+def is_step_time_out(fault: Fault) -> bool:
+    """Whether the time limit of the step ran out, and not a shorter one of the skill or its agent."""
+    return fault.on_error == "timeout" and fault.data.get("layer") == _STEP_LAYER
 
 
 def nobody_answered(path: str, topic: str, timeout_s: float) -> CallTimedOutError:
     """The error of a step that waited for a signal in vain."""
     error = CallTimedOutError(
-        f"step {path}", timeout_s, layer="workflow step", setting=f"wait_for.timeout of step {path}"
+        f"step {path}", timeout_s, layer=_STEP_LAYER, setting=f"wait_for.timeout of step {path}"
     )
     error.message = f"nobody answered step {path} within {render_duration(timeout_s)} (signal {topic})"
     error.args = (error.message,)
