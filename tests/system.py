@@ -21,7 +21,7 @@ from retinue.oci.registry import Registry, publish_card
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_process import hub_app
-from retinue.runtime.imports import Imports
+from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.mcp_endpoints import open_hub_mcp
 from retinue.runtime.mesh import Mesh, open_mesh

@@ -20,7 +20,7 @@ import orjson
 import pytest
 from mcp import Client
 
-from retinue.runtime.imports import write_import
+from retinue.runtime.importing.imports import write_import
 from retinue.settings import ImportTable
 from retinue.storage.state import State
 from scripts.conformance import NODE, InstallFailedError, install

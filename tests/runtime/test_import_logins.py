@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
 from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.runtime.browser_login import log_in
-from retinue.runtime.import_logins import ImportLogin, Login, LoginFile, logins_folder
+from retinue.runtime.importing.browser_login import log_in
+from retinue.runtime.importing.logins import ImportLogin, Login, LoginFile, logins_folder
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.imports import open_pins, read_imports, write_import
+from retinue.runtime.importing.imports import open_pins, read_imports, write_import
 from retinue.settings import ImportsTable, ImportTable, Settings
 from retinue.storage.state import State
 

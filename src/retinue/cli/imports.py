@@ -150,7 +150,7 @@ def imports(context: click.Context, as_json: bool) -> None:
 def accept(name: str) -> None:
     """Accept the tools of NAME that have changed or are new."""
     from retinue.runtime.commands.importing import unknown_import
-    from retinue.runtime.imports import open_pins, read_imports
+    from retinue.runtime.importing.imports import open_pins, read_imports
 
     session = open_session()
     if name not in read_imports(session.settings, session.state):
@@ -171,10 +171,10 @@ def login(name: str, no_browser: bool, timeout: float) -> None:
     The address of the login is printed, and opened where there is a browser. The browser comes back to a
     port of this machine; on a remote machine, forward it: ssh -L PORT:127.0.0.1:PORT
     """
-    from retinue.runtime.browser_login import log_in, show_page
     from retinue.runtime.commands.importing import unknown_import
-    from retinue.runtime.import_logins import LoginFile
-    from retinue.runtime.imports import read_imports
+    from retinue.runtime.importing.browser_login import log_in, show_page
+    from retinue.runtime.importing.imports import read_imports
+    from retinue.runtime.importing.logins import LoginFile
     from retinue.settings import environment
     from retinue.storage.state import find_hub_url
 
@@ -229,7 +229,7 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Keep imports, and show what a running hub makes of them."""
     from pydantic import ValidationError
 
-    from retinue.runtime.imports import write_import
+    from retinue.runtime.importing.imports import write_import
     from retinue.settings import ImportTable
     from retinue.storage.state import find_hub_url
 
@@ -305,7 +305,7 @@ def _place_of(server: FoundServer) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from retinue.runtime.imports import open_pins, read_imports
+    from retinue.runtime.importing.imports import open_pins, read_imports
     from retinue.storage.state import find_hub_url
 
     session = open_session()

@@ -1,4 +1,4 @@
-"""JSON values: lossless copies, depth limits, and names of shapes for messages."""
+"""JSON values: lossless copies, depth limits, their form as text, and names of shapes for messages."""
 
 from __future__ import annotations
 
@@ -77,3 +77,27 @@ def name_shape(value: Any) -> str:
     if isinstance(value, int | float):
         return "a number"
     return "a list" if isinstance(value, list) else "an object"
+
+
+TEXT_KEYS = ("text", "output", "result", "answer", "response", "content", "message", "value")
+"""Keys under which agents return a single text."""
+
+
+def text_of(value: Any) -> str:
+    """A value as text: the text itself, the single text of an object, else JSON."""
+    value = unwrap(value)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+def unwrap(value: Any) -> Any:
+    """The value of an object with one of the ``TEXT_KEYS`` as its only key, else the value."""
+    while isinstance(value, Mapping) and len(value) == 1:
+        key, inner = next(iter(value.items()))
+        if key not in TEXT_KEYS:
+            return value
+        value = inner
+    return value

@@ -31,7 +31,7 @@ from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded, take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits
-from retinue.runtime.imports import Imports
+from retinue.runtime.importing.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader

@@ -54,7 +54,7 @@ from retinue.runtime.factories import (
     registry_sources,
     timeout_settings,
 )
-from retinue.runtime.imports import Imports
+from retinue.runtime.importing.imports import Imports
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -175,8 +175,8 @@ async def open_mesh(
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
         )
-        figures = CallFigures(events.flush)
-        events.subscribe_later(figures.observe)
+        figures = CallFigures()
+        events.subscribe(figures.observe)
         track = TrackRecord(figures, agent_stats)
         caller = DispatchCaller(
             dispatcher,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import DefinitionError
+from retinue.core.text import fence
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import load_definition
-from retinue.workflows.expressions.texts import fence
 from tests.requirements import requirement
 from tests.workflows.running import Bench
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.workflows.expressions.texts import fence
+from retinue.core.text import fence
 from retinue.workflows.interpreter.voting import (
     MAX_CHARACTERS,
     Ballot,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
-from retinue.workflows.expressions.texts import fence, text_of
+from retinue.core.json_values import text_of
+from retinue.core.text import fence
 
 Json = dict[str, Any]
 ReadSession = Callable[[str], Json | None]

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.text import fence
 from retinue.workflows.definitions.definition import (
     AUTO,
     DEFAULT_ROLE,
@@ -22,7 +23,6 @@ from retinue.workflows.definitions.definition import (
     iterate_steps,
     render_duration,
 )
-from retinue.workflows.expressions.texts import fence
 from retinue.workflows.interpreter.arguments import address_prompt
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 

@@ -6,7 +6,7 @@ outlive the process, unlike `AgentStats`, which the choice among equal agents us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from retinue.core.record import Candidate, Stats
@@ -42,13 +42,9 @@ class CallSummary:
 
 
 class CallFigures:
-    """The figures of the agents of one hub; `observe` takes the events of its calls.
+    """The figures of the agents of one hub; `observe` takes the events of its calls."""
 
-    ``flush_events`` has events observed that wait for a batch.
-    """
-
-    def __init__(self, flush_events: Callable[[], None] = lambda: None) -> None:
-        self._flush_events = flush_events
+    def __init__(self) -> None:
         self._counts: dict[str, list[float]] = {}
 
     def seed(self, summaries: Iterable[CallSummary]) -> None:
@@ -64,8 +60,7 @@ class CallFigures:
             self._add(outcome.agent or "", outcome.status, error, 1, outcome.duration_ms)
 
     def find(self, agent: str) -> Stats:
-        """The figures of the agent of this name, calls included whose events wait for a batch."""
-        self._flush_events()
+        """The figures of the agent of this name."""
         calls, failures, total_ms = self._counts.get(agent, (0, 0, 0.0))
         mean_s = total_ms / calls / 1000 if calls else None
         return Stats(int(calls), int(failures), mean_s)

@@ -9,8 +9,8 @@ from typing import Any
 
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.commands.client import Client
-from retinue.runtime.import_logins import LoginFile
-from retinue.runtime.imports import open_pins, read_imports, write_import
+from retinue.runtime.importing.imports import open_pins, read_imports, write_import
+from retinue.runtime.importing.logins import LoginFile
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retinue.workflows.expressions.texts import fence
+from retinue.core.text import fence
 
 Entry = Mapping[str, Any]
 """What is known of a step: ``output`` when it is done, ``error`` when it failed and the run went on;

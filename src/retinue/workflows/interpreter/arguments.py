@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.errors import InvalidParametersError, Problem
+from retinue.core.json_values import text_of
+from retinue.core.text import fence
 from retinue.workflows.expressions.scope import Scope
-from retinue.workflows.expressions.texts import fence, text_of
 
 
 def chain_arguments(

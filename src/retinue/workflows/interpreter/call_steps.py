@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from retinue.core.errors import ExpressionError, InvalidParametersError, Problem, UnknownRoleError
+from retinue.core.json_values import text_of
 from retinue.mesh.directory.routing import parse_role
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE, Step, read_cache_ttl
 from retinue.workflows.expressions.templates import holds, parse_condition, render
-from retinue.workflows.expressions.texts import text_of
 from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments, default_prompt
 from retinue.workflows.interpreter.calls import Accept, Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, Result, record_failure

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.errors import EmptyOutputError, ExpressionError, RoleNotOfferedError, StepFailedError
+from retinue.core.json_values import text_of
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import AUTO, Step
-from retinue.workflows.expressions.texts import text_of
 from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments
 from retinue.workflows.interpreter.branches import (
     Branch,

@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from retinue.workflows.expressions.texts import fence, text_of, unwrap
+from retinue.core.json_values import text_of, unwrap
+from retinue.core.text import fence
 
 _FENCE = re.compile(r"^```[^\n]*\n(?P<inner>.*?)\n?```$", re.DOTALL)
 

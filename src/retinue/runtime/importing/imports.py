@@ -27,7 +27,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.openapi.imported import ApiSpec, ImportedApis
-from retinue.runtime.import_logins import ImportLogin, LoginFile, logins_folder
+from retinue.runtime.importing.logins import ImportLogin, LoginFile, logins_folder
 from retinue.settings import ImportTable, Settings, environment
 from retinue.storage.files import file_mode, replace_file, storage_errors
 from retinue.storage.state import State

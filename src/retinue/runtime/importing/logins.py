@@ -2,8 +2,8 @@
 
 One file for each import, in the folder of keys and readable for its owner only, holds the tokens, the client
 that they were given to and what is known of the authorization server. `retinue imports login` writes it
-(`runtime.browser_login`), the hub reads and renews it. The SDK makes the requests of the OAuth flow; they are
-sent by this program's own HTTP client, with its checks of addresses and sizes.
+(`runtime.importing.browser_login`), the hub reads and renews it. The SDK makes the requests of the OAuth
+flow; they are sent by this program's own HTTP client, with its checks of addresses and sizes.
 """
 
 from __future__ import annotations
