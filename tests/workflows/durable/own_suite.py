@@ -228,7 +228,7 @@ async def test_a_large_output_that_is_the_value_of_a_step_is_stored_once_and_rea
         assert (await node.finish(f"{name}-again")).value == output
     await node.aclose()
     with sa.create_engine(f"sqlite:///{tmp_path}/runs.db").connect() as connection:
-        stored = connection.execute(sa.text("SELECT sum(length(output)) FROM workflow_output")).scalar()
+        stored = connection.execute(sa.text("SELECT sum(length(output)) FROM workflow_output")).scalar_one()
     assert stored < 1_000
 
 
