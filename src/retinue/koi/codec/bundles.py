@@ -193,7 +193,8 @@ def parse_event(data: object) -> Event:
     if not isinstance(data, dict):
         raise WireError("event: it is not an object")
     rid = _parse_rid(data.get("rid"), "rid")
-    event_type = _EVENT_TYPES.get(data.get("event_type") or "")
+    kind = data.get("event_type")
+    event_type = _EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if event_type is None:
         raise WireError("event_type: it is not one of NEW, UPDATE, FORGET")
     manifest, contents = data.get("manifest"), data.get("contents")
