@@ -25,7 +25,9 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         hosts=settings.doors.hosts,
         origins=settings.doors.origins,
         max_body_bytes=settings.limits.body_bytes,
+        any_media_type=(REGISTRY_PATH, "/hooks/registry", f"{ROOT}/"),
         anonymous=settings.auth.anonymous,
+        open_paths=OPEN_PATHS,
         resource=protected_resource(settings),
     )
 

@@ -240,7 +240,7 @@ def guarded(
     host: str,
     http: HttpClient,
     tokens: Mapping[str, Principal] | None = None,
-) -> ASGIApp:
+) -> SecurityMiddleware:
     """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
     return SecurityMiddleware(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import structlog
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
+from retinue.hub.calls import CallFilter
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import log_line, record_calls
@@ -29,7 +31,9 @@ from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded, take_from_others
+from retinue.dashboard.sessions import SessionMiddleware
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
+from retinue.runtime.dashboard import HubDashboard, make_dashboard
 from retinue.runtime.factories import http_limits
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
@@ -100,6 +104,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 imports=imports,
                 models=models.not_started,
                 spending_of=spending_reader(settings, state),
+                read_calls=partial(_read_calls, audit),
             )
         )
         mesh.events.subscribe_later(record_calls(audit.append))
@@ -107,9 +112,11 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.callback(mesh.events.flush)
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
+        dashboard = make_dashboard(mesh, settings, state, url)
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, dashboard=dashboard)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
+        stack.callback(dashboard.end)
         state.write_hub(url, ready=False)
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
@@ -247,6 +254,21 @@ def model_children(models: Models, state: State, hub_url: str) -> Sequence[Child
     # the ports below are those of the agents that have always been there
     port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
     return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
+
+
+async def _read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
+    equal = {
+        "skill": wanted.skill,
+        "agent": wanted.agent,
+        "caller": wanted.caller,
+        "status": wanted.status,
+        "trace_id": wanted.trace,
+    }
+    audit.flush()
+    given = {key: value for key, value in equal.items() if value is not None}
+    return await asyncio.to_thread(
+        audit.list_calls, given, failed=wanted.failed, before=wanted.before, limit=limit
+    )
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:

@@ -22,6 +22,7 @@ from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
 from retinue.execute.queries import PeerQueries
+from retinue.hub.calls import ReadCalls
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -118,11 +119,12 @@ async def open_mesh(
     imports: Imports | None = None,
     models: ModelsNotStarted | None = None,
     spending_of: SpendingOf = lambda agent: None,
+    read_calls: ReadCalls | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
     ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start;
-    ``spending_of`` tells what a model agent has spent.
+    ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls.
     ``open_runs`` opens the workflow runs, each of which
     executes the given body; production code passes `LazyRuns.open`.
     """
@@ -205,6 +207,7 @@ async def open_mesh(
             clear_steps=step_cache.clear,
             access=access,
             spending_of=spending_of,
+            read_calls=read_calls,
         )
         agent = made.agent
         if settings.database is not None or state.runs.exists():

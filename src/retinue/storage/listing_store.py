@@ -77,6 +77,11 @@ _SUMMARY = """
     WHERE row ->> 'type' = 'CALL:ENDED' AND row ->> 'agent' IS NOT NULL
     GROUP BY 1, 2, 3
 """
+_CALLS = """
+    SELECT id, text FROM (SELECT id, CAST(row AS TEXT) AS text FROM audit WHERE id < ? ORDER BY id DESC)
+    WHERE text ->> '$.type' = 'CALL:ENDED'
+"""
+_LAST_ID = 2**63 - 1
 _FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_REBUILT_AT_ONCE}"
 
 
@@ -176,24 +181,41 @@ class SqliteAudit:
     def append(self, row: Mapping[str, Any]) -> None:
         self._buffer.append(orjson.dumps(dict(row), default=str))
         if len(self._buffer) % AUDIT_FLUSH_ROWS == 0:
-            self._flush()
+            self.flush()
         elif self._timer is None:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
-                self._flush()
+                self.flush()
             else:
-                self._timer = loop.call_later(AUDIT_FLUSH_S, self._flush)
+                self._timer = loop.call_later(AUDIT_FLUSH_S, self.flush)
 
     def recent(self, limit: int) -> Sequence[Mapping[str, Any]]:
-        self._flush()
+        self.flush()
         with self._database.reading() as connection:
             rows = connection.execute("SELECT row FROM audit ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
         return [orjson.loads(row["row"]) for row in rows]
 
+    def list_calls(
+        self, equal: Mapping[str, str], *, failed: bool, before: int | None, limit: int
+    ) -> Sequence[Mapping[str, Any]]:
+        """Ended calls, newest first, whose keys equal these texts; ``failed`` = those that are not done.
+
+        ``before`` is the place of a row, which each row has as ``row``: only older ones. Call `flush` before
+        for the newest; this method may run in any thread.
+        """
+        conditions = "".join(f" AND text ->> '$.{key}' = ?" for key in equal)
+        if failed:
+            conditions += " AND text ->> '$.status' <> 'done'"
+        query = f"{_CALLS}{conditions} ORDER BY id DESC LIMIT ?"
+        values = (before if before is not None else _LAST_ID, *equal.values(), limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(query, values).fetchall()
+        return [{**orjson.loads(row["text"]), "row": row["id"]} for row in rows]
+
     def summarise_calls(self) -> Sequence[CallSummary]:
         """The ended calls of each agent, by status and error."""
-        self._flush()
+        self.flush()
         with self._database.reading() as connection:
             rows = connection.execute(_SUMMARY).fetchall()
         return [
@@ -202,10 +224,11 @@ class SqliteAudit:
 
     def close(self) -> None:
         """Write the buffered rows and close the file."""
-        self._flush()
+        self.flush()
         self._database.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the buffered rows, in the thread of the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -79,7 +79,7 @@ class SecuritySettings:
     ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path except
-    ``/health`` and ``DISCOVERY_PATHS`` needs a token. ``max_upload_bytes`` limits registry uploads, which
+    ``/health``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_paths`` needs a token. ``max_upload_bytes`` limits registry uploads, which
     are streamed to disk. ``resource`` describes the endpoints to OAuth clients.
     """
 
@@ -90,6 +90,7 @@ class SecuritySettings:
     max_upload_bytes: int = MAX_UPLOAD_BYTES
     any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
     anonymous: bool = True
+    open_paths: tuple[str, ...] = ()
     resource: ProtectedResource | None = None
 
 
@@ -216,7 +217,8 @@ class SecurityMiddleware:
             token = _read_password(authorization) or None
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
-        if self._settings.anonymous or path == "/health" or path.startswith(DISCOVERY_PATHS):
+        is_open = path == "/health" or path.startswith((*DISCOVERY_PATHS, *self._settings.open_paths))
+        if self._settings.anonymous or is_open:
             return ANONYMOUS
         raise NotAuthenticatedError(
             "this server requires a bearer token", remedy="ask its operator for a token"

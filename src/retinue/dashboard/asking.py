@@ -1,0 +1,55 @@
+"""Calls of the hub's skills for a page: reads without a record, actions as every other call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
+from retinue.core.errors import NotAuthenticatedError, UnknownSkillError
+from retinue.core.record import HUB_NAME
+from retinue.mesh.dispatch import Calls
+
+Json = dict[str, Any]
+ENDPOINT = "dashboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """The skills of the hub, called with the rights of a visitor.
+
+    ``reads`` makes calls that leave no log line, audit row or event: a page that is looked at calls several
+    skills every second. ``calls`` is the path of every other call.
+    """
+
+    calls: Calls
+    reads: Calls
+
+    async def read(self, principal: Principal, skill: str, arguments: Mapping[str, Any] | None = None) -> Json:
+        """The value of one of the hub's skills.
+
+        Raises RetinueError; NotAuthenticatedError where only callers of the mesh may read it.
+        """
+        outcome = await self.reads.dispatch(_call(principal, skill, arguments or {}, HUB_NAME))
+        if isinstance(outcome.error, UnknownSkillError):
+            raise NotAuthenticatedError("this page is for users of the mesh", remedy="sign in")
+        return cast(Json, outcome.get())
+
+    async def act(
+        self, principal: Principal, skill: str, arguments: Any, agent: str | None = HUB_NAME
+    ) -> Outcome:
+        """The outcome of a skill that a person asked for; a failure is in it."""
+        return await self.calls.dispatch(_call(principal, skill, arguments, agent))
+
+
+def _call(principal: Principal, skill: str, arguments: Any, agent: str | None) -> Call:
+    return Call(
+        id=new_id(),
+        skill=skill,
+        arguments=arguments,
+        principal=principal,
+        endpoint=ENDPOINT,
+        trace=TraceContext(id=""),
+        agent=agent,
+    )

@@ -1,0 +1,162 @@
+"""Drawings as data for SVG: the steps of a workflow in layers, the calls of a trace, hubs with their agents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NODE_WIDTH = 168
+NODE_HEIGHT = 44
+GAP_X = 56
+GAP_Y = 18
+MAX_NODES = 120
+"""Nodes of one drawing; the rest is summed up in one node."""
+
+_SWEEPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box of a drawing; its place is that of the upper left corner."""
+
+    id: str
+    label: str
+    detail: str = ""
+    status: str = ""
+    x: float = 0.0
+    y: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Placed nodes and the paths of the lines between them."""
+
+    nodes: Sequence[Node]
+    lines: Sequence[str]
+    width: float
+    height: float
+
+
+def place_layers(nodes: Sequence[Node], edges: Iterable[tuple[str, str]]) -> Graph:
+    """Nodes from left to right: each right of all that lead to it, in an order with few crossings."""
+    by_id = {node.id: node for node in nodes[:MAX_NODES]}
+    links = [(a, b) for a, b in edges if a in by_id and b in by_id and a != b]
+    layers = _make_layers(list(by_id), links)
+    _order(layers, links)
+    tallest = max(map(len, layers), default=0)
+    placed: dict[str, Node] = {}
+    for column, layer in enumerate(layers):
+        top = (tallest - len(layer)) * (NODE_HEIGHT + GAP_Y) / 2
+        for row, name in enumerate(layer):
+            node = by_id[name]
+            x, y = column * (NODE_WIDTH + GAP_X) + 4, top + row * (NODE_HEIGHT + GAP_Y) + 4
+            placed[name] = Node(node.id, node.label, node.detail, node.status, round(x, 1), round(y, 1))
+    lines = [_line(placed[a], placed[b]) for a, b in links]
+    width = len(layers) * (NODE_WIDTH + GAP_X) - GAP_X + 8 if layers else 0
+    return Graph(list(placed.values()), lines, width, tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 8)
+
+
+def _make_layers(names: Sequence[str], links: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """Each node one layer right of the last that leads to it; a cycle is cut where it closes."""
+    depth = dict.fromkeys(names, 0)
+    for _ in range(len(names)):
+        changed = False
+        for a, b in links:
+            if depth[b] < depth[a] + 1 <= len(names):
+                depth[b], changed = depth[a] + 1, True
+        if not changed:
+            break
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in names:
+        layers[depth[name]].append(name)
+    return [layer for layer in layers if layer]
+
+
+def _order(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
+    """Sort each layer by the mean place of its neighbours, from the left and from the right in turn."""
+    before: dict[str, list[str]] = {}
+    after: dict[str, list[str]] = {}
+    for a, b in links:
+        before.setdefault(b, []).append(a)
+        after.setdefault(a, []).append(b)
+    for sweep in range(_SWEEPS):
+        neighbours = after if sweep % 2 else before
+        for layer in reversed(layers) if sweep % 2 else layers:
+            place = {name: (row + 0.5) / len(one) for one in layers for row, name in enumerate(one)}
+            means = {
+                name: sum(place[n] for n in near) / len(near) if (near := neighbours.get(name)) else place[name]
+                for name in layer
+            }
+            layer.sort(key=means.__getitem__)
+
+
+def _line(a: Node, b: Node) -> str:
+    x1, y1 = a.x + NODE_WIDTH, a.y + NODE_HEIGHT / 2
+    x2, y2 = b.x, b.y + NODE_HEIGHT / 2
+    bend = (x2 - x1) / 2 if x2 > x1 else GAP_X
+    return f"M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One call of a trace: where its bar begins and how long it is, in per cent of the whole."""
+
+    call: Mapping[str, Any]
+    left: float
+    width: float
+    indent: int
+
+
+def place_bars(calls: Sequence[Mapping[str, Any]]) -> tuple[list[Bar], float]:
+    """The bars of a trace in the order of their start, and its length in milliseconds."""
+    if not calls:
+        return [], 0.0
+    begin = min(call["started_at"] for call in calls)
+    length = max(max(call["ended_at"] for call in calls) - begin, 1e-6)
+    lowest = min(call["depth"] for call in calls)
+    bars = [
+        Bar(
+            call,
+            round((call["started_at"] - begin) / length * 100, 2),
+            round(max((call["ended_at"] - call["started_at"]) / length * 100, 0.3), 2),
+            min(call["depth"] - lowest, 12),
+        )
+        for call in calls
+    ]
+    return bars, length * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One agent of a map."""
+
+    name: str
+    status: str
+    x: float
+    y: float
+
+
+def place_spiral(agents: Sequence[tuple[str, str]], centre: float, spacing: float = 11.0) -> list[Dot]:
+    """Agents (name, status) in a sunflower spiral: each visible, none overlaps, stable while the list grows."""
+    golden = math.pi * (3 - math.sqrt(5))
+    return [
+        Dot(
+            name,
+            status,
+            round(centre + spacing * math.sqrt(number + 6) * math.cos(number * golden), 1),
+            round(centre + spacing * math.sqrt(number + 6) * math.sin(number * golden), 1),
+        )
+        for number, (name, status) in enumerate(agents)
+    ]
+
+
+def draw_sparkline(values: Sequence[float], width: int = 120, height: int = 28) -> str:
+    """The path of a line through the values, scaled to the box."""
+    if not values:
+        return ""
+    top = max(values) or 1.0
+    step = width / max(1, len(values) - 1)
+    points = [f"{n * step:.1f} {height - 1 - value / top * (height - 2):.1f}" for n, value in enumerate(values)]
+    return "M" + "L".join(points)

@@ -1,0 +1,227 @@
+"""Forms made from JSON Schemas, and the values that people entered into them.
+
+Objects become groups of fields, enums become choices, lists of plain values one line each. What has no field of
+its own (unions, lists of objects, deep nesting) is entered as JSON. An empty field is left out of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+
+Kind = Literal["group", "text", "long", "number", "integer", "boolean", "choice", "lines", "json"]
+Schema = Mapping[str, Any]
+
+MAX_DEPTH = 4
+MAX_FIELDS = 200
+_LONG = frozenset({"prompt", "text", "code", "plan", "requirements", "body", "content", "message"})
+_PLAIN = ("string", "integer", "number")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field; ``name`` is a JSON pointer. ``text`` is what was entered, ``problem`` what is wrong with it."""
+
+    kind: Kind
+    name: str
+    label: str
+    description: str = ""
+    required: bool = False
+    options: Sequence[tuple[str, str]] = ()
+    """The JSON text of each choice with its label."""
+    items: str = "string"
+    """The type of the entries of ``lines``."""
+    fields: Sequence[Field] = ()
+    text: str = ""
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """The last part of the pointer."""
+        return self.name.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+
+    @property
+    def element(self) -> str:
+        """An id for the field's element."""
+        return "f" + self.name.replace("/", "-").replace("~", "-")
+
+
+def make_form(schema: Schema | None, given: Any = None) -> Field:
+    """The fields for a value of the schema, filled with a value that is ``given``.
+
+    The outermost field is a group, or one of kind "json" for a schema without declared properties.
+    """
+    shown = schema or {}
+    made = _make("", "", shown, _Root(shown), required=True, depth=0)
+    if made.kind != "group":
+        made = replace(made, kind="json", label="arguments")
+    return made if given is None else _fill(made, given)
+
+
+def read_form(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
+    """The value that was entered, and the form with the entries and with what cannot be read."""
+    value, filled = _read(form, entered)
+    return (value if value is not _NOTHING else {}), filled
+
+
+def find_problems(form: Field) -> bool:
+    """Whether an entry cannot be read."""
+    return bool(form.problem) or any(map(find_problems, form.fields))
+
+
+@dataclass(slots=True)
+class _Root:
+    """The schema that references point into, and how many fields it may still become."""
+
+    schema: Schema
+    left: int = field(default=MAX_FIELDS)
+
+    def resolve(self, schema: Any) -> Schema:
+        for _ in range(8):
+            if not isinstance(schema, Mapping):
+                return {}
+            target = schema.get("$ref")
+            if not isinstance(target, str) or not target.startswith("#/"):
+                break
+            found: Any = self.schema
+            for part in target[2:].split("/"):
+                found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+            own = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**found, **own} if isinstance(found, Mapping) else own
+        return schema
+
+
+def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool, depth: int) -> Field:
+    schema = _without_null(root.resolve(schema), root)
+    root.left -= 1
+    text = schema.get("description")
+    made = Field(
+        "json",
+        name,
+        str(schema.get("title") or label),
+        text if isinstance(text, str) else "",
+        required,
+        text=_render(schema["default"]) if "default" in schema else "",
+    )
+    choices = _list_choices(schema)
+    if choices:
+        return replace(made, kind="choice", options=choices)
+    properties, kind = schema.get("properties"), schema.get("type")
+    if isinstance(properties, Mapping) and properties and depth < MAX_DEPTH and root.left > len(properties):
+        wanted = schema.get("required")
+        needed = set(wanted) if isinstance(wanted, list) else set()
+        fields = [
+            _make(f"{name}/{_escape(key)}", key, part, root, required=key in needed, depth=depth + 1)
+            for key, part in properties.items()
+        ]
+        return replace(made, kind="group", fields=tuple(fields), text="")
+    if kind == "boolean":
+        return replace(made, kind="boolean")
+    if kind == "string":
+        return replace(made, kind="long" if label in _LONG else "text", text=str(schema.get("default", "")))
+    if kind in ("integer", "number"):
+        return replace(made, kind=kind)
+    if kind == "array" and (inner := root.resolve(schema.get("items", {}))).get("type") in _PLAIN:
+        if not _list_choices(inner):
+            return replace(made, kind="lines", items=inner["type"], text=_render_lines(schema.get("default")))
+    return made
+
+
+def _without_null(schema: Schema, root: _Root) -> Schema:
+    """The one alternative to null of a schema, which is an optional field."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list) and "null" in kinds and len(kinds) == 2:
+        return {**schema, "type": next(kind for kind in kinds if kind != "null")}
+    for key in ("anyOf", "oneOf"):
+        found = schema.get(key)
+        if isinstance(found, list) and len(found) == 2:
+            others = [one for one in map(root.resolve, found) if one.get("type") != "null"]
+            if len(others) == 1:
+                rest = {name: value for name, value in schema.items() if name != key}
+                if rest.get("default", 0) is None:
+                    del rest["default"]
+                return {**others[0], **rest}
+    return schema
+
+
+def _list_choices(schema: Schema) -> list[tuple[str, str]]:
+    if "const" in schema:
+        return [(_render(schema["const"]), str(schema["const"]))]
+    values = schema.get("enum")
+    if isinstance(values, list) and 0 < len(values) <= MAX_FIELDS:
+        return [(_render(value), str(value)) for value in values if value is not None]
+    titled = schema.get("oneOf")
+    if isinstance(titled, list) and titled and all(isinstance(one, Mapping) and "const" in one for one in titled):
+        return [(_render(one["const"]), str(one.get("title", one["const"]))) for one in titled]
+    return []
+
+
+def _fill(form: Field, value: Any) -> Field:
+    if form.kind == "group" and isinstance(value, Mapping):
+        fields = [_fill(one, value[one.key]) if one.key in value else one for one in form.fields]
+        return replace(form, fields=tuple(fields))
+    if form.kind in ("text", "long") and isinstance(value, str):
+        return replace(form, text=value)
+    if form.kind == "lines" and isinstance(value, list):
+        return replace(form, text=_render_lines(value))
+    return replace(form, text=_render(value))
+
+
+class _Nothing:
+    """Stands for a field that was left empty."""
+
+
+_NOTHING = _Nothing()
+
+
+def _read(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
+    if form.kind == "group":
+        found = [_read(one, entered) for one in form.fields]
+        value = {one.key: part for part, one in found if part is not _NOTHING}
+        shown = replace(form, fields=tuple(one for _, one in found))
+        return (value if value or (form.required and form.name) else _NOTHING), shown
+    text = entered.get(form.name or "/", "").replace("\r\n", "\n")
+    shown = replace(form, text=text)
+    if not text.strip():
+        return _NOTHING, shown
+    try:
+        return _parse(form, text), shown
+    except ValueError as error:
+        return _NOTHING, replace(shown, problem=str(error))
+
+
+def _parse(form: Field, text: str) -> Any:
+    if form.kind in ("text", "long"):
+        return text
+    if form.kind == "lines":
+        return [_parse_plain(form.items, line.strip()) for line in text.split("\n") if line.strip()]
+    if form.kind in ("integer", "number"):
+        return _parse_plain(form.kind, text.strip())
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        raise ValueError("this is not JSON; texts stand in double quotes") from None
+
+
+def _parse_plain(kind: str, text: str) -> Any:
+    if kind == "string":
+        return text
+    try:
+        return int(text) if kind == "integer" else float(text)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is no {'whole number' if kind == 'integer' else 'number'}") from None
+
+
+def _render(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _render_lines(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else ""
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,114 @@
+"""Renders the pages: the templates, how times and values are written, and the headers of every page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.responses import Response
+
+from retinue.dashboard.sessions import ROOT
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MAX_SHOWN_CHARACTERS = 20_000
+"""Characters of one value on a page; the rest of it is left out, with its size."""
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def render_page(template: str, context: Mapping[str, Any], status: int = 200) -> Response:
+    """A page as a response, with the headers that every page has."""
+    text = _environment().get_template(template).render(context, now=time.time(), root=ROOT)
+    return Response(text, status, HEADERS, media_type="text/html")
+
+
+def read_static(name: str) -> Response | None:
+    """A file of the folder ``static``; None where there is none."""
+    content = _static_files().get(name)
+    if content is None:
+        return None
+    headers = {"x-content-type-options": "nosniff", "cache-control": "max-age=300"}
+    return Response(content, 200, headers, media_type=MEDIA_TYPES[name.rpartition(".")[2]])
+
+
+@cache
+def _static_files() -> Mapping[str, bytes]:
+    folder = resources.files("retinue.dashboard") / "static"
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@cache
+def _environment() -> Environment:
+    # at the first page: 4 MB that a hub without visitors does not need
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("retinue.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "age": write_age,
+        "clock": write_clock,
+        "took": write_duration,
+        "json": write_json,
+        "plain": write_plain,
+    }
+    return made
+
+
+def write_age(at: float | None, now: float) -> str:
+    """How long ago a time was, as "12 s", "3 min", "5 h" or "2 d"."""
+    if at is None:
+        return "–"
+    seconds = max(0.0, now - at)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def write_clock(at: float | None) -> str:
+    """A time in UTC, as ISO 8601 to the second."""
+    return "–" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def write_duration(ms: float | None) -> str:
+    """A duration of ``ms`` milliseconds for people."""
+    if ms is None:
+        return "–"
+    if ms < 1_000:
+        return f"{ms:.3g} ms" if ms < 100 else f"{ms:.0f} ms"
+    return f"{ms / 1_000:.3g} s" if ms < 60_000 else f"{ms / 60_000:.3g} min"
+
+
+def write_json(value: Any) -> str:
+    """A value as indented JSON, cut to `MAX_SHOWN_CHARACTERS`."""
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+    if len(text) <= MAX_SHOWN_CHARACTERS:
+        return text
+    return f"{text[:MAX_SHOWN_CHARACTERS]}\n… {len(text) - MAX_SHOWN_CHARACTERS:,} more characters"
+
+
+def write_plain(text: Any, limit: int = 200) -> str:
+    """A foreign text on one line: control and direction characters become visible, the end is cut."""
+    shown = "".join(c if c.isprintable() else "�" for c in str(text)[: limit + 1].replace("\n", " "))
+    return shown if len(shown) <= limit else f"{shown[:limit]}…"

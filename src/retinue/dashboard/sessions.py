@@ -1,0 +1,134 @@
+"""Sessions of browsers: one-time links, sign-in with a token, and the cookie in front of the token checks.
+
+A session stands for a token: each request with its cookie gets that token as its ``Authorization`` header, so
+the token's rights, expiry and revocation apply. Sessions live in memory and end with the hub. The cookie is
+HttpOnly and SameSite=Strict; requests of other web origins are rejected by `SecurityMiddleware` as everywhere,
+and `is_own_page` additionally wants a browser's proof for each action.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote
+
+from cachetools import TTLCache
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retinue.web.security import Headers
+
+COOKIE = "retinue_session"
+ROOT = "/ui"
+OPEN_PATHS = (f"{ROOT}/static/", f"{ROOT}/sign-in", f"{ROOT}/link/")
+"""Path prefixes that need no token: style and scripts, and the ways to sign in."""
+
+LINK_S = 60.0
+SESSION_S = 12 * 3600.0
+MAX_LINKS = 100
+MAX_SESSIONS = 1_000
+
+
+class Sessions:
+    """The sessions and unused one-time links of one hub."""
+
+    def __init__(self) -> None:
+        self._links: TTLCache[str, bytes] = TTLCache(MAX_LINKS, LINK_S, timer=time.monotonic)
+        self._sessions: TTLCache[str, bytes] = TTLCache(MAX_SESSIONS, SESSION_S, timer=time.monotonic)
+
+    def make_link(self, token: bytes) -> str:
+        """The path of a link that signs in once, within `LINK_S`."""
+        code = secrets.token_urlsafe(24)
+        self._links[code] = token
+        return f"{ROOT}/link/{code}"
+
+    def use_link(self, code: str) -> str | None:
+        """A new session by a link; None if it is unknown, used or too old."""
+        found = self._links.pop(code, None)
+        return None if found is None else self.begin(found)
+
+    def begin(self, token: bytes) -> str:
+        """A new session of a token."""
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = token
+        return session
+
+    def find(self, session: str) -> bytes | None:
+        """The token of a session; None if it has ended."""
+        return self._sessions.get(session)
+
+    def end(self, session: str) -> None:
+        self._sessions.pop(session, None)
+
+
+def read_cookie(headers: Headers) -> str | None:
+    """The session's id in the cookie of a request."""
+    cookies = SimpleCookie[str]()
+    try:
+        cookies.load(headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return None
+    found = cookies.get(COOKIE)
+    return None if found is None else found.value
+
+
+def set_cookie(session: str, *, secure: bool) -> str:
+    """The header that stores a session in the browser, "" to remove it."""
+    age = int(SESSION_S) if session else 0
+    flags = "; Secure" if secure else ""
+    return f"{COOKIE}={session}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{flags}"
+
+
+def is_own_page(headers: Headers) -> bool:
+    """Whether a page of this server sent the request; `SecurityMiddleware` has compared ``Origin``."""
+    site = headers.get(b"sec-fetch-site")
+    return site == b"same-origin" if site is not None else headers.get(b"origin") not in (None, b"null")
+
+
+class SessionMiddleware:
+    """ASGI middleware in front of the security checks: a session's cookie becomes its token.
+
+    A page that needs a token leads to the sign-in page.
+    """
+
+    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+        self._app = app
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_page(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        token = None
+        is_open = scope["path"].startswith(OPEN_PATHS)
+        if not is_open and b"authorization" not in headers and (cookie := read_cookie(headers)) is not None:
+            token = self._sessions.find(cookie)
+        if token is not None:
+            scope = {**scope, "headers": [*scope["headers"], (b"authorization", b"Bearer " + token)]}
+        is_navigation = scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
+        await self._app(scope, receive, _to_sign_in(scope, send) if is_navigation else send)
+
+
+def is_page(path: str) -> bool:
+    return path == "/" or path.startswith(f"{ROOT}/")
+
+
+def _to_sign_in(scope: Scope, send: Send) -> Send:
+    """Replaces a 401 by a redirect to the sign-in page."""
+    is_replaced = False
+
+    async def send_page(message: Message) -> None:
+        nonlocal is_replaced
+        if message["type"] == "http.response.start" and message["status"] == 401:
+            is_replaced = True
+            query = scope["query_string"].decode("latin-1")
+            here = scope["path"] + (f"?{query}" if query else "")
+            location = f"{ROOT}/sign-in?to={quote(here, safe='')}".encode()
+            headers = [(b"location", location), (b"content-length", b"0"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 303, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+        elif not is_replaced:
+            await send(message)
+
+    return send_page

@@ -1,0 +1,68 @@
+"""The dashboard of a hub: its routes over the hub's mesh, and the sessions in front of its security checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from starlette.routing import Route
+
+from retinue.core.call import Principal
+from retinue.dashboard.asking import Hub
+from retinue.dashboard.live import LiveUpdates
+from retinue.dashboard.server import Dashboard
+from retinue.dashboard.sessions import Sessions
+from retinue.mesh.admission import Admission
+from retinue.mesh.events import EventBus
+from retinue.runtime.mesh import Mesh
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.security import SecurityMiddleware
+
+
+@dataclass(slots=True)
+class HubDashboard:
+    """The parts of a hub's dashboard; ``end`` closes its streams, so that the server can stop."""
+
+    routes: list[Route]
+    sessions: Sessions
+    end: Callable[[], None]
+    guard: SecurityMiddleware | None = None
+    """The security checks of the hub, set once its app is made: they verify tokens of the sign-in page."""
+
+
+def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> HubDashboard:
+    """The dashboard over ``mesh``."""
+    # reads leave no event: a page that is looked at calls several skills every second
+    silent = Admission(mesh.dispatcher.admission.guard, events=EventBus())
+    hub = Hub(mesh.dispatcher, replace(mesh.dispatcher, admission=silent))
+
+    def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
+        ends = [
+            mesh.events.subscribe(lambda event: changed()),
+            mesh.directory.subscribe(lambda change: changed()),
+        ]
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
+
+    async def verify(token: bytes) -> Principal:
+        assert made.guard is not None
+        return await made.guard.authenticate({b"authorization": b"Bearer " + token})
+
+    sessions, live = Sessions(), LiveUpdates(subscribe)
+    dashboard = Dashboard(
+        hub,
+        sessions,
+        live,
+        url=url,
+        version=version("retinue"),
+        verify=verify,
+        has_runs=lambda: settings.database is not None or state.runs.exists(),
+    )
+    made = HubDashboard(dashboard.routes(), sessions, live.end)
+    return made
