@@ -142,11 +142,9 @@ def test_answers_survive_their_json() -> None:
 
 def test_an_action_that_is_not_available_now_is_no_yes() -> None:
     query = make_query(action="fix")
-    assert [
-        found.yes
-        for facts in ({"action": {}}, {"action": {}, "available": False}, {"status": "failure"})
-        if (found := read_answer("a", query, facts)) is not None
-    ] == [True, False, False]
+    facts: list[dict[str, Any]] = [{"action": {}}, {"action": {}, "available": False}, {"status": "failure"}]
+    found = [read_answer("a", query, one) for one in facts]
+    assert [one is not None and one.yes for one in found] == [True, False, False]
 
 
 async def test_a_directory_asks_its_enabled_agents_and_needs_a_way_to_them() -> None:
