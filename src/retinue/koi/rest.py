@@ -43,7 +43,7 @@ PREFIXES = ("", "/koi-net", "/mcp")
 ENDPOINT = "rest"
 AGENT_ID = "agent:"
 
-ListProfiles = Callable[[Principal], Iterable[PersonalityProfile]]
+ListProfiles = Callable[[Principal], Awaitable[Iterable[PersonalityProfile]]]
 """The newest profile of each agent that a caller sees, with the traits that it sees."""
 
 FindProfile = Callable[[Principal, str | None], Awaitable[PersonalityProfile | None]]
@@ -56,22 +56,23 @@ _log = structlog.get_logger("retinue.koi")
 def registry_routes(list_profiles: ListProfiles, *, prefixes: Iterable[str] = PREFIXES) -> list[Route]:
     """The three routes of a coordinator."""
 
-    def read(request: Request) -> list[PersonalityProfile]:
-        found = list_profiles(identity_of(request.scope).principal)
+    async def read(request: Request) -> list[PersonalityProfile]:
+        found = await list_profiles(identity_of(request.scope).principal)
         return sorted(found, key=lambda profile: profile.rid.name)
 
     async def list_resources(request: Request) -> Response:
-        return _json({"resources": [render_resource(profile) for profile in read(request)]})
+        return _json({"resources": [render_resource(profile) for profile in await read(request)]})
 
     async def read_resource(request: Request) -> Response:
         name = _name_of(request)
         if name is None:
             return _missing("Resource not found")
-        found = next((one for one in read(request) if one.rid.name == name), None)
+        profiles = await read(request)
+        found = next((one for one in profiles if one.rid.name == name), None)
         return _missing("Agent not found") if found is None else _json(render_content(found))
 
     async def list_tools(request: Request) -> Response:
-        profiles = read(request)
+        profiles = await read(request)
         return _json({"tools": [tool for one in profiles for tool in render_tools(one, prefixed=True)]})
 
     return [

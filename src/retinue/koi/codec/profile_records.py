@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from retinue.cards.retinue_block import BlockError, list_shown_skills, parse_block, render_block
 from retinue.core.record import AgentRecord, Endpoint, Schema, Skill, Trait, Visibility, is_visible
@@ -35,6 +36,11 @@ _ADDED_KEYS = frozenset({"input_schema", "output_schema"})
 def personality_rid(record: AgentRecord) -> AgentPersonality:
     """The RID of a record; raises ValueError for a name or version that no RID can hold."""
     return AgentPersonality(record.name, record.version or DEFAULT_VERSION)
+
+
+def node_of_url(name: str, url: str) -> KoiNetNode:
+    """The node of an agent that runs none: always the same for the same url."""
+    return KoiNetNode(name, str(uuid5(NAMESPACE_URL, url)))
 
 
 def render_profile(

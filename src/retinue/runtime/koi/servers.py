@@ -163,7 +163,7 @@ class AgentRegistryServer(_Server):
         )
         self.mcp = LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, dispatcher))
 
-        def list_profiles(caller: Principal) -> Sequence[PersonalityProfile]:
+        async def list_profiles(caller: Principal) -> Sequence[PersonalityProfile]:
             view = dispatcher.access.view_of(caller)
             seen = [profile for name, profile in adapter.agents.items() if is_seen(view, name)]
             return [show_profile(profile, caller.scopes) for profile in seen]
