@@ -31,6 +31,7 @@ FIXED = [
     "list_agents",
     "get_capabilities",
     "find_skills",
+    "query_capabilities",
 ]
 MAX_FIXED_BYTES = 12 * 1024
 

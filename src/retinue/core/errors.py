@@ -385,7 +385,7 @@ class RoleNotOfferedError(LookupFailedError):
 
 
 class NoModelError(RoleNotOfferedError):
-    """Nobody can take a request: no agent with the role is there, or the caller may call none of them."""
+    """No agent can take the request: none has the role, or the caller may call none of them."""
 
     type = "no_model"
 

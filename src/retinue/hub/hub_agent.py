@@ -16,6 +16,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.record import HUB_NAME, Listing, Stats
+from retinue.hub.asking import add_query_skill
 from retinue.hub.messages import SendMessage, add_message_skill
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import Conversations
@@ -57,6 +58,10 @@ class HubAgent:
     tools: ToolList
 
 
+class _HubsAgent(Agent):
+    _declares_reserved = True
+
+
 def hub_agent(
     directory: Directory,
     search: SkillSearch,
@@ -82,7 +87,7 @@ def hub_agent(
     def stats_of(listing: Listing) -> Stats:
         return track.figures.find(listing.name)
 
-    agent = Agent(
+    agent = _HubsAgent(
         HUB_NAME,
         version=version,
         title="Retinue",
@@ -150,6 +155,7 @@ def hub_agent(
     add_workflow_list(agent, library, roster)
     add_capability_skills(agent, directory, AgentSearch(search), roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
+    add_query_skill(agent)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
     if send_message is not None:

@@ -250,7 +250,9 @@ def render_spending(spent: Spent, budget: Budget) -> str:
         "" if budget.cost_per_day is None else f" of ${budget.cost_per_day:,.2f}"
     )
     limit = "" if budget.tokens_per_day is None else f" of {budget.tokens_per_day:,}"
-    return f"today {spent.calls:,} calls, {spent.tokens:,}{limit} tokens, {cost}"
+    calls = "1 call" if spent.calls == 1 else f"{spent.calls:,} calls"
+    tokens = "1 token" if spent.tokens == 1 and not limit else f"{spent.tokens:,}{limit} tokens"
+    return f"today {calls}, {tokens}, {cost}"
 
 
 def _spent(found: Mapping[str, Any]) -> Spent:

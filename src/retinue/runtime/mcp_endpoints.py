@@ -159,10 +159,10 @@ class FallbackEndpoints:
             unsubscribe = directory.subscribe(watch)
             stack.callback(unsubscribe)
             if servers is not None:
-                stack.callback(servers.subscribe_resources(partial(tell_of_resource, observer)))
+                stack.callback(servers.subscribe_resources(partial(notify_of_resource, observer)))
             return lambda: None
 
-        def tell_of_resource(observer: ChangeObserver, name: str, uri: str) -> None:
+        def notify_of_resource(observer: ChangeObserver, name: str, uri: str) -> None:
             if name == listing.key:
                 observer(Change("resource", uri))
 

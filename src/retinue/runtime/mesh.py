@@ -22,6 +22,7 @@ from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
+from retinue.execute.queries import PeerQueries
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -177,6 +178,7 @@ async def open_mesh(
             strategy=strategy,
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
+            queries=PeerQueries(plain, lookup.is_peer),
         )
         figures = CallFigures()
         events.subscribe(figures.observe)

@@ -1,4 +1,4 @@
-"""Conversations: what was asked and answered under a name, told to the agents of the next request (L-35)."""
+"""Conversations: requests and answers under a name, which the prompts of the next request include (L-35)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WriteSession = Callable[[str, Json], None]
 
 MAX_TURNS = 50
 MAX_TOLD_CHARACTERS = 40_000
-"""Characters of earlier turns in a prompt; the latest are told."""
+"""Characters of earlier turns in a prompt; the latest are kept."""
 
 MAX_ANSWER_CHARACTERS = 20_000
 """Characters of one answer that are kept."""
@@ -40,20 +40,20 @@ class Conversations:
         """The lock that requests of one conversation take, so that each sees the answer before it."""
         return self._turns.setdefault(name, asyncio.Lock())
 
-    def tell(self, name: str, *, before: str | None = None) -> str:
+    def render(self, name: str, *, before: str | None = None) -> str:
         """The earlier turns as a text for a prompt; "" for a new conversation.
 
-        ``before`` is the id of a run: of a run that is picked up, the turns before it are told again.
+        ``before`` is the id of a run: a run that is picked up gets the turns before it again.
         """
-        told: list[str] = []
+        shown: list[str] = []
         left = MAX_TOLD_CHARACTERS
         for turn in reversed(_until(self._list_turns(name), before)):
             text = f"Asked: {turn['prompt']}\nAnswered: {turn['answer']}"
             left -= len(text)
             if left < 0:
                 break
-            told.append(text)
-        return fence("earlier requests of this conversation", "\n\n".join(reversed(told))) if told else ""
+            shown.append(text)
+        return fence("earlier requests of this conversation", "\n\n".join(reversed(shown))) if shown else ""
 
     def add(self, name: str, prompt: str, answer: Any, *, run: str | None = None) -> None:
         """Keep one more turn; that of a run which was picked up is kept once."""

@@ -36,7 +36,7 @@ from retinue.hub.orchestration.requests import (
     set_role,
     shape_input,
 )
-from retinue.hub.orchestration.results import Told, follow_steps, read_run, render_answer
+from retinue.hub.orchestration.results import OrchestrationResult, follow_steps, read_run, render_answer
 from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.hub.run_access import RunAccess, reject_limited
@@ -72,12 +72,12 @@ class _Plan:
     def name(self) -> str:
         return self.definition.name
 
-    def complete(self, told: Told) -> Told:
-        """What was told, or kept of an equal request, with how this one came to its workflow."""
+    def complete(self, result: OrchestrationResult) -> OrchestrationResult:
+        """A result, new or cached, with the reasons why this request got its workflow."""
         return replace(
-            told,
+            result,
             choice=self.choice,
-            reasons=(*self.reasons, *told.reasons),
+            reasons=(*self.reasons, *result.reasons),
             warnings=tuple(self.warnings),
         )
 
@@ -131,9 +131,9 @@ class Orchestration:
         limit_s = request.timeout_s
         try:
             async with asyncio.timeout(limit_s), self._conversation(request, ctx) as session:
-                told, plan = await self._answer(request, session, ctx)
+                result, plan = await self._answer(request, session, ctx)
                 if session is not None:
-                    answer = told.result.get("output")
+                    answer = result.result.get("output")
                     self._conversations.add(session, request.prompt, answer, run=request.run)
         except TimeoutError:
             raise _overdue(request) from None
@@ -141,29 +141,29 @@ class Orchestration:
             if error.cause.get("data", {}).get("setting") == "settings.max_duration" and limit_s is not None:
                 raise _overdue(request) from None
             raise
-        return render_answer(told, plan.name, (time.perf_counter() - began) * 1000)
+        return render_answer(result, plan.name, (time.perf_counter() - began) * 1000)
 
     async def _answer(
         self, request: OrchestrationRequest, session: str | None, ctx: Context
-    ) -> tuple[Told, _Plan]:
-        history = "" if session is None else self._conversations.tell(session, before=request.run)
+    ) -> tuple[OrchestrationResult, _Plan]:
+        history = "" if session is None else self._conversations.render(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
         if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
-            return plan.complete(replace(Told.from_json(kept), is_cached=True)), plan
+            return plan.complete(replace(OrchestrationResult.from_json(kept), is_cached=True)), plan
         try:
             if request.run is not None:
-                told = await self._run_with_id(plan, request.run, ctx)
+                result = await self._run_with_id(plan, request.run, ctx)
             elif request.reads_cache and session is None and plan.key:
-                told = await self._run_shared(plan, ctx)
+                result = await self._run_shared(plan, ctx)
             else:
-                told = await self._run_alone(plan, ctx)
+                result = await self._run_alone(plan, ctx)
         except StepFailedError as error:
             advice = await self._advise(plan, ctx.principal)
             error.remedy = "; ".join(filter(None, (error.remedy, *advice)))
             raise
         if request.keeps and plan.key:
-            self._cache.put(plan.key, told.to_json())
-        return plan.complete(told), plan
+            self._cache.put(plan.key, result.to_json())
+        return plan.complete(result), plan
 
     @asynccontextmanager
     async def _conversation(self, request: OrchestrationRequest, ctx: Context) -> AsyncIterator[str | None]:
@@ -227,7 +227,7 @@ class Orchestration:
                 (found,) = await self._caller.list_role(role, [agent], principal.scopes, principal.id)
             except UnknownAgentError as error:
                 if agent not in AGENTS:
-                    raise  # a name that nobody has: more likely misspelt than away
+                    raise  # no agent has this name: more likely misspelt than away
                 lacks[role] = error.message
             except (LookupFailedError, AgentUnreachableError) as error:
                 lacks[role] = error.message
@@ -278,9 +278,9 @@ class Orchestration:
                 missing[one.name] = one.reason
         if not missing:
             return plan.warnings
-        told = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
         others = [] if plan.request.agent in missing else plan.warnings
-        return [*others, f"no language model is started: {told}"]
+        return [*others, f"no language model is started: {reasons}"]
 
     def _key_of(self, plan: _Plan, principal: Principal) -> str:
         """The key of all that shapes the answer: request, rights, and versions of the agents."""
@@ -298,16 +298,16 @@ class Orchestration:
 
     # Running
 
-    async def _run_alone(self, plan: _Plan, ctx: Context) -> Told:
+    async def _run_alone(self, plan: _Plan, ctx: Context) -> OrchestrationResult:
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             started = await self._start(plan, ctx, outgoing.trace)
             outgoing.record_usage(None)
             record = await self._finish(started, plan, ctx, keep_alone=lambda: False)
             outgoing.record_usage(record.calls)
-        return await self._tell(started, record, plan, ctx.principal)
+        return await self._read_result(started, record, plan, ctx.principal)
 
-    async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> Told:
+    async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
         """Start the run of this id, or pick it up; it goes on when the caller is gone."""
         found = await self._starter.find(run, ctx)
         with ctx.entrust() as outgoing:
@@ -321,9 +321,9 @@ class Orchestration:
             outgoing.record_usage(None)
             record = await self._finish(started, plan, ctx, keep_alone=lambda: True)
             outgoing.record_usage(record.calls)
-        return await self._tell(started, record, plan, ctx.principal)
+        return await self._read_result(started, record, plan, ctx.principal)
 
-    async def _run_shared(self, plan: _Plan, ctx: Context) -> Told:
+    async def _run_shared(self, plan: _Plan, ctx: Context) -> OrchestrationResult:
         """Run for all callers that ask the same at once, within the same time."""
         request = plan.request
         key = cache_key(plan.key, request.timeout_s, request.retries, request.parallel)
@@ -337,7 +337,7 @@ class Orchestration:
                         raise
                     continue  # the caller that began it is gone, and nothing had started
                 record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
-                return await self._tell(started, record, plan, ctx.principal)
+                return await self._read_result(started, record, plan, ctx.principal)
             finally:
                 self._leave(key, flight)
         flight = _Flight(asyncio.get_running_loop().create_future(), waiting=1)
@@ -358,7 +358,7 @@ class Orchestration:
                 outgoing.record_usage(None)
                 record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
                 outgoing.record_usage(record.calls)
-            return await self._tell(started, record, plan, ctx.principal)
+            return await self._read_result(started, record, plan, ctx.principal)
         finally:
             self._leave(key, flight)
 
@@ -402,7 +402,9 @@ class Orchestration:
                 await asyncio.shield(stopping)
             raise
 
-    async def _tell(self, started: Started, record: RunRecord, plan: _Plan, principal: Principal) -> Told:
+    async def _read_result(
+        self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
+    ) -> OrchestrationResult:
         """What the run gave; raises what it failed with."""
         output = record.get()
         runs = self._starter.runs
@@ -411,7 +413,7 @@ class Orchestration:
         for role, agents in found.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)
             reasons += filter(None, (describe_choice(role, agent, ranked) for agent in agents))
-        return Told(
+        return OrchestrationResult(
             tool=plan.request.tool,
             run=started.shown_id,
             output=output,

@@ -36,7 +36,7 @@ class OrchestrationRequest:
     """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
 
     ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
-    is told to the agents, ``echoed`` only to the run.
+    goes to the agents, ``echoed`` only to the run.
     """
 
     tool: str
@@ -177,11 +177,11 @@ def join_independent(definition: Definition) -> Definition:
         group.clear()
 
     for step in definition.steps:
-        # a prompt says all that a role is asked; without one the result of the step before is told
-        told = (
+        # a prompt is all that a role is asked; without one the result of the step before is passed
+        asking = (
             step if step.prompt is None or step.with_ is not None else step.model_copy(update={"with_": {}})
         )
-        reads = find_branch_reads((told,)).steps
+        reads = find_branch_reads((asking,)).steps
         is_bound = step.when or step.then or step.compensate or isinstance(step.on_error, Mapping)
         if step.kind not in ("role", "skill") or reads is None or is_bound or step.id in targets:
             close()
@@ -198,7 +198,7 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     """The workflow's input: a text goes where its schema wants the prompt (SPEC 7).
 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
-    told with the prompt, as data.
+    added to the prompt, as data.
     """
     given = request.given
     declared = definition.input or {}
@@ -209,8 +209,8 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
         return _add_context(dict(given), declared, request) if isinstance(given, Mapping) else given
     prompt = given
     if request.context:
-        told = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()
-        prompt = f"{prompt}\n\n{fence('the context of the request', told)}"
+        context = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()
+        prompt = f"{prompt}\n\n{fence('the context of the request', context)}"
     if history:
         prompt = f"{history}\n\n{prompt}"
     if not takes_object and not request.context and not request.echoed and definition.input is None:

@@ -31,7 +31,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OrchestrationResult:
     """What one request gave. ``choice`` and ``warnings`` are of the request, the rest is kept."""
 
     tool: str
@@ -50,7 +50,7 @@ class Told:
         return found
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Told:
+    def from_json(cls, value: Mapping[str, Any]) -> OrchestrationResult:
         return read_json(cls, value)
 
     @property
@@ -71,30 +71,30 @@ class Told:
         return {"output": self.output}
 
 
-def render_answer(told: Told, workflow: str, duration_ms: float) -> Answer:
+def render_answer(answered: OrchestrationResult, workflow: str, duration_ms: float) -> Answer:
     """The result of a tool with its metadata, and the tokens and money that it took."""
     duration = round(duration_ms)
     metadata: Json = {
         "workflow": workflow,
-        "agents": list(told.agents),
-        "cached": told.is_cached,
+        "agents": list(answered.agents),
+        "cached": answered.is_cached,
         "duration": duration,
     }
-    if told.warnings:
-        metadata["warnings"] = list(told.warnings)
+    if answered.warnings:
+        metadata["warnings"] = list(answered.warnings)
     result: Json = {
-        "run": told.run,
+        "run": answered.run,
         "workflow": workflow,
-        **told.result,
-        "agents": list(told.agents),
-        "fromCache": told.is_cached,
+        **answered.result,
+        "agents": list(answered.agents),
+        "fromCache": answered.is_cached,
         "duration": duration,
     }
-    if told.choice is not None:
-        result["choice"] = as_json(told.choice)
-    if told.reasons:
-        result["reasons"] = list(told.reasons)
-    usage = None if told.is_cached else told.usage
+    if answered.choice is not None:
+        result["choice"] = as_json(answered.choice)
+    if answered.reasons:
+        result["reasons"] = list(answered.reasons)
+    usage = None if answered.is_cached else answered.usage
     if usage:
         result["usage"] = dict(usage)
     return Answer({**result, "metadata": metadata}, usage=usage, meta={METADATA_KEY: metadata})

@@ -142,27 +142,27 @@ class Connections:
         """Notify this connection of changes of a resource."""
         if (live := self.note(context)) is not None:
             live.uris.add(uri)
-            self._tell()
+            self._report_watched()
 
     def unsubscribe(self, context: Context, uri: str) -> None:
         """Notify this connection no more."""
         if (live := self.note(context)) is not None:
             live.uris.discard(uri)
-            self._tell()
+            self._report_watched()
 
     @contextmanager
     def streaming(self, uris: frozenset[str]) -> Iterator[None]:
         """Count a ``subscriptions/listen`` stream as subscribed to these resources while inside."""
         token = object()
         self._streams[token] = uris
-        self._tell()
+        self._report_watched()
         try:
             yield
         finally:
             del self._streams[token]
-            self._tell()
+            self._report_watched()
 
-    def _tell(self) -> None:
+    def _report_watched(self) -> None:
         self._follow(
             frozenset[str]().union(*(live.uris for live in self._live.values()), *self._streams.values())
         )
@@ -173,7 +173,7 @@ class Connections:
         for running in list(live.calls.values()):
             running.end("session")
         if live.uris:
-            self._tell()
+            self._report_watched()
 
     async def notify(
         self, method: str, params: dict[str, Any] | None, wanted_by: Callable[[Live], bool]

@@ -25,7 +25,7 @@ from retinue.core.errors import (
     StateError,
     UnknownAgentError,
 )
-from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, ListingKey, Skill
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
@@ -228,9 +228,14 @@ class Directory:
             narrow = partial(select_versions, agent=agent, version_range=version_range)
         await self.ensure_fresh(for_call=True)
         found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+        is_query = not found and skill_id == QUERY_CAPABILITIES and agent is not None
+        if is_query:
+            found = narrow(self._list_askable(agent, view))
         if not found and self._refreshers:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+            if is_query:
+                found = narrow(self._list_askable(agent, view))
         if not found:
             away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:
@@ -246,6 +251,12 @@ class Directory:
                 unasked=unasked,
             )
         return found
+
+    def _list_askable(self, agent: str | None, view: AgentView | None) -> tuple[Entry, ...]:
+        """The enabled agents of this name: every agent answers the reserved skill, which no card lists."""
+        named = None if agent is None else self.find_named(agent, view=view)
+        held = () if named is None else self._index.list_named(named.name)
+        return tuple(one for one in held if one.enabled)
 
     async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
         """The url of the best agent that offers the skill, exactly as in its card.

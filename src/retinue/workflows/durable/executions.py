@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
     find_root,
+    refer_to_steps,
     stored_args,
     stored_failure,
     stored_output,
@@ -352,9 +353,11 @@ class Executions:
             raise cancelled(run_id)
         execution.task = asyncio.create_task(run_body(), name=f"run {run_id}")
         value: Any = None
+        steps: Mapping[str, str] = {}
         fault: Fault | None = None
         try:
             value = copy_json(await execution.task, f"run {run_id}")
+            value, steps = refer_to_steps(value, contexts[0].outcomes)
             size.add(f"the output of run {run_id}", value)
         except asyncio.CancelledError:
             if self._closing or _is_ending():
@@ -377,7 +380,7 @@ class Executions:
         await self._events.flush()
         if fault is not None:
             raise stored_failure(fault, context.calls)
-        return stored_output(value, context.calls)
+        return stored_output(value, steps, context.calls)
 
     async def _settle(self, execution: Execution, events: EventSink) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's."""

@@ -91,7 +91,8 @@ class DurableContext:
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
-    ``calls`` is what the body reported. ``size`` is that of the outermost run.
+    ``calls`` is what the body reported, ``outcomes`` the values of its steps by path. ``size`` is that of
+    the outermost run.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class DurableContext:
         resumed: bool = False,
     ) -> None:
         self.calls: int | None = None
+        self.outcomes: dict[str, Any] = {}
         self.rules = ReplayRules(run_id)
         self.open_children: set[str] = set()
         self._run_id = run_id
@@ -154,7 +156,9 @@ class DurableContext:
     ) -> StepOutcome:
         with self.rules.take(path):
             act = partial(run_effect, path, effect, timeout_s, count)
-            return await self._do_seen(path, path, act, facts, self._place)
+            outcome = await self._do_seen(path, path, act, facts, self._place)
+        self.outcomes[path] = outcome.value
+        return outcome
 
     async def child(self, path: str, request: RunRequest) -> Child:
         with self.rules.take(path):

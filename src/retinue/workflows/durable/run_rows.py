@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import orjson
 
 from retinue.core.errors import UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
@@ -33,6 +35,7 @@ CALLS = ("wait", "cancel", "sleep", "receive", "until")
 """Recorded calls other than steps are named ``<call> <path>``, a step by its path alone."""
 
 _PAGE = 200
+_REFERRED_BYTES = 65_536
 _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 
 
@@ -59,7 +62,7 @@ class RunRows:
     async def find(self, ids: Sequence[str]) -> dict[str, RunRow]:
         """Those of these runs that exist."""
         rows = await self._database.ask(self._client.find, ids)
-        return {row.workflow_id: _parse_row(row) for row in rows}
+        return {row.workflow_id: await self._complete(_parse_row(row), _parse_result(row)) for row in rows}
 
     async def get(self, run_id: str) -> RunRow:
         """Raises UnknownRunError."""
@@ -81,7 +84,7 @@ class RunRows:
         limit: int | None,
         accept: Accept | None,
     ) -> list[RunRecord]:
-        """Runs, newest first."""
+        """Runs, newest first; large outputs may be left out of them."""
         records: list[RunRecord] = []
         offset = 0
         while limit is None or len(records) < limit:
@@ -116,6 +119,18 @@ class RunRows:
             raise UnknownStepError(step, known=_list_tops(path for _, path in paths))
         return number
 
+    async def _complete(self, run: RunRow, result: Mapping[str, Any]) -> RunRow:
+        """The row with the parts of its output that are stored as outcomes of its steps."""
+        if not (steps := result.get("steps")):
+            return run
+        calls = await self._database.ask(self._client.list_calls, run.record.id, True)
+        values = {call.name: call.output["value"] for call in calls if call.name in steps.values()}
+        if "" in steps:
+            value = values[steps[""]]
+        else:
+            value = {**run.record.value, **{key: values[path] for key, path in steps.items()}}
+        return replace(run, record=replace(run.record, value=value))
+
     async def _list_ancestors(self, run: RunRow) -> list[str]:
         """A run and those that it was forked from: children keep the name that they were started with."""
         ids = [run.record.id]
@@ -142,9 +157,36 @@ class RunRows:
                 yield record
 
 
-def stored_output(value: Any, calls: int | None) -> dict[str, Any]:
+def refer_to_steps(value: Any, outcomes: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """The output of a run as it is stored: large parts that are values of ``outcomes`` are left out.
+
+    Gives what is left, and the steps with the values of the left out keys; the key "" is the whole output.
+    """
+    if (path := _find_large(value, outcomes)) is not None:
+        return None, {"": path}
+    if not isinstance(value, dict):
+        return value, {}
+    found = {key: _find_large(part, outcomes) for key, part in value.items() if key}
+    steps = {key: path for key, path in found.items() if path is not None}
+    return {key: None if key in steps else part for key, part in value.items()}, steps
+
+
+def _find_large(value: Any, outcomes: Mapping[str, Any]) -> str | None:
+    if not isinstance(value, str | list | dict) or not (
+        same := [k for k, v in outcomes.items() if v == value]
+    ):
+        return None
+    encoded = orjson.dumps(value)
+    if len(encoded) < _REFERRED_BYTES:
+        return None
+    # 1, 1.0 and True are equal, and not the same JSON
+    return next((path for path in same if orjson.dumps(outcomes[path]) == encoded), None)
+
+
+def stored_output(value: Any, steps: Mapping[str, str], calls: int | None) -> dict[str, Any]:
     """The output of a done run; with the time, because rows in SQLite have only seconds."""
-    return {"value": value, "at": time.time(), "calls": calls}
+    stored = {"value": value, "at": time.time(), "calls": calls}
+    return {**stored, "steps": dict(steps)} if steps else stored
 
 
 def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
