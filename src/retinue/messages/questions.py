@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.json_values import name_shape
-from retinue.core.record import AgentRecord, is_visible
+from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, is_visible
+from retinue.mesh.asking.query import find_action, fold
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.permissions import may_call
 from retinue.mesh.schema.checks import check_input
 from retinue.messages.codec.envelope import INVALID_PAYLOAD, Envelope, NotUnderstoodError
 from retinue.messages.codec.payloads import (
-    RESERVED_SKILL,
     Reply,
     failed,
     field_problem,
@@ -26,7 +26,7 @@ from retinue.messages.codec.payloads import (
     reply_of_error,
     result,
 )
-from retinue.messages.codec.performatives import CODONS, FROM_FIPA, PERFORMATIVES, TO_FIPA, fold
+from retinue.messages.codec.performatives import CODONS, FROM_FIPA, PERFORMATIVES, TO_FIPA
 from retinue.messages.tasks import MessageTask
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def query_if(exchange: Exchange) -> Reply:
         found = await _ask(exchange, "action_details", {"action_name": condition["action"]})
         if isinstance(found, Reply):
             return found
-        holds["action"] = found.get("status") == "success"
+        holds["action"] = _is_available(found)
     if "language" in condition:
         if not isinstance(condition["language"], str):
             raise refuse(request, field_problem("condition.language", condition["language"], "give a string"))
@@ -78,10 +78,15 @@ async def query_if(exchange: Exchange) -> Reply:
 async def _ask(exchange: Exchange, kind: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | Reply:
     """The payload of INFORM_CAPABILITIES, or the reply to a question that failed."""
     query = {"query_type": kind, "query_parameters": dict(parameters)}
-    outcome = await exchange.run(RESERVED_SKILL, query, exchange.target, _NULL, exchange.deadline)
+    outcome = await exchange.run(QUERY_CAPABILITIES, query, exchange.target, _NULL, exchange.deadline)
     if outcome.error is not None:
         return reply_of_error(outcome.error)
     return outcome.value if isinstance(outcome.value, Mapping) else {}
+
+
+def _is_available(details: Mapping[str, Any]) -> bool:
+    """Whether an answer to action_details says that the action can be done now."""
+    return details.get("status") == "success" and details.get("available") is not False
 
 
 async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: FindRecord) -> Reply:
@@ -114,14 +119,10 @@ async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: F
         return await _list_agents(exchange)
     record = await find_record(exchange)
     skills = () if record is None else record.skills
-    named = [
-        one
-        for one in skills
-        if is_visible(one.visibility, exchange.principal.scopes) and fold(one.id) == fold(reference)
-    ]
-    if named:
-        found = await _ask(exchange, "action_details", {"action_name": named[0].id})
-        return found if isinstance(found, Reply) else result(named[0].id, found)
+    visible = [one for one in skills if is_visible(one.visibility, exchange.principal.scopes)]
+    if (named := find_action(visible, reference)) is not None:
+        found = await _ask(exchange, "action_details", {"action_name": named.id})
+        return found if isinstance(found, Reply) else result(named.id, found)
     return failed(
         "unknown_reference",
         f"payload.reference {reference[:100]!r} names nothing here: give one of {', '.join(REFERENCES)}, the "
@@ -172,9 +173,10 @@ async def propose(
     live = await _ask(exchange, "action_details", {"action_name": skill_id})
     if isinstance(live, Reply):
         return live
-    if live.get("status") != "success":
-        return rejected("incapable", str(live.get("error_text") or f"{skill_id} is not available now"))
-    terms = {name: live[name] for name in live if name not in ("status", "action", "capabilities")}
+    terms = {name: live[name] for name in ("price", "time_s", "confidence", "reasons") if name in live}
+    if not _is_available(live):
+        reason = live.get("error_text") or "; ".join(map(str, (terms.get("reasons") or {}).values()))
+        return rejected("incapable", reason or f"{skill_id} is not available now")
     payload = {"status": "accepted", "comments": f"{skill_id} can be requested with these arguments"}
     return Reply("TASK_ACCEPT", {**payload, **({"terms": terms} if terms else {})})
 

@@ -23,7 +23,7 @@ from retinue.core.errors import (
     UnknownAgentError,
     UnknownSkillError,
 )
-from retinue.core.record import AgentRecord, is_visible
+from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, is_visible
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls
@@ -44,7 +44,6 @@ from retinue.messages.codec.envelope import (
     same_agent,
 )
 from retinue.messages.codec.payloads import (
-    RESERVED_SKILL,
     Reply,
     Task,
     accepted,
@@ -370,9 +369,9 @@ class Receiver:
     async def _query_capabilities(self, exchange: Exchange) -> Reply:
         payload = exchange.request.payload
         asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
-        outcome = await exchange.run(RESERVED_SKILL, asked, exchange.target, _NULL, exchange.deadline)
+        outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
         if outcome.error is not None:
-            return reply_of_error(self._conceal(outcome.error, RESERVED_SKILL))
+            return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
         return Reply("INFORM_CAPABILITIES", outcome.value)
 
     async def find_record(self, exchange: Exchange) -> AgentRecord | None:
@@ -405,7 +404,7 @@ class Receiver:
             exchange.target = None
             return task.type, arguments_of(task, None)
         if skill is None:
-            offered = [one.id for one in visible if one.id != RESERVED_SKILL]
+            offered = [one.id for one in visible if one.id != QUERY_CAPABILITIES]
             if task.type:
                 raise UnknownSkillError(task.type[:200], near=suggest(task.type[:200], offered))
             raise UnknownSkillError(
@@ -541,7 +540,7 @@ class Receiver:
     async def _summarise(self, target: str, principal: Principal) -> Reply:
         call = Call(
             id=new_id(),
-            skill=RESERVED_SKILL,
+            skill=QUERY_CAPABILITIES,
             arguments={"query_type": "summary"},
             principal=principal,
             endpoint="messages",

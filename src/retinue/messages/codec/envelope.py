@@ -18,7 +18,8 @@ import orjson
 from retinue.core.call import new_id
 from retinue.core.json_values import is_nested_deeper, name_shape
 from retinue.core.text import suggest
-from retinue.messages.codec.performatives import FROM_FIPA, PERFORMATIVES, fold, knows_ontology
+from retinue.mesh.asking.query import fold
+from retinue.messages.codec.performatives import FROM_FIPA, PERFORMATIVES, knows_ontology
 
 VERSION = "0.1.0"
 JSON = "application/json"

@@ -9,16 +9,13 @@ from typing import Any
 from retinue.core.call import Outcome, Part
 from retinue.core.errors import RetinueError
 from retinue.core.json_values import name_shape
-from retinue.core.record import Skill
+from retinue.core.record import QUERY_CAPABILITIES, Skill
 from retinue.core.remote_faults import describe_for_model, rebuild_error
+from retinue.mesh.asking.query import find_action, fold
 from retinue.messages.codec.envelope import INVALID_PAYLOAD, Envelope, NotUnderstoodError
-from retinue.messages.codec.performatives import fold
 from retinue.web.error_table import facts_of, performative_fault
 
 PRIORITIES = ("low", "medium", "high")
-RESERVED_SKILL = "query_capabilities"
-"""The skill by which every agent answers QUERY_CAPABILITIES; a task does not choose it by itself."""
-
 _SUMMARY_CHARS = 300
 
 Payload = Mapping[str, Any]
@@ -77,30 +74,17 @@ def read_task(envelope: Envelope) -> Task:
 def choose_skill(task: Task, ontology: str, skills: Sequence[Skill]) -> Skill | None:
     """The skill that a task means: by ``task_type``, else by its ontology, else the only one.
 
-    ``task_type`` is a skill's id, title or simile. An ontology means a skill by its last parts, such as
-    ``…:code/python/debug_request`` the skill ``debug``. None where nothing or more than one is meant.
+    ``task_type`` is a skill's id or simile, as in action_details. An ontology means the skill that its last
+    part names: ``…:code/python/debug_request`` a skill ``debug_request`` or ``debug``. None where nothing is
+    meant.
     """
-    offered = [one for one in skills if one.id != RESERVED_SKILL]
     if task.type:
-        if (found := _named(task.type, skills)) is not None:
-            return found
-        return None
+        return find_action(skills, task.type)
+    # the reserved skill is no task, unless it is named
+    offered = [one for one in skills if one.id != QUERY_CAPABILITIES]
     concept = fold(ontology.rpartition("/")[2])
-    if found := _named(concept, offered) or _named(concept.removesuffix(" request"), offered):
-        return found
-    return offered[0] if len(offered) == 1 else None
-
-
-def _named(name: str, skills: Iterable[Skill]) -> Skill | None:
-    found = [one for one in skills if one.id == name]
-    if not found:
-        folded = fold(name)
-        found = [
-            one
-            for one in skills
-            if folded in {fold(one.id), fold(one.title or ""), *(fold(simile) for simile in one.similes)}
-        ]
-    return found[0] if len(found) == 1 and name else None
+    named = find_action(offered, concept) or find_action(offered, concept.removesuffix(" request"))
+    return named or (offered[0] if len(offered) == 1 else None)
 
 
 def arguments_of(task: Task, skill: Skill | None) -> dict[str, Any]:

@@ -218,11 +218,6 @@ CODONS: Mapping[str, Codon] = {
 """The codons, by the performative that opens them."""
 
 
-def fold(name: str) -> str:
-    """A name for comparison: case, ``_``, ``-`` and spaces make no difference (W-17)."""
-    return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
-
-
 def knows_ontology(term: str) -> bool:
     """Whether a term belongs to the ontology that is spoken here."""
     return term.startswith(SHORT_ONTOLOGY) and len(term) > len(SHORT_ONTOLOGY)
