@@ -215,7 +215,7 @@ def hub_messages(
 
 def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str | None:
     """The only visible agent whose name differs in case, ``_`` or ``-`` alone."""
-    from retinue.messages.codec.performatives import fold
+    from retinue.mesh.asking.query import fold
 
     wanted = fold(name)
     found = {
