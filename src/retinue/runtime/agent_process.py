@@ -41,7 +41,11 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+<<<<<<< HEAD
 from retinue.runtime.koi.rest_routes import agent_rest
+=======
+from retinue.runtime.messages import Messages, agent_messages
+>>>>>>> main
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -110,7 +114,19 @@ async def serve_agent(
         stack.callback(dispatcher.admission.events.flush)
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
+        messages = agent_messages(agent, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
+        app = agent_app(
+            agent,
+            dispatcher,
+            settings,
+            state,
+            host=options.host,
+            url=url,
+            http=http,
+            mcp=mcp,
+            messages=messages,
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
@@ -204,6 +220,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    messages: Messages | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -223,6 +240,7 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
+            *(() if messages is None else (messages.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
             health_route(),
