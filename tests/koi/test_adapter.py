@@ -131,7 +131,8 @@ def test_any_sequence_leaves_the_newest_of_what_was_kept(given: list[tuple[str, 
 @pytest.mark.parametrize("base", ["http://h:1", "http://h:1/"])
 def test_the_url_of_a_tool_is_below_the_agents_mcp_url(base: str) -> None:
     adapter = MCPAdapter()
-    one = profile(**{"fs:read file": {"description": "Reads", "is_callable": True}})
+    one = profile()
+    one.traits = parse_traits({"fs:read file": {"description": "Reads", "is_callable": True}})
     one.mcp_url = base
     adapter.register_agent(one)
     assert [tool["url"] for tool in adapter.get_all_tools()] == ["http://h:1/tools/call/fs:read%20file"]

@@ -13,7 +13,7 @@ from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, parse_traits
 from retinue.runtime.koi.servers import AgentPersonalityServer, AgentRegistryServer
-from tests.mcp.clients import connect
+from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import Reply, Wire
@@ -61,6 +61,10 @@ async def serve_both() -> AsyncIterator[tuple[str, str, PersonalityProfile]]:
 def read(reply: Reply) -> Any:
     assert reply.status == 200, reply
     return json.loads(reply.body)
+
+
+def read_text(content: Any) -> Any:
+    return json.loads(content.text)
 
 
 def refused(reply: Reply) -> tuple[int, Any]:
@@ -158,8 +162,8 @@ async def test_a_callable_trait_runs_its_function_or_gives_its_value(wire: Wire)
         for body in (b"", {}, {"any": "thing"}, b"[", [1]):
             assert read(await wire.post(f"{url}/tools/call/motto", body)) == {"result": "measure twice"}
         assert read(await wire.post(f"{url}/tools/call/calculate", {})) == {"result": None}
-        for body in ({"text": "hello"}, "hello"):
-            assert read(await wire.post(f"{url}/tools/call/shout", body)) == {"result": "HELLO"}
+        for given in ({"text": "hello"}, "hello"):
+            assert read(await wire.post(f"{url}/tools/call/shout", given)) == {"result": "HELLO"}
 
 
 @requirement("K-22")
@@ -199,10 +203,10 @@ async def test_the_official_client_finds_tools_at_the_coordinator_and_calls_them
             resources = (await client.list_resources()).resources
             assert [str(one.uri) for one in resources] == ["agent:helpful-agent"]
             [content] = (await client.read_resource("agent:helpful-agent")).contents
-            assert json.loads(content.text) == profile.model_dump()
+            assert read_text(content) == profile.model_dump()
             for name in ("helpful-agent__shout", "helpful-agent.shout"):
                 through = await client.call_tool(name, {"text": "hub"})
-                assert (through.is_error, through.content[0].text) == (False, "HUB")
+                assert (through.is_error, texts(through)) == (False, ["HUB"])
         async with connect(f"{agent_url}/mcp", mode) as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == {
                 "calculate",
@@ -210,6 +214,6 @@ async def test_the_official_client_finds_tools_at_the_coordinator_and_calls_them
                 "shout",
             }
             called = await client.call_tool("shout", {"text": "hello"})
-            assert (called.is_error, called.content[0].text) == (False, "HELLO")
+            assert (called.is_error, texts(called)) == (False, ["HELLO"])
             [content] = (await client.read_resource("agent:helpful-agent")).contents
-            assert json.loads(content.text) == profile.model_dump()
+            assert read_text(content) == profile.model_dump()

@@ -41,11 +41,8 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
-<<<<<<< HEAD
 from retinue.runtime.koi.rest_routes import agent_rest
-=======
 from retinue.runtime.messages import Messages, agent_messages
->>>>>>> main
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
