@@ -26,7 +26,9 @@ class Hub:
     calls: Calls
     reads: Calls
 
-    async def read(self, principal: Principal, skill: str, arguments: Mapping[str, Any] | None = None) -> Json:
+    async def read(
+        self, principal: Principal, skill: str, arguments: Mapping[str, Any] | None = None
+    ) -> Json:
         """The value of one of the hub's skills.
 
         Raises RetinueError; NotAuthenticatedError where only callers of the mesh may read it.

@@ -1,4 +1,4 @@
-"""Drawings as data for SVG: the steps of a workflow in layers, the calls of a trace, hubs with their agents."""
+"""Drawings as data for SVG: steps of a workflow in layers, calls of a trace, agents of a source."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def _order(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
         for layer in reversed(layers) if sweep % 2 else layers:
             place = {name: (row + 0.5) / len(one) for one in layers for row, name in enumerate(one)}
             means = {
-                name: sum(place[n] for n in near) / len(near) if (near := neighbours.get(name)) else place[name]
+                name: sum(place[n] for n in near) / len(near)
+                if (near := neighbours.get(name))
+                else place[name]
                 for name in layer
             }
             layer.sort(key=means.__getitem__)
@@ -139,7 +141,7 @@ class Dot:
 
 
 def place_spiral(agents: Sequence[tuple[str, str]], centre: float, spacing: float = 11.0) -> list[Dot]:
-    """Agents (name, status) in a sunflower spiral: each visible, none overlaps, stable while the list grows."""
+    """Agents (name, status) in a sunflower spiral: none overlaps, and the places stay as the list grows."""
     golden = math.pi * (3 - math.sqrt(5))
     return [
         Dot(
@@ -158,5 +160,7 @@ def draw_sparkline(values: Sequence[float], width: int = 120, height: int = 28) 
         return ""
     top = max(values) or 1.0
     step = width / max(1, len(values) - 1)
-    points = [f"{n * step:.1f} {height - 1 - value / top * (height - 2):.1f}" for n, value in enumerate(values)]
+    points = [
+        f"{n * step:.1f} {height - 1 - value / top * (height - 2):.1f}" for n, value in enumerate(values)
+    ]
     return "M" + "L".join(points)

@@ -1,7 +1,7 @@
 """Forms made from JSON Schemas, and the values that people entered into them.
 
-Objects become groups of fields, enums become choices, lists of plain values one line each. What has no field of
-its own (unions, lists of objects, deep nesting) is entered as JSON. An empty field is left out of the value.
+Objects become groups of fields, enums choices, lists of plain values one line for each. What has no field
+of its own (unions, lists of objects, deep nesting) is entered as JSON. An empty field is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = ("string", "integer", "number")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field; ``name`` is a JSON pointer. ``text`` is what was entered, ``problem`` what is wrong with it."""
+    """One field; ``name`` is a JSON pointer, ``text`` the entry and ``problem`` what is wrong with it."""
 
     kind: Kind
     name: str
@@ -41,7 +41,7 @@ class Field:
     @property
     def key(self) -> str:
         """The last part of the pointer."""
-        return self.name.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+        return _unescape(self.name.rpartition("/")[2])
 
     @property
     def element(self) -> str:
@@ -88,10 +88,10 @@ class _Root:
                 break
             found: Any = self.schema
             for part in target[2:].split("/"):
-                found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+                found = found.get(_unescape(part)) if isinstance(found, Mapping) else None
             own = {key: value for key, value in schema.items() if key != "$ref"}
             schema = {**found, **own} if isinstance(found, Mapping) else own
-        return schema
+        return schema if isinstance(schema, Mapping) else {}
 
 
 def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool, depth: int) -> Field:
@@ -124,9 +124,9 @@ def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool,
         return replace(made, kind="long" if label in _LONG else "text", text=str(schema.get("default", "")))
     if kind in ("integer", "number"):
         return replace(made, kind=kind)
-    if kind == "array" and (inner := root.resolve(schema.get("items", {}))).get("type") in _PLAIN:
-        if not _list_choices(inner):
-            return replace(made, kind="lines", items=inner["type"], text=_render_lines(schema.get("default")))
+    inner = root.resolve(schema.get("items", {}))
+    if kind == "array" and inner.get("type") in _PLAIN and not _list_choices(inner):
+        return replace(made, kind="lines", items=inner["type"], text=_render_lines(schema.get("default")))
     return made
 
 
@@ -154,7 +154,11 @@ def _list_choices(schema: Schema) -> list[tuple[str, str]]:
     if isinstance(values, list) and 0 < len(values) <= MAX_FIELDS:
         return [(_render(value), str(value)) for value in values if value is not None]
     titled = schema.get("oneOf")
-    if isinstance(titled, list) and titled and all(isinstance(one, Mapping) and "const" in one for one in titled):
+    if (
+        isinstance(titled, list)
+        and titled
+        and all(isinstance(one, Mapping) and "const" in one for one in titled)
+    ):
         return [(_render(one["const"]), str(one.get("title", one["const"]))) for one in titled]
     return []
 
@@ -225,3 +229,7 @@ def _render_lines(value: Any) -> str:
 
 def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescape(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")

@@ -46,6 +46,8 @@ WAITING_RUNS = 10
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """What can be done to a run; each is a skill of the hub."""
 
+_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+
 Page = Callable[[Request, Principal], Awaitable[Response]]
 Verify = Callable[[bytes], Awaitable[Principal]]
 """The principal of a token; raises AccessError."""
@@ -324,7 +326,9 @@ class Dashboard:
                 problem = error.message
             else:
                 return self._begin(request, self._sessions.begin(token), target)
-        return self._render("sign_in.html", request, {"problem": problem, "to": target}, "", 401 if problem else 200)
+        return self._render(
+            "sign_in.html", request, {"problem": problem, "to": target}, "", 403 if problem else 200
+        )
 
     async def _sign_out(self, request: Request, principal: Principal) -> Response:
         session = read_cookie(identity_of(request.scope).headers)
@@ -420,7 +424,7 @@ def _flatten(steps: list[Json], depth: int = 0) -> Any:
 
 
 def _draw_steps(steps: list[Json]) -> Any:
-    """The outermost steps of a run from left to right; those below a step as its own column of the drawing."""
+    """The outermost steps of a run from left to right, those below each in a column of their own."""
     nodes: list[Node] = []
     edges: list[tuple[str, str]] = []
     before: list[str] = []
@@ -436,26 +440,27 @@ def _draw_steps(steps: list[Json]) -> Any:
 
 def _step_node(step: Json) -> Node:
     detail = step.get("agent") or step.get("skill") or step.get("kind") or ""
-    return Node(str(step["step"]), str(step["step"]).rpartition("/")[2], str(detail), str(step.get("status", "")))
+    return Node(
+        str(step["step"]), str(step["step"]).rpartition("/")[2], str(detail), str(step.get("status", ""))
+    )
 
 
 def _draw_definition(steps: list[Json]) -> Any:
-    shown = [
-        {
-            "step": str(step.get("id", number)),
-            "kind": str(step.get("skill") or step.get("role") or step.get("workflow") or _kind_of(step)),
-            "steps": [
-                {"step": f"{step.get('id', number)}/{one.get('id', place)}", "kind": one.get("skill") or one.get("role") or ""}
-                for place, one in enumerate(_below(step))
-            ],
-        }
-        for number, step in enumerate(steps)
-    ]
+    """The steps of a definition, drawn as those of a run."""
+    shown = []
+    for number, step in enumerate(steps):
+        path = str(step.get("id", number))
+        below = [
+            {"step": f"{path}/{one.get('id', place)}", "kind": _kind_of(one)}
+            for place, one in enumerate(_below(step))
+        ]
+        shown.append({"step": path, "kind": _kind_of(step), "steps": below})
     return _draw_steps(shown)
 
 
 def _kind_of(step: Mapping[str, Any]) -> str:
-    return next((kind for kind in ("parallel", "loop", "switch", "wait_for", "foreach", "steps") if kind in step), "")
+    named = step.get("skill") or step.get("role") or step.get("workflow")
+    return str(named or next((kind for kind in _KINDS if step.get(kind)), ""))
 
 
 def _below(step: Mapping[str, Any]) -> list[Json]:
@@ -478,6 +483,6 @@ def _write_examples(url: str, agent: str, skill: str, arguments: Any) -> dict[st
     )
     return {
         "retinue": f"retinue call {shlex.quote(skill)} {shlex.quote(text)} --agent {shlex.quote(agent)}",
-        "curl": f"curl -s {shlex.quote(address)} -H 'content-type: application/json' -d {shlex.quote(request)}",
+        "curl": f"curl {shlex.quote(address)} -H 'content-type: application/json' -d {shlex.quote(request)}",
         "Python": python,
     }

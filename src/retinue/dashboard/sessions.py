@@ -2,8 +2,8 @@
 
 A session stands for a token: each request with its cookie gets that token as its ``Authorization`` header, so
 the token's rights, expiry and revocation apply. Sessions live in memory and end with the hub. The cookie is
-HttpOnly and SameSite=Strict; requests of other web origins are rejected by `SecurityMiddleware` as everywhere,
-and `is_own_page` additionally wants a browser's proof for each action.
+HttpOnly and SameSite=Strict. `SecurityMiddleware` rejects requests of other web origins, and `is_own_page`
+wants a browser's proof for each action.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Sessions:
 
 def read_cookie(headers: Headers) -> str | None:
     """The session's id in the cookie of a request."""
-    cookies = SimpleCookie[str]()
+    cookies = SimpleCookie()
     try:
         cookies.load(headers.get(b"cookie", b"").decode("latin-1"))
     except CookieError:

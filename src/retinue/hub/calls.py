@@ -63,7 +63,9 @@ def add_call_skills(agent: Agent, read_calls: ReadCalls, access: Access) -> None
         caller: Annotated[str | None, Field(description="Only calls of this caller")] = None,
         status: Annotated[CallKind | None, Field(description="Only calls with this outcome")] = None,
         failed: Annotated[bool, Field(description="Only calls that are not done")] = False,
-        limit: Annotated[int, Field(description="Maximum number of calls, newest first", ge=1, le=1000)] = PAGE,
+        limit: Annotated[
+            int, Field(description="Maximum number of calls, newest first", ge=1, le=1000)
+        ] = PAGE,
         before: Annotated[int | None, Field(description="next of the previous reply")] = None,
     ) -> Json:
         """Lists the recorded calls, newest first, without their arguments and results."""

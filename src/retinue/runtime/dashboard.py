@@ -1,4 +1,4 @@
-"""The dashboard of a hub: its routes over the hub's mesh, and the sessions in front of its security checks."""
+"""The dashboard of a hub: its routes over the mesh, and the sessions in front of the security checks."""
 
 from __future__ import annotations
 

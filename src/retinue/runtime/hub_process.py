@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.dashboard.sessions import SessionMiddleware
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.hub.calls import CallFilter
@@ -29,13 +30,13 @@ from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.runtime.access import check_address, protected_resource
-from retinue.runtime.agent_process import guarded, take_from_others
-from retinue.dashboard.sessions import SessionMiddleware
+from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.dashboard import HubDashboard, make_dashboard
 from retinue.runtime.factories import http_limits
 from retinue.runtime.importing.imports import Imports
+from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
@@ -167,9 +168,19 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
 
 
 def hub_app(
-    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
+    mesh: Mesh,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    mcp: HubMcp | None = None,
+    dashboard: HubDashboard | None = None,
 ) -> ASGIApp:
-    """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
+    """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
+
+    With ``dashboard`` its pages as well, and their sessions in front of all checks.
+    """
     record = mesh.agent.record(url)
     execute = partial(
         execute_route,
@@ -203,15 +214,23 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            mesh.messages.route(),
+            mesh.messages.route("/agents/{agent}/messages"),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            hub_rest(mesh, url),
             health_route(),
             hook_route(mesh.notifications.take),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
+            *(() if dashboard is None else dashboard.routes),
         ]
     )
-    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
+    checked = guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
+    if dashboard is None:
+        return checked
+    dashboard.guard = checked
+    return SessionMiddleware(checked, dashboard.sessions)
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:
