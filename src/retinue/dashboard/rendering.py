@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ HEADERS = {
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
@@ -66,6 +67,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "since": lambda text: datetime.fromisoformat(text).timestamp(),
         "age": write_age,
         "clock": write_clock,
         "took": write_duration,

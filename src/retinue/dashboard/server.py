@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
+from retinue.core.record import HUB_NAME
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import (
     NODE_HEIGHT,
@@ -46,6 +47,7 @@ WAITING_RUNS = 10
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """What can be done to a run; each is a skill of the hub."""
 
+_BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
 _KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
 
 Page = Callable[[Request, Principal], Awaitable[Response]]
@@ -147,7 +149,9 @@ class Dashboard:
         waiting: list[Json] = []
         if is_member := "mesh" in principal.scopes:
             found = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
-            calls = [call for call in found["calls"] if now - call["ended_at"] <= RECENT_S]
+            recent = (call for call in found["calls"] if now - call["ended_at"] <= RECENT_S)
+            # the hub's own skills say little, and those that follow a run take as long as they are let
+            calls = [call for call in recent if call["agent"] != HUB_NAME]
             running = await self._list_runs(principal, status="running", limit=PAGE)
         for run in running[:WAITING_RUNS]:
             shown = await self._hub.read(principal, "show_run", {"run": run["run"]})
@@ -156,7 +160,7 @@ class Dashboard:
             "is_member": is_member,
             "health": Counter(agent["health"] for agent in agents),
             "agents": len(agents),
-            "attention": [agent for agent in agents if agent["health"] not in ("healthy", "unknown")][:PAGE],
+            "attention": [agent for agent in agents if agent["health"] in _BROKEN][:PAGE],
             "calls": calls[:12],
             "figures": _measure(calls, now),
             "running": running,
@@ -356,7 +360,6 @@ class Dashboard:
     def _begin(self, request: Request, session: str, target: str) -> Response:
         response = RedirectResponse(target, 303)
         response.headers["set-cookie"] = set_cookie(session, secure=request.url.scheme == "https")
-        response.headers["referrer-policy"] = "no-referrer"
         return response
 
 

@@ -80,7 +80,8 @@ class SecuritySettings:
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path needs a
     token, except ``/health``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_paths``.
-    ``max_upload_bytes`` limits registry uploads, which are streamed to disk. ``resource`` describes the endpoints to OAuth clients.
+    ``max_upload_bytes`` limits registry uploads, which are streamed to disk. ``resource`` describes the
+    endpoints to OAuth clients.
     """
 
     host: str = "127.0.0.1"
