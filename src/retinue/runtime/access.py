@@ -9,8 +9,9 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
+from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.rejections import ProtectedResource
-from retinue.web.security import SecuritySettings, TokenReader, check_bind
+from retinue.web.security import PROBE_PATHS, SecuritySettings, TokenReader, check_bind
 
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
@@ -27,6 +28,7 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         max_body_bytes=settings.limits.body_bytes,
         anonymous=settings.auth.anonymous,
         resource=protected_resource(settings),
+        open_paths=PROBE_PATHS | {METRICS_PATH} if settings.metrics.public else PROBE_PATHS,
     )
 
 

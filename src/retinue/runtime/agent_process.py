@@ -43,6 +43,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -110,9 +111,23 @@ async def serve_agent(
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
+        admission = dispatcher.admission
+        process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
+        process.stopping = lambda: stop.asked
+        await stack.enter_async_context(process.exporting(agent.name, environment()))
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
+        app = agent_app(
+            agent,
+            dispatcher,
+            settings,
+            state,
+            host=options.host,
+            url=url,
+            http=http,
+            mcp=mcp,
+            process=process,
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
@@ -145,6 +160,7 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
@@ -206,6 +222,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    process: ProcessState | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -227,6 +244,7 @@ def agent_app(
             *(() if mcp is None else (mcp.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
+            *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]
     )
