@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 PATH = "/metrics"
+OPEN_METRICS = "application/openmetrics-text"
+"""Whoever accepts this format gets it; everybody else gets the plain one."""
 
 ReadFigures = Callable[[Principal], Awaitable[Figures]]
 """Reads the figures of this process that a caller may see."""
@@ -46,13 +48,14 @@ def render_metrics(figures: Figures, accept: str = "") -> bytes:
 
 def _render(figures: Figures, accept: str) -> tuple[bytes, str]:
     # imported here: no process needs the library until somebody reads its metrics
-    from prometheus_client.exposition import choose_encoder
+    if OPEN_METRICS in accept:
+        from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-    try:
-        encode, media_type = choose_encoder(accept)
-    except ValueError:  # a version that is no number
-        encode, media_type = choose_encoder("")
-    return encode(_Registry(figures)), media_type
+        return generate_latest(_Registry(figures)), CONTENT_TYPE_LATEST
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+    from prometheus_client.exposition import generate_latest as generate_plain
+
+    return generate_plain(_Registry(figures)), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Registry:
