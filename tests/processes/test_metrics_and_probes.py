@@ -106,6 +106,7 @@ def test_the_format_is_the_one_that_the_reader_asks_for(tmp_path: Path) -> None:
         assert wanted.data.endswith(b"# EOF\n")
         odd = get(f"{url}/metrics", accept="application/openmetrics-text; version=x")
         assert odd.status == 200
+        assert odd.data.endswith(b"# EOF\n")
 
 
 def test_where_a_token_is_required_metrics_want_it_and_probes_tell_the_status_only(

@@ -51,7 +51,8 @@ def _render(figures: Figures, accept: str) -> tuple[bytes, str]:
     if OPEN_METRICS in accept:
         from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-        return generate_latest(_Registry(figures)), CONTENT_TYPE_LATEST
+        write: Callable[[_Registry], bytes] = generate_latest  # it has no types
+        return write(_Registry(figures)), CONTENT_TYPE_LATEST
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
     from prometheus_client.exposition import generate_latest as generate_plain
 
