@@ -43,6 +43,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.messages import Messages, agent_messages
 from retinue.runtime.process_state import ProcessState
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
@@ -117,6 +118,8 @@ async def serve_agent(
         await stack.enter_async_context(process.exporting(agent.name, environment()))
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
+        messages = agent_messages(agent, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
         app = agent_app(
             agent,
             dispatcher,
@@ -127,6 +130,7 @@ async def serve_agent(
             http=http,
             mcp=mcp,
             process=process,
+            messages=messages,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -223,6 +227,7 @@ def agent_app(
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
     process: ProcessState | None = None,
+    messages: Messages | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -242,6 +247,7 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
+            *(() if messages is None else (messages.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),
             *(() if process is None else process.routes()),

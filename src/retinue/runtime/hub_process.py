@@ -213,6 +213,8 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            mesh.messages.route(),
+            mesh.messages.route("/agents/{agent}/messages"),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
