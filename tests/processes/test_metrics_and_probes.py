@@ -45,8 +45,19 @@ def ready(url: str, token: str | None = None) -> tuple[int, Any]:
     return reply.status, orjson.loads(reply.data)
 
 
-def calls_of(url: str, **labels: str) -> float | None:
-    return value(scrape(url), "retinue_calls_total", **labels)
+def wait_for_calls(url: str, count: int, **labels: str) -> None:
+    wait_until(
+        lambda: value(scrape(url), "retinue_calls_total", **labels) == count, f"{count} calls are counted"
+    )
+
+
+def wait_for_ready(url: str, status: str = "ready") -> None:
+    expected = (503 if status == "not ready" else 200, {"status": status})
+    wait_until(lambda: ready(url) == expected, f"{url} is {status}")
+
+
+def wait_for_text(url: str, text: str, token: str) -> None:
+    wait_until(lambda: text in repr(scrape(url, token)), f"{text} is in the metrics")
 
 
 def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
@@ -64,7 +75,7 @@ def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
             execute(url, "nosuch")
             done = {"agent": "one-agent", "skill": "who", "endpoint": "execute", "outcome": "done"}
             for place in (url, own):
-                wait_until(lambda place=place: calls_of(place, **done) == 3, "three calls are counted")
+                wait_for_calls(place, 3, **done)
             samples = scrape(url)
             pair = {"agent": "one-agent", "skill": "who"}
             assert value(samples, "retinue_call_duration_seconds_count", **pair) == 3
@@ -77,7 +88,7 @@ def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
             for place, kind in ((url, "hub"), (own, "agent"), (work, "worker")):
                 found = [dict(labels) for name, labels in scrape(place) if name == "retinue_build_info"]
                 assert [labels["process"] for labels in found] == [kind]
-                wait_until(lambda place=place: ready(place) == (200, {"status": "ready"}), f"{kind} is ready")
+                wait_for_ready(place)
             assert get(f"{work}/health").status == 200
             assert get(f"{work}/execute").status == 404, "a worker takes no calls"
             steps = {"steps": [{"id": "a", "skill": "who"}], "name": "two", "version": "1.0.0"}
@@ -121,7 +132,7 @@ def test_where_a_token_is_required_metrics_want_it_and_probes_tell_the_status_on
         with program("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
             url = served.url_in("one-agent")
             token = State(retinue_home).local_token()
-            wait_until(lambda url=url: ready(url)[0] == 200, "the agent is ready")
+            wait_for_ready(url)
             assert get(f"{url}/metrics").status == status
             assert get(f"{url}/metrics", "unknown").status == 401
             assert get(f"{url}/metrics", token).status == 200
@@ -144,9 +155,7 @@ def test_a_hidden_agent_is_in_the_metrics_of_nobody_who_may_not_see_it(
             token = State(retinue_home).local_token()
             assert execute(url, "whisper", token=token)["result"] == "psst"
             for place in (url, served.url_in("secret-agent")):
-                wait_until(
-                    lambda place=place: "whisper" in repr(scrape(place, token)), "the owner sees the call"
-                )
+                wait_for_text(place, "whisper", token)
                 shown = repr(scrape(place))
                 assert "whisper" not in shown
                 assert "secret" not in shown
@@ -184,11 +193,11 @@ def test_ready_fails_while_postgres_is_away_and_health_does_not(tmp_path: Path, 
         ):
             places = hub.url_in("hub at"), worker.url_in("worker at")
             for url in places:
-                wait_until(lambda url=url: ready(url) == (200, {"status": "ready"}), "ready")
+                wait_for_ready(url)
             postgres.stop()
             token = State(retinue_home).local_token()
             for url in places:
-                wait_until(lambda url=url: ready(url) == (503, {"status": "not ready"}), "not ready")
+                wait_for_ready(url, "not ready")
                 (problem,) = ready(url, token)[1]["problems"]
                 assert problem["what"] == "database"
                 assert "does not answer" in problem["reason"]
@@ -197,6 +206,6 @@ def test_ready_fails_while_postgres_is_away_and_health_does_not(tmp_path: Path, 
                 assert value(scrape(url), "retinue_ready") == 0
             postgres.start()
             for url in places:
-                wait_until(lambda url=url: ready(url)[0] == 200, "ready again")
+                wait_for_ready(url)
     finally:
         postgres.close()

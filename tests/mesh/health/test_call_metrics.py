@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.call import Outcome
+from retinue.core.call import Outcome, Status
 from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
 from retinue.mesh.events import CallEndedEvent, now
 from retinue.mesh.health.call_metrics import MAX_PAIRS, MAX_SERIES, CallMetrics
@@ -24,7 +24,7 @@ def ended(
     is_message: bool = False,
     usage: Any = None,
 ) -> CallEndedEvent:
-    status = "done" if error is None else "failed"
+    status: Status = "done" if error is None else "failed"
     outcome = Outcome("1", skill, status, agent=agent, duration_ms=duration_ms, error=error, usage=usage)
     return CallEndedEvent(make_call(skill), outcome, now(), is_message=is_message)
 
