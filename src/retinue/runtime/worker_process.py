@@ -12,8 +12,7 @@ from starlette.types import ASGIApp
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_line
-from retinue.runtime.access import check_address, protected_resource
-from retinue.runtime.agent_process import guarded
+from retinue.runtime.access import check_address, guarded, protected_resource
 from retinue.runtime.background_tasks import BackgroundTasks
 from retinue.runtime.factories import http_limits
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
