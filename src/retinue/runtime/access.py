@@ -15,9 +15,11 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
+from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.rejections import REGISTRY_PATH, ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
+    PROBE_PATHS,
     SecurityMiddleware,
     SecuritySettings,
     TokenReader,
@@ -40,8 +42,9 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         max_body_bytes=settings.limits.body_bytes,
         any_media_type=(REGISTRY_PATH, "/hooks/registry", f"{ROOT}/"),
         anonymous=settings.auth.anonymous,
-        open_paths=OPEN_PATHS,
+        open_prefixes=OPEN_PATHS,
         resource=protected_resource(settings),
+        open_paths=PROBE_PATHS | {METRICS_PATH} if settings.metrics.public else PROBE_PATHS,
     )
 
 

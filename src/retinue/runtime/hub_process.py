@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.core.record import HUB_NAME
 from retinue.dashboard.sessions import SessionMiddleware
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
@@ -40,6 +41,7 @@ from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -111,10 +113,18 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
+        process.stopping = lambda: stop.asked
+        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
+        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process.upstreams = imports.list_states
+        await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         dashboard = make_dashboard(mesh, settings, state, url)
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, dashboard=dashboard)
+        app = hub_app(
+            mesh, settings, state, host=options.host, url=url, mcp=mcp, process=process, dashboard=dashboard
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(dashboard.end)
@@ -133,6 +143,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         echo(f"hub at {url} (state {state.root})")
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(echo))
         stack.push_async_callback(children.stop)
+        process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
         specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
@@ -161,6 +172,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
+            process.is_started = True
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         echo(f"stopping: {stop.reason}")
@@ -176,6 +188,7 @@ def hub_app(
     url: str,
     mcp: HubMcp | None = None,
     dashboard: HubDashboard | None = None,
+    process: ProcessState | None = None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
 
@@ -220,6 +233,7 @@ def hub_app(
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             hub_rest(mesh, url),
             health_route(),
+            *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),

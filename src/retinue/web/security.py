@@ -44,6 +44,9 @@ from retinue.web.rejections import (
 
 Headers = Mapping[bytes, bytes]
 
+PROBE_PATHS = frozenset({"/health", "/ready"})
+"""The paths of probes, which need no token."""
+
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 64 * 1024 * 1024
 
@@ -79,7 +82,7 @@ class SecuritySettings:
     ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path needs a
-    token, except ``/health``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_paths``.
+    token, except ``open_paths``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_prefixes``.
     ``max_upload_bytes`` limits registry uploads, which are streamed to disk. ``resource`` describes the
     endpoints to OAuth clients.
     """
@@ -91,8 +94,9 @@ class SecuritySettings:
     max_upload_bytes: int = MAX_UPLOAD_BYTES
     any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
     anonymous: bool = True
-    open_paths: tuple[str, ...] = ()
+    open_prefixes: tuple[str, ...] = ()
     resource: ProtectedResource | None = None
+    open_paths: frozenset[str] = PROBE_PATHS
 
 
 class TokenReader(Protocol):
@@ -218,7 +222,9 @@ class SecurityMiddleware:
             token = _read_password(authorization) or None
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
-        is_open = path == "/health" or path.startswith((*DISCOVERY_PATHS, *self._settings.open_paths))
+        is_open = path in self._settings.open_paths or path.startswith(
+            (*DISCOVERY_PATHS, *self._settings.open_prefixes)
+        )
         if self._settings.anonymous or is_open:
             return ANONYMOUS
         raise NotAuthenticatedError(
