@@ -68,6 +68,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rerun": ("runs:rerun", "Run again from a step, as a new run."),
         "signal": ("runs:signal", "Send a signal to a step that waits, such as an approval."),
     },
+    "The hub's pages": {
+        "dashboard": ("dashboard:dashboard", "Open the dashboard of the hub in a browser."),
+    },
     "Access": {
         "token": ("token:token", "Create, list and revoke tokens."),
     },

@@ -15,6 +15,9 @@ import orjson
 Kind = Literal["group", "text", "long", "number", "integer", "boolean", "choice", "lines", "json"]
 Schema = Mapping[str, Any]
 
+WHOLE = "json"
+"""The name of the one field of a form that is no group; the names of all others begin with a slash."""
+
 MAX_DEPTH = 4
 MAX_FIELDS = 200
 _LONG = frozenset({"prompt", "text", "code", "plan", "requirements", "body", "content", "message"})
@@ -187,7 +190,7 @@ def _read(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
         value = {one.key: part for part, one in found if part is not _NOTHING}
         shown = replace(form, fields=tuple(one for _, one in found))
         return (value if value or (form.required and form.name) else _NOTHING), shown
-    text = entered.get(form.name or "/", "").replace("\r\n", "\n")
+    text = entered.get(form.name or WHOLE, "").replace("\r\n", "\n")
     shown = replace(form, text=text)
     if not text.strip():
         return _NOTHING, shown

@@ -15,7 +15,7 @@ from retinue.dashboard.rendering import HEADERS
 TICK_S = 1.0
 """The least time between two ticks."""
 
-IDLE_S = 10.0
+IDLE_S = 3.0
 """A tick without a cause, for what changes by itself: ages, agents that do not answer."""
 
 MAX_STREAMS = 200

@@ -176,13 +176,17 @@ async def log_in(
     return login_of(provider, keep, url)
 
 
+def has_browser() -> bool:
+    """Whether a browser may be opened here."""
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+
+
 def show_page(page: str, echo: Callable[[str], None], *, browser: bool) -> None:
     """Print the address of the login, and open it where there is a browser."""
     echo(f"log in at: {page}")
-    has_display = sys.platform in ("darwin", "win32") or any(
-        os.environ.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    )
-    if browser and has_display:
+    if browser and has_browser():
         # in a thread, because some browsers are waited for, and the login needs this one
         threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
 

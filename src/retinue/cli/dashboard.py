@@ -1,0 +1,26 @@
+"""``retinue dashboard``: open the hub's pages in a browser, signed in."""
+
+from __future__ import annotations
+
+import click
+
+from retinue.cli.session import open_session, run_command
+
+
+@click.command()
+@click.option("--no-browser", is_flag=True, help="Print the address only.")
+def dashboard(no_browser: bool) -> None:
+    """Open the dashboard of the running hub in a browser.
+
+    The printed address signs a browser in once, within a minute, with the rights of the command line.
+    """
+    import webbrowser
+
+    from retinue.runtime.commands.dashboard import make_dashboard_link
+    from retinue.runtime.importing.browser_login import has_browser
+
+    session = open_session()
+    link = run_command(make_dashboard_link(session.settings, session.state))
+    click.echo(link)
+    if not no_browser and has_browser():
+        webbrowser.open(link)

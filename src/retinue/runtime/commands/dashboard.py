@@ -1,0 +1,34 @@
+"""The address at which a browser is signed in to the dashboard of the running hub."""
+
+from __future__ import annotations
+
+import orjson
+
+from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
+from retinue.core.record import HUB_NAME
+from retinue.dashboard.sessions import ROOT
+from retinue.settings import Settings
+from retinue.storage.state import State, find_hub_url
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
+
+
+async def make_dashboard_link(settings: Settings, state: State) -> str:
+    """A link that signs in once, with the rights of this state's commands.
+
+    Raises StateError without a running hub, AgentUnreachableError and RemoteFaultError.
+    """
+    url = find_hub_url(state)
+    if url is None:
+        raise StateError("no hub is running", remedy="start it: retinue hub")
+    headers = {"authorization": f"Bearer {state.local_token()}", "content-type": "application/json"}
+    async with HttpClient() as http:
+        try:
+            reply = await http.request(
+                "POST", f"{url}{ROOT}/links", headers=headers, body=b"{}", timeout_s=10.0
+            )
+        except TransportError as error:
+            raise AgentUnreachableError(HUB_NAME, url, error.cause, sent=error.sent) from error
+    if reply.status != 200:
+        raise RemoteFaultError(HUB_NAME, reply.status, f"the hub at {url} gave no link: {reply.body[:200]!r}")
+    return url + str(orjson.loads(reply.body)["path"])

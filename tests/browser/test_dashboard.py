@@ -1,0 +1,196 @@
+"""The dashboard in a real browser, over a hub and an agent in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.browser.pages import find_barriers, open_browser, open_page, read_axe
+from tests.processes.running import Program, program
+
+SHOP = '''
+from typing import Literal
+
+from pydantic import BaseModel
+
+from retinue import Agent, Context
+
+agent = Agent("shop-agent", version="1.2.0", description="Sells <b>things</b> <script>alert(1)</script>")
+
+
+class Item(BaseModel):
+    name: str
+    count: int = 1
+
+
+@agent.skill(expose=True)
+async def order(item: Item, speed: Literal["slow", "fast"] = "slow", notes: list[str] = []) -> dict:
+    """Orders an item."""
+    return {"ordered": item.model_dump(), "speed": speed, "notes": notes}
+
+
+@agent.skill(expose=True)
+async def twice(n: int, ctx: Context) -> int:
+    """Doubles a number."""
+    return await ctx.call("plus", {"a": n, "b": n})
+
+
+@agent.skill(expose=True)
+async def plus(a: int, b: int) -> int:
+    """Adds <img src=x onerror=alert(2)> two numbers."""
+    return a + b
+
+
+@agent.skill(expose=True)
+async def fail(text: str) -> str:
+    """Fails."""
+    raise ValueError(f"no {text}")
+'''
+WORKFLOW = """
+name: approve
+description: Add after an approval
+input: {type: object, properties: {n: {type: integer, description: A number}}, required: [n]}
+steps:
+  - {id: first, skill: plus, with: {a: "${{ input.n }}", b: 1}}
+  - {id: ask, wait_for: {topic: approval, message: May it go on?}, timeout: 10m}
+  - {id: last, skill: plus, with: {a: "${{ steps.first.output }}", b: 10}}
+output: {sum: "${{ steps.last.output }}"}
+"""
+PAGES = ("/", "/ui/agents", "/ui/agents/shop-agent", "/ui/agents/shop-agent/skills/order", "/ui/calls")
+PAGES += ("/ui/runs", "/ui/workflows", "/ui/workflows/plan-execute", "/ui/mesh", "/ui/sign-in")
+
+
+@dataclass
+class Running:
+    """A hub with one agent."""
+
+    folder: Path
+    url: str
+    hub: Program
+    agent: Program
+    token: str
+
+
+@pytest.fixture
+def running(tmp_path: Path, retinue_home: Path) -> Iterator[Running]:
+    (tmp_path / "shop.py").write_text(SHOP)
+    stored = retinue_home / "workflows"
+    stored.mkdir(parents=True)
+    (stored / "approve.yaml").write_text(WORKFLOW)
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("0 agents")
+        with program("serve", "shop.py", cwd=tmp_path) as agent:
+            agent.wait_for("4 skills")
+            yield Running(
+                tmp_path, url, hub, agent, (retinue_home / "keys" / "local.token").read_text().strip()
+            )
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with open_browser() as browser:
+        yield browser
+
+
+async def sign_in(page: Page, running: Running) -> None:
+    await page.goto(f"{running.url}/ui/sign-in")
+    await page.fill("#token", running.token)
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
+    running: Running, browser: Browser
+) -> None:
+    with program("dashboard", "--no-browser", cwd=running.folder) as command:
+        link = await asyncio.to_thread(command.wait_for, "/ui/link/")
+    async with open_page(browser, expected="status of 403") as page:
+        await page.goto(link)
+        await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        await page.get_by_role("link", name="Agents", exact=True).click()
+        await page.get_by_label("What should it do?").fill("add two numbers")
+        await page.get_by_role("button", name="Search").click()
+        await page.get_by_role("link", name="plus", exact=True).click()
+        await page.get_by_label("a required").fill("two")
+        await page.get_by_label("b required").fill("3")
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.get_by_role("alert")).to_contain_text("'two' is no whole number")
+        await page.get_by_label("a required").fill("2")
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.locator("section[aria-live] pre")).to_have_text("5")
+        await expect(page.locator("pre", has_text="retinue call")).to_contain_text('{"a":2,"b":3}')
+        await page.get_by_role("link", name="Workflows").click()
+        await page.get_by_role("link", name="approve").click()
+        await page.get_by_label("n required").fill("4")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("heading", name="May it go on?")).to_be_visible(timeout=20_000)
+        await page.get_by_label("Answer").fill('{"yes": true}')
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
+        await page.get_by_role("link", name="Calls", exact=True).click()
+        await page.get_by_label("Skill").fill("plus")
+        await page.get_by_role("button", name="Filter").click()
+        await page.locator("tbody tr", has_text="workflow").first.get_by_role("link").last.click()
+        await expect(page.get_by_role("heading", name="Trace")).to_be_visible()
+        assert await page.locator("svg.bar").count() >= 2
+        assert await page.goto(link) is not None  # once only
+        await expect(page.get_by_role("alert")).to_contain_text("used already")
+
+
+async def test_calls_and_a_lost_hub_show_without_a_reload(running: Running, browser: Browser) -> None:
+    async with open_page(browser, expected="net::ERR_") as page:
+        await sign_in(page, running)
+        await page.goto(f"{running.url}/ui/calls")
+        await expect(page.get_by_role("status")).to_have_text("live")
+        with program("call", "twice", '{"n": 21}', cwd=running.folder) as call:
+            await asyncio.to_thread(call.wait_for, "42")
+        await expect(page.locator("tbody tr", has_text="twice")).to_be_visible()
+        running.hub.process.kill()
+        await expect(page.get_by_role("status")).to_have_text("the hub does not answer", timeout=10_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Browser, scheme: str) -> None:
+    axe = read_axe()
+    async with open_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 740}) as page:
+        await sign_in(page, running)
+        for path in PAGES:
+            await page.goto(f"{running.url}{path}")
+            assert await find_barriers(page, axe) == [], path
+            width = await page.evaluate("() => document.documentElement.scrollWidth")
+            assert width <= 360, f"{path} is {width} pixels wide"
+
+
+async def test_seven_tabs_are_live_and_hidden_ones_close_their_streams(
+    running: Running, browser: Browser
+) -> None:
+    context = await browser.new_context()
+    try:
+        for _ in range(7):
+            page = await context.new_page()
+            await page.goto(f"{running.url}/ui/agents", timeout=10_000)
+            await page.evaluate(
+                "() => { Object.defineProperty(document, 'hidden', {get: () => true});"
+                " document.dispatchEvent(new Event('visibilitychange')); }"
+            )
+        await expect(page.get_by_role("heading", name="Agents").first).to_be_visible()
+    finally:
+        await context.close()
+
+
+async def test_every_page_can_be_read_without_scripts(running: Running, browser: Browser) -> None:
+    async with open_page(browser, java_script_enabled=False) as page:
+        await page.goto(f"{running.url}/ui/sign-in")
+        await page.fill("#token", running.token)
+        await page.get_by_role("button", name="Sign in").click()
+        for path in PAGES:
+            reply = await page.goto(f"{running.url}{path}")
+            assert reply is not None
+            assert reply.status == 200, path
+            assert len(await reply.body()) < 150_000

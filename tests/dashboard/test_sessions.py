@@ -1,0 +1,97 @@
+"""Sessions of browsers: links, cookies, and what a page of another server cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from retinue.core.call import Principal
+from retinue.dashboard.sessions import OPEN_PATHS, SessionMiddleware, Sessions, is_own_page, read_cookie
+from retinue.web.security import SecurityMiddleware, SecuritySettings, Tokens, identity_of
+from tests.serving import serve_app
+
+TOKEN = b"token-of-ada-0123456789"
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions()
+
+
+@pytest.fixture
+async def url(sessions: Sessions) -> AsyncIterator[str]:
+    async def who(request: Request) -> JSONResponse:
+        return JSONResponse(identity_of(request.scope).principal.id)
+
+    app = Starlette(routes=[Route("/{path:path}", who, methods=["GET", "POST"])])
+    tokens = Tokens({TOKEN.decode(): Principal("ada", "token", frozenset({"mesh"}))})
+    settings = SecuritySettings(anonymous=False, any_media_type=("/ui/",), open_prefixes=OPEN_PATHS)
+    async with serve_app(SessionMiddleware(SecurityMiddleware(app, settings, tokens), sessions)) as url:
+        yield url
+
+
+async def get(url: str, **options: Any) -> tuple[int, Any, str]:
+    async with aiohttp.ClientSession() as client, client.get(url, allow_redirects=False, **options) as reply:
+        text = await reply.text()
+        return reply.status, text, reply.headers.get("location", "")
+
+
+async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: Sessions) -> None:
+    headers = {"cookie": f"retinue_session={sessions.begin(TOKEN)}"}
+    assert (await get(f"{url}/", headers=headers))[:2] == (200, '"ada"')
+    assert (await get(f"{url}/ui/agents", headers=headers))[:2] == (200, '"ada"')
+    for path in ("/execute", "/mcp", "/v2/", "/agents/a/execute"):
+        assert (await get(f"{url}{path}", headers=headers))[0] == 401
+
+
+async def test_a_page_without_a_session_leads_to_sign_in_and_back(url: str) -> None:
+    html = {"accept": "text/html"}
+    status, _, location = await get(f"{url}/ui/calls?skill=a%20b", headers=html)
+    assert (status, location) == (303, "/ui/sign-in?to=%2Fui%2Fcalls%3Fskill%3Da%2520b")
+    assert (await get(f"{url}/ui/calls"))[0] == 401
+    unknown = {**html, "cookie": "retinue_session=made-up"}
+    assert (await get(f"{url}/ui/sign-in", headers=unknown))[0] == 200
+
+
+async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: Sessions) -> None:
+    headers = {"accept": "text/html", "cookie": f"retinue_session={sessions.begin(b'revoked')}"}
+    assert (await get(f"{url}/ui/calls", headers=headers))[0] == 303
+    assert (await get(f"{url}/ui/sign-in", headers=headers))[0] == 200
+
+
+def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: Sessions) -> None:
+    code = sessions.make_link(TOKEN).rpartition("/")[2]
+    session = sessions.use_link(code)
+    assert session is not None
+    assert sessions.find(session) == TOKEN
+    assert sessions.use_link(code) is None
+    sessions.end(session)
+    assert sessions.find(session) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_own"),
+    [
+        ({b"sec-fetch-site": b"same-origin"}, True),
+        ({b"sec-fetch-site": b"same-site", b"origin": b"http://localhost:1"}, False),
+        ({b"sec-fetch-site": b"cross-site"}, False),
+        ({b"sec-fetch-site": b"none"}, False),
+        ({b"origin": b"http://localhost:9000"}, True),
+        ({b"origin": b"null"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_browser_on_a_page_of_this_server_may_act(headers: dict[bytes, bytes], is_own: bool) -> None:
+    assert is_own_page(headers) is is_own
+
+
+@pytest.mark.parametrize("cookie", [b"", b"\xff", b"a=b; retinue_session", b"x" * 5000, b'retinue_session="'])
+def test_cookies_of_other_forms_are_no_session(cookie: bytes) -> None:
+    assert not read_cookie({b"cookie": cookie})
