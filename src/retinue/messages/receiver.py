@@ -369,10 +369,15 @@ class Receiver:
     async def _query_capabilities(self, exchange: Exchange) -> Reply:
         payload = exchange.request.payload
         asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
-        outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
+        target = exchange.target
+        if target is None:
+            # for anybody: the hub asks every agent that the sender sees (Yellow Pages)
+            asked, target = {**asked, "agent": ANYBODY}, self.own
+        outcome = await exchange.run(QUERY_CAPABILITIES, asked, target, _NULL, exchange.deadline)
         if outcome.error is not None:
             return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
-        return Reply("INFORM_CAPABILITIES", outcome.value)
+        told = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
+        return Reply("INFORM_CAPABILITIES", {"status": "success", **told})
 
     async def find_record(self, exchange: Exchange) -> AgentRecord | None:
         """The record of the agent that a message is for; None where it is for anybody."""

@@ -17,13 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import Outcome, Principal, TraceContext
+from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import UnknownAgentError
-from retinue.core.record import AgentRecord
+from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Dispatcher, Invoker
+from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
 from retinue.mesh.permissions import AgentView, is_seen
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -32,6 +33,7 @@ from retinue.web.security import RequestIdentity
 from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
 
 if TYPE_CHECKING:
+    from retinue.messages.client import MessageInvoker
     from retinue.messages.receiver import Receiver
 
 LOG_BYTES = 10 * 1024 * 1024
@@ -79,6 +81,42 @@ class Messages:
         if self._receiver is not None:
             await self._receiver.aclose()
         await self._client.aclose()
+
+
+class LazyMessageInvoker:
+    """Skills of agents that take messages alone; the client is loaded with the first of them."""
+
+    def __init__(
+        self, http: HttpClient, other: Invoker, signer: Signer, token_for: Callable[[str, str], str | None]
+    ) -> None:
+        self._http = http
+        self._other = other
+        self._signer = signer
+        self._token_for = token_for
+        self._invoker: MessageInvoker | None = None
+        self.messages: Messages | None = None
+        """What receives replies that arrive on their own."""
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """As `MessageInvoker.invoke`."""
+        if listing.record.url is not None:
+            return await self._other.invoke(listing, skill, call, admitted, channel)
+        return await self._load().invoke(listing, skill, call, admitted, channel)
+
+    def _load(self) -> MessageInvoker:
+        if self._invoker is None:
+            from retinue.messages.client import MessageInvoker
+
+            self._invoker = MessageInvoker(
+                self._http,
+                self._other,
+                signer=self._signer,
+                token_for=self._token_for,
+                conversations=None if self.messages is None else self.messages.receiver.conversations,
+            )
+        return self._invoker
 
 
 class _Endpoint:
