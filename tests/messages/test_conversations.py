@@ -7,7 +7,14 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from retinue.messages.codec.envelope import Envelope, new_envelope
 from retinue.messages.codec.performatives import CLOSED, CODONS, PERFORMATIVES
@@ -91,9 +98,8 @@ class ConversationMachine(RuleBasedStateMachine):
         assert len(self.conversations) <= KEEP
 
 
-ConversationMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-
-
 @requirement("W-24")
-class TestConversations(ConversationMachine.TestCase):  # type: ignore[misc,name-defined,unused-ignore]
-    """Every sequence keeps the rules."""
+def test_every_sequence_of_messages_keeps_the_rules() -> None:
+    run_state_machine_as_test(
+        ConversationMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+    )

@@ -1,8 +1,8 @@
-"""The calling side: messages to an agent's ``/messages``, and skills of agents that have no other endpoint.
+"""The calling side: messages to an agent's ``/messages``, for agents that have no other endpoint.
 
-An agent whose card names an endpoint with the protocol ``messages`` and no ``url`` is called with TASK_REQUEST.
-Its INFORM_RESULT is the value of the call; an accepted task is asked for until it ends, and cancelled when the
-call is. Its reply may also arrive on its own, at this process's ``/messages``.
+An agent whose card names an endpoint with the protocol ``messages`` and no ``url`` is called with
+TASK_REQUEST. Its INFORM_RESULT is the value of the call; an accepted task is asked for until it ends, and
+cancelled when the call is. Its reply may also arrive on its own, at this process's ``/messages``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _CANCEL_S = 2.0
 class MessageInvoker:
     """Runs skills of agents that take messages alone; every other agent's with ``other``.
 
-    ``token_for`` gives the token for an agent of a source at a URL, None for none; ``signer`` signs the trace.
+    ``token_for`` gives the token for an agent of a source at a URL, None for none; ``signer`` signs the
+    trace.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class MessageInvoker:
         self._other = other
         self._signer = signer
         self._token_for = token_for
-        self._conversations = conversations or Conversations()
+        self._conversations = Conversations() if conversations is None else conversations
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
