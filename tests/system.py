@@ -200,7 +200,15 @@ class System:
             open_agent_a2a(agent, dispatcher, self.settings, self.state, shown)
         )
         app = agent_app(
-            agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http, mcp=mcp, a2a=a2a
+            agent,
+            dispatcher,
+            self.settings,
+            self.state,
+            host="127.0.0.1",
+            url=shown,
+            http=http,
+            mcp=mcp,
+            a2a=a2a,
         )
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))

@@ -263,11 +263,12 @@ class RunTable(_Table):
 
 
 class A2aTable(_Table):
-    """``[a2a]``: retention of ended tasks; whether push notifications may go to private addresses."""
+    """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
 
     keep: int = Field(10_000, ge=1)
     keep_days: float = Field(30.0, gt=0)
     private_push_urls: bool = False
+    legacy_cards: bool = True
 
 
 class RegistryTable(_Table):

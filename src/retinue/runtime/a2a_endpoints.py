@@ -29,12 +29,15 @@ from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient, check_url
-from retinue.web.security import identity_of
 
 if TYPE_CHECKING:  # an agent's process has no hub in it
     from retinue.runtime.mesh import Mesh
 
-OPTIONS = CardOptions(streaming=True, push_notifications=True, extended_card=True)
+
+def card_options(settings: Settings, legacy: bool | None) -> CardOptions:
+    """What the endpoints here support; ``legacy`` None = as the settings say."""
+    shown = settings.a2a.legacy_cards if legacy is None else legacy
+    return CardOptions(streaming=True, push_notifications=True, extended_card=True, legacy=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ async def open_agent_a2a(
     async def find_record(caller: Principal) -> AgentRecord:
         return record_for(caller)
 
-    async def render(caller: Principal) -> Mapping[str, Any]:
-        return render_agent_card(record_for(caller), url, scopes=caller.scopes, options=OPTIONS)
+    async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
+        return render_agent_card(
+            record_for(caller), url, scopes=caller.scopes, options=card_options(settings, legacy)
+        )
 
     served = A2aAgent(agent.name, find_record, render)
 
@@ -110,8 +115,10 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
         return replace(listing.record, skills=list_shown_skills(listing.record, caller.scopes))
 
     def describe(name: str | None, find: Callable[[Principal], Any], at: str) -> A2aAgent:
-        async def render(caller: Principal) -> Mapping[str, Any]:
-            return render_agent_card(await find(caller), at, scopes=caller.scopes, options=OPTIONS)
+        async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
+            return render_agent_card(
+                await find(caller), at, scopes=caller.scopes, options=card_options(settings, legacy)
+            )
 
         return A2aAgent(name, find, render, is_named=name is not None)
 
@@ -137,7 +144,9 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
 
 
 @asynccontextmanager
-async def _open_service(calls: Calls, settings: Settings, state: State, name: str) -> AsyncIterator[A2aService]:
+async def _open_service(
+    calls: Calls, settings: Settings, state: State, name: str
+) -> AsyncIterator[A2aService]:
     private = settings.a2a.private_push_urls
 
     def open_store() -> Any:
@@ -147,9 +156,7 @@ async def _open_service(calls: Calls, settings: Settings, state: State, name: st
         return TaskStore.open(state, name, keep=settings.a2a.keep, keep_days=settings.a2a.keep_days)
 
     async with HttpClient(allow_private=private) as http:
-        service = A2aService(
-            calls, open_store, PushSender(http), partial(check_url, allow_private=private)
-        )
+        service = A2aService(calls, open_store, PushSender(http), partial(check_url, allow_private=private))
         recovering: asyncio.Task[None] | None = None
         if state.tasks_file(name, 1).exists():
             recovering = asyncio.create_task(service.recover())

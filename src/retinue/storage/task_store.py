@@ -36,6 +36,14 @@ CREATE TABLE push_configs (
 ) WITHOUT ROWID;
 """
 
+_MATCHING = """
+FROM tasks WHERE agent = :agent AND owner = :owner AND (:context IS NULL OR context = :context)
+AND (:state IS NULL OR state = :state) AND (:since IS NULL OR updated_ms >= :since)
+"""
+_PAGE = """
+AND (:at IS NULL OR (updated_ms, id) < (:at, :id)) ORDER BY updated_ms DESC, id DESC LIMIT :limit
+"""
+
 _PRUNE_EVERY = 500
 """Tasks that are stored between two prunings."""
 
@@ -71,7 +79,9 @@ class TaskStore:
     Raises StateError.
     """
 
-    def __init__(self, connection: sqlite3.Connection, lock: FileLock, path: Path, keep: int, keep_s: float) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, lock: FileLock, path: Path, keep: int, keep_s: float
+    ) -> None:
         self._connection = connection
         self._lock = lock
         self._path = path
@@ -106,7 +116,9 @@ class TaskStore:
             except BaseException:
                 lock.release()
                 raise
-        raise StateError(f"{folder} has {_MAX_FILES:,} task files in use", remedy="stop some of the processes")
+        raise StateError(
+            f"{folder} has {_MAX_FILES:,} task files in use", remedy="stop some of the processes"
+        )
 
     def save(self, task: StoredTask) -> None:
         """Store a task, or what has become of it."""
@@ -148,34 +160,30 @@ class TaskStore:
         limit: int = 50,
     ) -> TaskPage:
         """One page, the last changed first; ``after`` is the position that the page before gave."""
-        where, values = ["agent = ?", "owner = ?"], [agent, owner]
-        given: tuple[tuple[str, Any], ...] = (
-            ("context = ?", context),
-            ("state = ?", state),
-            ("updated_ms >= ?", since_ms),
-        )
-        for condition, value in given:
-            if value is not None:
-                where.append(condition)
-                values.append(value)
+        asked = {
+            "agent": agent,
+            "owner": owner,
+            "context": context,
+            "state": state,
+            "since": since_ms,
+            "at": None if after is None else after[0],
+            "id": None if after is None else after[1],
+            "limit": limit + 1,
+        }
         with self._mapped():
-            total = self._connection.execute(
-                f"SELECT count(*) FROM tasks WHERE {' AND '.join(where)}", values  # noqa: S608 - constants
-            ).fetchone()[0]
-            if after is not None:
-                where.append("(updated_ms, id) < (?, ?)")
-                values += after  # type: ignore[arg-type]
+            total = self._connection.execute(f"SELECT count(*) {_MATCHING}", asked).fetchone()[0]
             rows = self._connection.execute(
-                f"SELECT updated_ms, id, body FROM tasks WHERE {' AND '.join(where)} "  # noqa: S608 - constants
-                "ORDER BY updated_ms DESC, id DESC LIMIT ?",
-                (*values, limit + 1),
+                f"SELECT updated_ms, id, body {_MATCHING} {_PAGE}", asked
             ).fetchall()
         shown = rows[:limit]
         position = (shown[-1][0], shown[-1][1]) if len(rows) > limit else None
         return TaskPage([orjson.loads(row[2]) for row in shown], total, position)
 
     def end_unfinished(self, end: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]) -> list[str]:
-        """End the tasks that a process left unfinished; ``end`` gives state and JSON of each. Returns the ids."""
+        """End the tasks that a process left unfinished; ``end`` gives the state and JSON of each.
+
+        Returns the ids.
+        """
         with self._writing() as connection:
             rows = connection.execute("SELECT id, body FROM tasks WHERE ended = 0").fetchall()
             for task_id, body in rows:
@@ -190,7 +198,8 @@ class TaskStore:
         """Store one push notification configuration of a task."""
         with self._writing() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO push_configs VALUES (?, ?, ?)", (task_id, config_id, orjson.dumps(body))
+                "INSERT OR REPLACE INTO push_configs VALUES (?, ?, ?)",
+                (task_id, config_id, orjson.dumps(body)),
             )
 
     def list_push(self, task_id: str) -> list[tuple[str, dict[str, Any]]]:
@@ -211,7 +220,8 @@ class TaskStore:
         self._until_pruned = _PRUNE_EVERY
         with self._writing() as connection:
             connection.execute(
-                "DELETE FROM tasks WHERE ended = 1 AND updated_ms < ?", (_now_ms() - int(self._keep_s * 1000),)
+                "DELETE FROM tasks WHERE ended = 1 AND updated_ms < ?",
+                (_now_ms() - int(self._keep_s * 1000),),
             )
             connection.execute(
                 "DELETE FROM tasks WHERE id IN (SELECT id FROM tasks WHERE ended = 1 "
@@ -235,7 +245,9 @@ class TaskStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StateError(f"{self._path}: {error}", remedy="check that there is room on the disk") from error
+            raise StateError(
+                f"{self._path}: {error}", remedy="check that there is room on the disk"
+            ) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

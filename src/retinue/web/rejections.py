@@ -1,7 +1,7 @@
 """Rejections by the security middleware: error responses, OAuth challenges and resource metadata.
 
-A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute`` and A2A, the
-distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.
+A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute`` and at the
+paths of A2A, the distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.
 
 When an authorization server is configured, each 401 points to ``GET /.well-known/oauth-protected-resource``,
 from which MCP clients find that server (RFC 6750, RFC 9728; MCP 2025-11-25, "Authorization"). The metadata
@@ -25,8 +25,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from retinue.core.errors import AccessError, InsufficientScopeError, RetinueError
-from retinue.web.codec.jsonrpc import INTERNAL_ERROR, render_error
 from retinue.web.codec.error_info import render_details
+from retinue.web.codec.jsonrpc import INTERNAL_ERROR, render_error
 from retinue.web.error_table import CONTENT_TYPE_NOT_SUPPORTED, a2a_fault, execute_fault, rest_fault
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
@@ -196,7 +196,9 @@ def is_a2a_path(path: str) -> bool:
 def _render_a2a(error: RetinueError) -> bytes:
     code, _, message, facts = a2a_fault(error)
     is_own = code != CONTENT_TYPE_NOT_SUPPORTED
-    details = render_details(error.type.upper(), facts) if is_own else render_details("CONTENT_TYPE_NOT_SUPPORTED")
+    details = (
+        render_details(error.type.upper(), facts) if is_own else render_details("CONTENT_TYPE_NOT_SUPPORTED")
+    )
     return render_error(None, INTERNAL_ERROR if code is None else code, message, details)
 
 

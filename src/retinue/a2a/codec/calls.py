@@ -2,7 +2,8 @@
 
 A2A has neither a field for the skill nor one for its arguments. A message names both in a data part
 ``{"skill": …, "arguments": {…}}`` or in its metadata, under the same keys. Without a name the agent's only
-skill is called. Text is the skill's only required string (SPEC 2, doubt 4).
+skill is called. Text is the skill's only required string (SPEC 2, doubt 4), and files are its
+argument ``files``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from retinue.a2a.codec.faults import invalid_parameters
-from retinue.a2a.codec.requests import Message, refuse_files
+from retinue.a2a.codec.faults import content_type_not_supported, invalid_parameters
+from retinue.a2a.codec.requests import Message
 from retinue.core.call import Part
 from retinue.core.record import Skill
 
@@ -22,6 +23,9 @@ SKILL_KEY = "skill"
 ARGUMENTS_KEY = "arguments"
 REPLY_KEY = "reply"
 """``"message"`` in the metadata: answer with a message instead of a task, if the call needs no task."""
+
+FILES = "files"
+"""The argument that the files of a message are, for skills that have it: a list of A2A parts."""
 
 PERFORMATIVE_KEY = "performative"
 """A data part with this key is an envelope of seed 000."""
@@ -33,12 +37,14 @@ _SHOWN_SKILLS = 20
 class Named:
     """The skill that a message names, and what it gives as arguments.
 
-    ``arguments`` None = none were given as data; ``text`` then stands for them.
+    ``arguments`` None = none were given as data; ``text`` then stands for them. ``files`` are the parts
+    with bytes or a url.
     """
 
     skill: str | None
     arguments: Any
     text: str | None
+    files: tuple[Mapping[str, Any], ...] = ()
 
 
 def find_envelope(message: Message) -> dict[str, Any] | None:
@@ -57,7 +63,6 @@ def wants_message(message: Message, metadata: Mapping[str, Any]) -> bool:
 
 def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
     """What a message says about the call; raises A2aError."""
-    refuse_files(message)
     skill = _text_at(message.metadata, SKILL_KEY) or _text_at(metadata, SKILL_KEY)
     arguments = message.metadata.get(ARGUMENTS_KEY, metadata.get(ARGUMENTS_KEY))
     for part in message.parts:
@@ -70,7 +75,8 @@ def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
         elif arguments is None:
             arguments = data
     texts = [part["text"] for part in message.parts if "text" in part]
-    return Named(skill, arguments, "\n".join(texts) if texts else None)
+    files = tuple(part for part in message.parts if "raw" in part or "url" in part)
+    return Named(skill, arguments, "\n".join(texts) if texts else None, files)
 
 
 _NAMING = frozenset({SKILL_KEY, ARGUMENTS_KEY})
@@ -99,6 +105,8 @@ def make_arguments(named: Named, skill: Skill | None) -> Any:
     """
     schema = skill.input_schema if skill is not None else None
     given = named.arguments
+    if named.files:
+        given = _with_files(named, schema)
     if named.text is None or (given is not None and not isinstance(given, dict)):
         return {} if given is None else given
     place = _place_of_text(schema, given or {})
@@ -109,18 +117,42 @@ def make_arguments(named: Named, skill: Skill | None) -> Any:
     if schema is not None and not schema.get("required"):
         return {}
     raise invalid_parameters(
-        f"{'the skill' if skill is None else skill.id} takes more than one text; send its arguments in a data part "
-        '{"skill": …, "arguments": {…}}'
+        f"{'the skill' if skill is None else skill.id} needs more than a text; send its arguments in a data "
+        'part {"skill": …, "arguments": {…}}'
     )
+
+
+def _repeats(value: Any, parts: tuple[Part, ...]) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == len(parts)
+        and all(
+            isinstance(one, dict) and one.get("kind") == part.kind
+            for one, part in zip(value, parts, strict=True)
+        )
+    )
+
+
+def _with_files(named: Named, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = named.arguments or {}
+    if not isinstance(given, dict) or FILES in given or FILES not in (schema or {}).get("properties", {}):
+        raise content_type_not_supported(
+            f"the skill takes no files: its input schema has no property {FILES!r}; send text and data parts"
+        )
+    return {**given, FILES: [dict(file) for file in named.files]}
 
 
 def read_answer(message: Message, schema: Mapping[str, Any]) -> Any:
     """The answer to a question: data, or text where the schema asks for one value; raises A2aError."""
     named = read_named(message, {})
+    if named.files:
+        raise content_type_not_supported("an answer is text or data; send no files")
     if named.arguments is not None:
         is_form = schema.get("type") == "object"
         data = named.arguments
-        return data["answer"] if not is_form and isinstance(data, dict) and data.keys() == {"answer"} else data
+        return (
+            data["answer"] if not is_form and isinstance(data, dict) and data.keys() == {"answer"} else data
+        )
     text = named.text or ""
     if schema.get("type") != "object":
         return _value_of(text, schema)
@@ -130,9 +162,13 @@ def read_answer(message: Message, schema: Mapping[str, Any]) -> Any:
 
 
 def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """The parts of an artifact: a text is itself, any other value is data."""
-    rendered = [render_part(part) for part in parts]
-    if value is not None or not rendered:
+    """The parts of an artifact: a text is itself, any other value is data.
+
+    A value that only repeats the parts, for endpoints without parts, is left out.
+    """
+    given = tuple(parts)
+    rendered = [render_part(part) for part in given]
+    if not given or (value is not None and not _repeats(value, given)):
         rendered.append({"text": value} if isinstance(value, str) else {"data": value})
     return rendered
 
@@ -213,5 +249,3 @@ def _text_at(metadata: Mapping[str, Any], key: str) -> str | None:
     if not isinstance(value, str) or not value:
         raise invalid_parameters(f"metadata.{key} is no text; give the id of a skill")
     return value
-
-

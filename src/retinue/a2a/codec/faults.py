@@ -26,9 +26,7 @@ class A2aError(Exception):
     A2A defines.
     """
 
-    def __init__(
-        self, code: int, reason: str, message: str, facts: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason

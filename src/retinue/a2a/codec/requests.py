@@ -7,12 +7,13 @@ shape found and the remedy.
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.a2a.codec.faults import A2aError, content_type_not_supported, invalid_parameters
+from retinue.a2a.codec.faults import A2aError, invalid_parameters
 from retinue.core.json_values import name_shape
 
 MAX_ID_LENGTH = 200
@@ -23,7 +24,16 @@ PAGE_SIZE = 50
 CONTENTS = ("text", "raw", "url", "data")
 """The keys of a part, of which it has exactly one."""
 
-_MESSAGE_KEYS = ("messageId", "contextId", "taskId", "role", "parts", "metadata", "extensions", "referenceTaskIds")
+_MESSAGE_KEYS = (
+    "messageId",
+    "contextId",
+    "taskId",
+    "role",
+    "parts",
+    "metadata",
+    "extensions",
+    "referenceTaskIds",
+)
 _PART_KEYS = (*CONTENTS, "metadata", "filename", "mediaType")
 _ROLES = frozenset({"ROLE_USER", "ROLE_AGENT"})
 
@@ -78,8 +88,8 @@ class ListRequest:
 
 def read_send(params: Any) -> SendRequest:
     """Raises A2aError."""
-    given = _object(params, "params")
-    configuration = _object(given.get("configuration") or {}, "configuration")
+    given = _fields(params, "params")
+    configuration = _fields(given.get("configuration") or {}, "configuration")
     push = configuration.get("taskPushNotificationConfig")
     return SendRequest(
         read_message(given.get("message")),
@@ -92,7 +102,7 @@ def read_send(params: Any) -> SendRequest:
 
 def read_message(given: Any, at: str = "message") -> Message:
     """Raises A2aError."""
-    message = _object(given, at)
+    message = _fields(given, at)
     role = message.get("role")
     if role not in _ROLES:
         raise _invalid(f"{at}.role", role, 'make it "ROLE_USER"')
@@ -103,7 +113,9 @@ def read_message(given: Any, at: str = "message") -> Message:
     metadata = _object(message.get("metadata") or {}, f"{at}.metadata")
     for key in ("extensions", "referenceTaskIds"):
         listed = message.get(key)
-        if listed is not None and not (isinstance(listed, list) and all(isinstance(one, str) for one in listed)):
+        if listed is not None and not (
+            isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+        ):
             raise _invalid(f"{at}.{key}", listed, "make it a list of strings")
     kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
     return Message(
@@ -118,11 +130,11 @@ def read_message(given: Any, at: str = "message") -> Message:
 
 def read_push_config(given: Any, at: str = "params") -> PushConfig:
     """Raises A2aError."""
-    config = _object(given, at)
+    config = _fields(given, at)
     url = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
         raise _invalid(f"{at}.url", url, "make it an http or https url")
-    login = _object(config.get("authentication") or {}, f"{at}.authentication")
+    login = _fields(config.get("authentication") or {}, f"{at}.authentication")
     return PushConfig(
         url,
         _optional_id(config, "id", at),
@@ -134,7 +146,7 @@ def read_push_config(given: Any, at: str = "params") -> PushConfig:
 
 def read_list(params: Any) -> ListRequest:
     """Raises A2aError."""
-    given = _object(params, "params")
+    given = _fields(params, "params")
     size = given.get("pageSize")
     if size is not None and not (type(size) is int and 1 <= size <= MAX_PAGE_SIZE):
         raise _invalid("pageSize", size, f"make it a number from 1 to {MAX_PAGE_SIZE}")
@@ -158,7 +170,7 @@ def read_list(params: Any) -> ListRequest:
 
 def read_params(params: Any) -> Mapping[str, Any]:
     """The parameters of any request; raises A2aError unless they are an object."""
-    return _object(params, "params")
+    return _fields(params, "params")
 
 
 def read_id(given: Mapping[str, Any], key: str, at: str = "params") -> str:
@@ -185,13 +197,17 @@ def _header_text(given: Mapping[str, Any], key: str, at: str) -> str | None:
     value = given.get(key)
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or len(value) > _LONGEST_URL or not (value.isascii() and value.isprintable()):
+    if (
+        not isinstance(value, str)
+        or len(value) > _LONGEST_URL
+        or not (value.isascii() and value.isprintable())
+    ):
         raise _invalid(f"{at}.{key}", value, "make it printable ASCII text: it is sent as a header")
     return value
 
 
 def _read_part(given: Any, at: str) -> Mapping[str, Any]:
-    part = _object(given, at)
+    part = _fields(given, at)
     found = [key for key in CONTENTS if key in part]
     if len(found) != 1:
         problem = f"{at} has {' and '.join(found) if found else 'no content'}"
@@ -206,7 +222,9 @@ def _read_part(given: Any, at: str) -> Mapping[str, Any]:
             raise _invalid(f"{at}.{key}", part[key], "make it a string")
     if part.get("metadata") is not None:
         _object(part["metadata"], f"{at}.metadata")
-    return {key: part[key] for key in _PART_KEYS if key in part and (key in CONTENTS or part[key] is not None)}
+    return {
+        key: part[key] for key in _PART_KEYS if key in part and (key in CONTENTS or part[key] is not None)
+    }
 
 
 def _check_base64(content: str, at: str) -> None:
@@ -216,15 +234,6 @@ def _check_base64(content: str, at: str) -> None:
         raise invalid_parameters(f"{at}.raw is not base64; encode the bytes") from None
 
 
-def refuse_files(message: Message) -> None:
-    """Raise A2aError for parts that are files: skills take JSON arguments."""
-    for index, part in enumerate(message.parts):
-        if "raw" in part or "url" in part:
-            raise content_type_not_supported(
-                f"message.parts[{index}] is a file; send text and data parts, which are the arguments of a skill"
-            )
-
-
 def _count(given: Mapping[str, Any], key: str) -> int | None:
     value = given.get(key)
     if value is None:
@@ -232,6 +241,25 @@ def _count(given: Mapping[str, Any], key: str) -> int | None:
     if type(value) is not int or value < 0:
         raise _invalid(key, value, "make it a number from 0 upward")
     return value
+
+
+def _fields(value: Any, at: str) -> Mapping[str, Any]:
+    """The fields of an object by their names in JSON; protobuf's own names are accepted as well."""
+    found = _object(value, at)
+    if not any("_" in key for key in found):
+        return found
+    return {_JSON_NAMES.get(key, key): one for key, one in found.items()}
+
+
+_JSON_NAMES = {
+    re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", name): name
+    for name in (
+        *("messageId", "contextId", "taskId", "referenceTaskIds", "mediaType", "historyLength"),
+        *("acceptedOutputModes", "taskPushNotificationConfig", "returnImmediately", "pageSize", "pageToken"),
+        *("includeArtifacts", "statusTimestampAfter"),
+    )
+}
+"""Names of fields in protobuf → in JSON."""
 
 
 def _object(value: Any, at: str) -> Mapping[str, Any]:

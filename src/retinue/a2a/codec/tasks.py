@@ -71,7 +71,10 @@ def agent_message(
 
 
 def set_status(
-    task: Task, state: State, message: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None
+    task: Task,
+    state: State,
+    message: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Event:
     """Change the state of a task; returns the event that tells it."""
     status: dict[str, Any] = {"state": state, "timestamp": now_text()}

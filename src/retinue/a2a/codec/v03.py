@@ -44,7 +44,9 @@ def upgrade_params(method: str, params: Any) -> Any:
         return upgraded
     if method == "CreateTaskPushNotificationConfig":
         config = params.get("pushNotificationConfig")
-        return {**_upgrade_push(config), "taskId": params.get("taskId")} if isinstance(config, dict) else params
+        return (
+            {**_upgrade_push(config), "taskId": params.get("taskId")} if isinstance(config, dict) else params
+        )
     if method in ("GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
         return {"taskId": params.get("id"), "id": params.get("pushNotificationConfigId")}
     if method == "ListTaskPushNotificationConfigs":
@@ -126,7 +128,12 @@ def downgrade_event(event: Event) -> dict[str, Any]:
     if "statusUpdate" in event:
         told = event["statusUpdate"]
         is_final = state_of(told) in ENDED or state_of(told) == INPUT_REQUIRED
-        return {**told, "kind": "status-update", "status": _downgrade_status(told["status"]), "final": is_final}
+        return {
+            **told,
+            "kind": "status-update",
+            "status": _downgrade_status(told["status"]),
+            "final": is_final,
+        }
     told = event["artifactUpdate"]
     return {**told, "kind": "artifact-update", "artifact": _downgrade_artifact(told["artifact"])}
 
@@ -144,7 +151,11 @@ def downgrade_push(task_id: str, config_id: str, config: PushConfig) -> dict[str
 
 
 def _upgrade_configuration(configuration: dict[str, Any]) -> dict[str, Any]:
-    upgraded = {key: value for key, value in configuration.items() if key not in ("blocking", "pushNotificationConfig")}
+    upgraded = {
+        key: value
+        for key, value in configuration.items()
+        if key not in ("blocking", "pushNotificationConfig")
+    }
     if configuration.get("blocking") is False:
         upgraded["returnImmediately"] = True
     push = configuration.get("pushNotificationConfig")

@@ -32,7 +32,7 @@ class CardEndpoint:
     async def answer(self, request: Request) -> Response:
         caller = identity_of(request.scope).principal
         try:
-            card = await self._agent_of(request.scope).render_card(caller)
+            card = await self._agent_of(request.scope).render_card(caller, None)
         except RetinueError as error:
             fault = rest_fault(error)
             return JSONResponse(fault.body, fault.status, fault.headers)

@@ -46,8 +46,8 @@ HEARTBEAT_S = 15.0
 FindRecord = Callable[[Principal], Awaitable[AgentRecord]]
 """The record of one agent with the skills that the caller sees; raises RetinueError."""
 
-RenderCard = Callable[[Principal], Awaitable[Mapping[str, Any]]]
-"""The A2A card that the caller sees; raises RetinueError."""
+RenderCard = Callable[[Principal, bool | None], Awaitable[Mapping[str, Any]]]
+"""The A2A card that the caller sees, with the keys of 0.3 or without; None = as set. Raises RetinueError."""
 
 _VERSION = re.compile(r"(?:1(?:\.0(?:\.\d+)?)?|0\.3(?:\.\d+)?)")
 _NO_TRACE = TraceContext(id="")
@@ -100,7 +100,9 @@ class A2aEndpoint:
                 _check_version(identity)
                 method = v03.METHODS.get(request.method, request.method)
                 params = v03.upgrade_params(method, request.params) if is_legacy else request.params
-                exchange = _Exchange(self._service, self._agent_of(scope), identity, params, is_legacy=is_legacy)
+                exchange = _Exchange(
+                    self._service, self._agent_of(scope), identity, params, is_legacy=is_legacy
+                )
                 if method in _STREAMED:
                     await _send_stream(send, request_id, exchange.stream(method), is_legacy=is_legacy)
                     return
@@ -155,7 +157,9 @@ class _Exchange:
     async def find(self) -> Any:
         params = read_params(self._params)
         length = read_history_length(params)
-        return self._show(with_history(await self._service.find(read_id(params, "id"), self._caller()), length))
+        return self._show(
+            with_history(await self._service.find(read_id(params, "id"), self._caller()), length)
+        )
 
     async def list_page(self) -> Any:
         page = await self._service.list_page(read_list(self._params), self._caller())
@@ -163,7 +167,9 @@ class _Exchange:
 
     async def cancel(self) -> Any:
         params = read_params(self._params)
-        return self._show(await self._service.cancel(read_id(params, "id"), self._caller(params.get("metadata"))))
+        return self._show(
+            await self._service.cancel(read_id(params, "id"), self._caller(params.get("metadata")))
+        )
 
     async def set_push(self) -> Any:
         params = read_params(self._params)
@@ -180,7 +186,9 @@ class _Exchange:
 
     async def list_push(self) -> Any:
         task_id = read_id(read_params(self._params), "taskId")
-        found = [self._show_push(task_id, *one) for one in await self._service.list_push(task_id, self._caller())]
+        found = [
+            self._show_push(task_id, *one) for one in await self._service.list_push(task_id, self._caller())
+        ]
         return found if self._legacy else {"configs": found, "nextPageToken": ""}
 
     async def delete_push(self) -> Any:
@@ -189,7 +197,7 @@ class _Exchange:
         return None if self._legacy else {}
 
     async def card(self) -> Any:
-        return await self._agent.render_card(self._identity.principal)
+        return await self._agent.render_card(self._identity.principal, self._legacy)
 
     def _read_send(self) -> Any:
         request = read_send(self._params)
@@ -204,7 +212,9 @@ class _Exchange:
                 trace = merge_traces(trace, parse_trace_meta(one))
         key, version = headers.get(b"idempotency-key"), headers.get(b"x-retinue-version")
         if key is not None and not 0 < len(key) <= MAX_KEY_LENGTH:
-            raise InvalidRequestError(f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}")
+            raise InvalidRequestError(
+                f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}"
+            )
         return Caller(
             self._identity,
             self._agent.name,
@@ -281,9 +291,7 @@ _STREAM_HEADERS = [
 ]
 
 
-async def _send_stream(
-    send: Send, request_id: Any, results: AsyncIterator[Any], *, is_legacy: bool
-) -> None:
+async def _send_stream(send: Send, request_id: Any, results: AsyncIterator[Any], *, is_legacy: bool) -> None:
     """Send each result as an event; an error before the first one is raised, a later one is an event."""
     first = await anext(results)
     await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
@@ -315,5 +323,3 @@ async def _next(results: AsyncIterator[Any]) -> Any:
 async def _send_event(send: Send, reply: Mapping[str, Any]) -> None:
     body = b"data: " + orjson.dumps(reply) + b"\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})
-
-

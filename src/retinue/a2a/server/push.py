@@ -88,7 +88,7 @@ class PushSender:
                 problem = str(error)
                 continue
             if response.status < _REPEATED_STATUS and response.status != _TOO_MANY:
-                if response.status >= 300:  # noqa: PLR2004 - no success
+                if response.status >= 300:
                     _log.warning("push notification refused", task=task_id, status=response.status)
                 return
             problem = f"HTTP status {response.status}"

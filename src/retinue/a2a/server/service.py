@@ -44,7 +44,13 @@ from retinue.a2a.codec.tasks import (
 from retinue.a2a.server.push import PushSender
 from retinue.a2a.server.task_run import TaskChannel, TaskRun
 from retinue.core.call import Call, Outcome, TraceContext, new_id
-from retinue.core.errors import ExecutionFailedError, RetinueError, StateError, UnknownAgentError, UnknownSkillError
+from retinue.core.errors import (
+    ExecutionFailedError,
+    RetinueError,
+    StateError,
+    UnknownAgentError,
+    UnknownSkillError,
+)
 from retinue.core.record import Skill
 from retinue.core.remote_faults import describe_for_model
 from retinue.mesh.dispatch import Calls
@@ -127,7 +133,7 @@ class A2aService:
             await run.wait_until(lambda: run.is_settled)
         if run.refusal is not None:
             raise run.refusal
-        if run.has_ended and state_of(run.task) == COMPLETED and codec.wants_message(request.message, request.metadata):
+        if self._is_message(run, request):
             parts = [part for artifact in run.task.get("artifacts", ()) for part in artifact["parts"]]
             return {"message": agent_message(parts) | {"contextId": run.task["contextId"]}}
         return {"task": with_history(run.task, request.history_length)}
@@ -160,7 +166,9 @@ class A2aService:
         run = self._find_running(task_id, caller)
         if run is None or run.has_ended:
             task = await self.find(task_id, caller)
-            raise unsupported_operation(f"Task {task_id} has ended: it is {state_of(task)}; read it with GetTask")
+            raise unsupported_operation(
+                f"Task {task_id} has ended: it is {state_of(task)}; read it with GetTask"
+            )
         follower = run.follow()
         try:
             yield {"task": run.task}
@@ -192,7 +200,9 @@ class A2aService:
             after=_read_token(request.page_token),
             limit=request.page_size,
         )
-        tasks = [self._running[task["id"]].task if task["id"] in self._running else task for task in page.tasks]
+        tasks = [
+            self._running[task["id"]].task if task["id"] in self._running else task for task in page.tasks
+        ]
         if not request.with_artifacts:
             tasks = [without_artifacts(task) for task in tasks]
         return {
@@ -265,6 +275,12 @@ class A2aService:
         if self._store is not None:
             self._store.close()
 
+    @staticmethod
+    def _is_message(run: TaskRun, request: SendRequest) -> bool:
+        """Whether the answer is a message, as the client wishes, because the call is done."""
+        is_done = state_of(run.task) == COMPLETED
+        return is_done and codec.wants_message(request.message, request.metadata)
+
     async def _reply_to_envelope(self, request: SendRequest, caller: Caller) -> Event | None:
         envelope = codec.find_envelope(request.message)
         if envelope is None:
@@ -275,7 +291,9 @@ class A2aService:
         reply = agent_message([{"data": await self.envelopes(envelope, caller.identity, trace)}])
         return {"message": {**reply, "contextId": request.message.context_id or str(uuid.uuid4())}}
 
-    async def _start_or_continue(self, request: SendRequest, caller: Caller, *, follow: bool = False) -> TaskRun:
+    async def _start_or_continue(
+        self, request: SendRequest, caller: Caller, *, follow: bool = False
+    ) -> TaskRun:
         """The running task of a message; returns when it has settled, or after `SETTLE_S`."""
         message = request.message
         if message.task_id is not None:
@@ -297,7 +315,7 @@ class A2aService:
                 await run.wait_until(lambda: run.is_settled or (follow and run.has_news))
         except TimeoutError:
             pass
-        if run.refusal is None:
+        if run.refusal is None and not self._is_message(run, request):
             await self._show(run)
         return run
 
@@ -329,7 +347,7 @@ class A2aService:
     async def _make_call(self, request: SendRequest, caller: Caller) -> Call:
         message = request.message
         named = codec.read_named(message, request.metadata)
-        needs_record = named.skill is None or named.text is not None
+        needs_record = named.skill is None or named.text is not None or bool(named.files)
         skills = await caller.find_skills() if needs_record else ()
         skill_id = codec.choose_skill(named, skills)
         skill = next((one for one in skills if one.id == skill_id), None)
@@ -377,7 +395,9 @@ class A2aService:
         if fault.code is not None:
             facts["code"] = fault.code
         text = describe_for_model(fault.message, facts)
-        run.end(_A2A_STATES.get(fault.state or "", FAILED), text, {ERROR_KEY: {**facts, "message": fault.message}})
+        run.end(
+            _A2A_STATES.get(fault.state or "", FAILED), text, {ERROR_KEY: {**facts, "message": fault.message}}
+        )
 
     async def _show(self, run: TaskRun) -> None:
         """The task becomes known to its client, so it is stored."""
@@ -483,7 +503,9 @@ def _read_time_ms(text: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise invalid_parameters("statusTimestampAfter is no time; write it as 2026-01-31T12:00:00Z") from None
+        raise invalid_parameters(
+            "statusTimestampAfter is no time; write it as 2026-01-31T12:00:00Z"
+        ) from None
     return int(found.timestamp() * 1000)
 
 
@@ -497,4 +519,3 @@ def _read_token(token: str) -> tuple[int, str] | None:
 
 
 _LONGEST_STAMP = 17
-

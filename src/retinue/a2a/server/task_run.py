@@ -80,7 +80,9 @@ class TaskRun:
     ``refusal`` is the error of a request that became no task; ``first_follower`` is that of a stream.
     """
 
-    def __init__(self, task: Task, agent: str, owner: str, on_change: Callable[[TaskRun, Event], None]) -> None:
+    def __init__(
+        self, task: Task, agent: str, owner: str, on_change: Callable[[TaskRun, Event], None]
+    ) -> None:
         self.task = task
         self.agent = agent
         self.owner = owner
@@ -105,7 +107,7 @@ class TaskRun:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a blocking request is answered: the task has ended, was refused, or waits for its client."""
+        """Whether a blocking request is answered: the task has ended, was refused, or asks its client."""
         return self.refusal is not None or self.has_ended or state_of(self.task) == INPUT_REQUIRED
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -160,13 +162,17 @@ class TaskRun:
             raise unsupported_operation(f"task {self.id} has ended; send a message without taskId")
         waiting = [question for question in self._questions if not question.answer.done()]
         if not waiting:
-            raise unsupported_operation(f"task {self.id} is working and asks nothing; follow it with SubscribeToTask")
+            raise unsupported_operation(
+                f"task {self.id} is working and asks nothing; follow it with SubscribeToTask"
+            )
         question = waiting[0]
         value = read_answer(message, question.schema)
         add_message(self.task, message.json)
         problems = compile_schema(question.schema, "question").problems(value)
         if problems:
-            self._show_question(f"The answer does not fit the question: {problems[0].message}. {question.text}")
+            self._show_question(
+                f"The answer does not fit the question: {problems[0].message}. {question.text}"
+            )
             return
         question.answer.set_result(value)
         self._publish(set_status(self.task, WORKING))
@@ -238,7 +244,9 @@ class TaskChannel:
         self._run.report(message, {PROGRESS_KEY: fraction})
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
-        self._run.report(message, {LOG_KEY: {"level": level, **({} if data is None else {"data": dict(data)})}})
+        self._run.report(
+            message, {LOG_KEY: {"level": level, **({} if data is None else {"data": dict(data)})}}
+        )
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         return await self._run.ask(message, schema)
