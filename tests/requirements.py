@@ -40,27 +40,27 @@ REQUIREMENTS: dict[str, Requirement] = {
     "W-01": Requirement(
         "a codon is a named pattern of performatives; the first is query and inform", MESSAGES
     ),
-    "W-02": Requirement("performative QUERY_CAPABILITIES", MESSAGES),
-    "W-03": Requirement("query_type is summary, specific or action_details", MESSAGES),
-    "W-04": Requirement("query_parameters is an optional object", MESSAGES),
-    "W-05": Requirement("specific: query_parameters.capabilities is a list of strings", MESSAGES),
-    "W-06": Requirement("specific: match_type is all or any", MESSAGES),
-    "W-07": Requirement("action_details: query_parameters.action_name", MESSAGES),
-    "W-08": Requirement("the query carries the ontology agent/capability_query", MESSAGES),
-    "W-09": Requirement("performative INFORM_CAPABILITIES", MESSAGES),
-    "W-10": Requirement("the reply carries in_reply_to = the query's message_id", MESSAGES),
-    "W-11": Requirement("summary reply: topics, and actions with name and description", MESSAGES),
-    "W-12": Requirement("specific reply: match_result and matched_capabilities, flat", MESSAGES),
-    "W-13": Requirement("action_details reply: the whole specification of one action", MESSAGES),
-    "W-14": Requirement("the reply carries the ontology agent/capability_information", MESSAGES),
-    "W-15": Requirement("fields message_id, performative, payload, in_reply_to", MESSAGES),
-    "W-16": Requirement("the summary comes from the agent's topics and actions", MESSAGES),
+    "W-02": Requirement("performative QUERY_CAPABILITIES"),
+    "W-03": Requirement("query_type is summary, specific or action_details"),
+    "W-04": Requirement("query_parameters is an optional object"),
+    "W-05": Requirement("specific: query_parameters.capabilities is a list of strings"),
+    "W-06": Requirement("specific: match_type is all or any"),
+    "W-07": Requirement("action_details: query_parameters.action_name"),
+    "W-08": Requirement("the query carries the ontology agent/capability_query"),
+    "W-09": Requirement("performative INFORM_CAPABILITIES"),
+    "W-10": Requirement("the reply carries in_reply_to = the query's message_id"),
+    "W-11": Requirement("summary reply: topics, and actions with name and description"),
+    "W-12": Requirement("specific reply: match_result and matched_capabilities, flat"),
+    "W-13": Requirement("action_details reply: the whole specification of one action"),
+    "W-14": Requirement("the reply carries the ontology agent/capability_information"),
+    "W-15": Requirement("fields message_id, performative, payload, in_reply_to"),
+    "W-16": Requirement("the summary comes from the agent's topics and actions"),
     "W-17": Requirement(
-        "capabilities match whatever their case and separators; the asker's spelling returns", MESSAGES
+        "capabilities match whatever their case and separators; the asker's spelling returns"
     ),
-    "W-18": Requirement("several agents are asked at once and the best for a task is chosen", MESSAGES),
-    "W-19": Requirement("Eddy to Jules and back, with the literal payloads of the seed", MESSAGES),
-    "W-20": Requirement("TASK_REQUEST delegates after discovery", MESSAGES),
+    "W-18": Requirement("several agents are asked at once and the best for a task is chosen", rest=MESSAGES),
+    "W-19": Requirement("Eddy to Jules and back, with the literal payloads of the seed"),
+    "W-20": Requirement("TASK_REQUEST delegates after discovery"),
     "W-21": Requirement(
         "the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input", MESSAGES
     ),
@@ -70,7 +70,7 @@ REQUIREMENTS: dict[str, Requirement] = {
         "SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus", FUTURES
     ),
     "W-25": Requirement(
-        "specific matches topics, skill ids, tags, action names, similes; hidden never match", MESSAGES
+        "specific matches topics, skill ids, tags, action names, similes; hidden never match"
     ),
     # Seed 001: agent cards in an OCI registry
     "P-01": Requirement("discover_agent(skill_id) gives the agent's url, found by capability"),
@@ -145,7 +145,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-02": Requirement("PersonalityTrait with from_value"),
     "K-03": Requirement("PersonalityProfile with get_trait, update_trait, add_trait"),
     "K-04": Requirement("traits are simple values or described ones"),
-    "K-05": Requirement("KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN", KOI),
+    "K-05": Requirement(
+        "KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN", rest=KOI
+    ),
     "K-06": Requirement("KoiAgentNode and its arguments", KOI),
     "K-07": Requirement("the agent node provides its personality; identity and cache in .koi/{name}", KOI),
     "K-08": Requirement("the agent runs a KOI node and an MCP server", KOI),

@@ -26,6 +26,7 @@ from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.mcp_endpoints import open_hub_mcp
 from retinue.runtime.mesh import Mesh, open_mesh
+from retinue.runtime.messages import agent_messages
 from retinue.runtime.publishables import PUBLISHED_SCOPES
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
@@ -196,8 +197,10 @@ class System:
             dispatcher.admission.events.subscribe(observer)
         mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
         await stack.enter_async_context(mcp.running())
+        messages = agent_messages(agent, dispatcher, self.settings, self.state)
+        stack.push_async_callback(messages.aclose)
         a2a = await stack.enter_async_context(
-            open_agent_a2a(agent, dispatcher, self.settings, self.state, shown)
+            open_agent_a2a(agent, dispatcher, self.settings, self.state, shown, messages.answer_envelope)
         )
         app = agent_app(
             agent,
@@ -208,6 +211,7 @@ class System:
             url=shown,
             http=http,
             mcp=mcp,
+            messages=messages,
             a2a=a2a,
         )
         later.app = self.recording.before(agent.name, app)

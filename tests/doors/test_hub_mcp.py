@@ -32,6 +32,7 @@ FIXED = [
     "get_capabilities",
     "find_skills",
     "query_capabilities",
+    "send_message",
 ]
 MAX_FIXED_BYTES = 12 * 1024
 

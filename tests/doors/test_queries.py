@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
 
+from retinue import Can, open_directory
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.pallet_card import encode_card, render_card
@@ -112,3 +114,109 @@ async def test_an_agent_asks_another_without_a_hub(system: System, wire: Wire) -
     await system.start_agent(_coder())
     served = await system.start_agent(asker)
     assert (await wire.call(served.url, "ask")).result == BOTH
+
+
+def _offering(name: str, *topics: str, confidence: float = 0.5) -> Agent:
+    agent = Agent(name, version="1.0.0", topics=topics)
+    agent.skill("solve")(lambda: name)
+    agent.can(lambda capability: Can(confidence=confidence))
+    return agent
+
+
+BOTH_WANTED = {"capabilities": ["python", "debugging"]}
+
+
+async def _start_three(system: System) -> None:
+    """One dead, one matching half, two matching whole."""
+    await system.start_agent(_offering("half", "python", confidence=1))
+    await system.start_agent(_offering("unsure", "python", "debugging", confidence=0.2))
+    await system.start_agent(_offering("sure", "python", "debugging", confidence=0.9))
+    gone = AgentRecord(
+        "gone",
+        "1.0.0",
+        endpoints=(Endpoint("execute", "http://127.0.0.1:9"),),
+        topics=("python", "debugging"),
+    )
+    await publish(system.home, encode_card(render_card(gone, scopes=frozenset({"mesh", "exposed"}))))
+
+
+@requirement("W-18")
+async def test_all_are_asked_at_once_ranked_and_the_dead_one_is_named(system: System, wire: Wire) -> None:
+    await _start_three(system)
+    hub = await system.start_hub()
+    asked = {"query_type": "specific", "query_parameters": BOTH_WANTED, "agent": "*", "timeout_s": 5}
+    reply = (await _query(wire, hub.url, asked, authorization=system.token)).result
+    assert [(row["agent"], row["match"]) for row in reply["answers"]] == [
+        ("sure", 1.0),
+        ("unsure", 1.0),
+        ("half", 0.5),
+    ]
+    assert [row["agent"] for row in reply["silent"]] == ["gone"]
+    assert "unreachable" in reply["silent"][0]["reason"]
+    two = {**asked, "agent": ["half", "nobody"]}
+    reply = (await _query(wire, hub.url, two, authorization=system.token)).result
+    assert [row["agent"] for row in reply["answers"]] == ["half"]
+    assert reply["silent"] == [{"agent": "nobody", "reason": "Unknown agent: nobody"}]
+
+
+async def test_questions_do_not_change_the_figures_of_an_agents_work(system: System, wire: Wire) -> None:
+    await _start_three(system)
+    hub = await system.start_hub()
+    asked = {"query_type": "summary", "agent": "*"}
+    assert len((await _query(wire, hub.url, asked)).result["answers"]) == 3
+    agents = (await wire.call(hub.url, "list_agents", {"includeMetrics": True})).result["agents"]
+    assert not [row for row in agents if "metrics" in row]
+
+
+async def test_a_skill_asks_all_through_the_hub_and_calls_the_best(system: System, wire: Wire) -> None:
+    await _start_three(system)
+    await system.start_hub()
+    asker = Agent("asker", version="1.0.0")
+
+    @asker.skill
+    async def delegate(ctx: Context) -> Any:
+        answers = await ctx.ask_agents(["python", "debugging"])
+        assert answers.best is not None
+        return await ctx.call("solve", agent=answers.best.agent), len(answers.silent)
+
+    served = await system.start_agent(asker)
+    assert (await wire.call(served.url, "delegate")).result == ["sure", 1]
+
+
+async def test_a_skill_asks_named_agents_without_a_hub(system: System, wire: Wire) -> None:
+    await _start_three(system)
+    asker = Agent("asker", version="1.0.0")
+
+    @asker.skill
+    async def ask(ctx: Context) -> Any:
+        answers = await ctx.ask_agents(["python"], agents=["half", "gone"])
+        return [one.agent for one in answers.answers], [one.agent for one in answers.silent]
+
+    served = await system.start_agent(asker)
+    assert (await wire.call(served.url, "ask")).result == [["half"], ["gone"]]
+
+
+async def test_a_program_asks_the_agents_of_a_directory(system: System) -> None:
+    await _start_three(system)
+    async with open_directory([str(system.state.registry)]) as directory:
+        found = await directory.ask(["python", "debugging"])
+    assert [one.agent for one in found.answers] == ["sure", "unsure", "half"]
+    assert [one.agent for one in found.silent] == ["gone"]
+
+
+async def test_partial_answers_come_back_before_the_caller_gives_up(system: System, wire: Wire) -> None:
+    """An agent that never answers does not cost the answers of the others."""
+    await _start_three(system)
+    stuck = Agent("stuck", version="1.0.0")
+
+    @stuck.can
+    async def judge(capability: str) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    await system.start_agent(stuck)
+    hub = await system.start_hub()
+    asked = {"query_type": "specific", "query_parameters": BOTH_WANTED, "agent": "*", "timeout_s": 0.5}
+    reply = (await _query(wire, hub.url, asked)).result
+    assert len(reply["answers"]) == 3
+    assert {row["agent"] for row in reply["silent"]} == {"gone", "stuck"}

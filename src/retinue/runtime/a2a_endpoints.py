@@ -16,7 +16,7 @@ from starlette.types import Scope
 from retinue.a2a.server.cards import card_routes
 from retinue.a2a.server.endpoint import A2aAgent, a2a_routes
 from retinue.a2a.server.push import PushSender
-from retinue.a2a.server.service import A2aService
+from retinue.a2a.server.service import A2aService, Envelopes
 from retinue.authoring.agent import Agent
 from retinue.cards.a2a_card import CARD_PATH, CardOptions, render_agent_card
 from retinue.cards.retinue_block import list_shown_skills
@@ -25,10 +25,11 @@ from retinue.core.errors import UnknownAgentError
 from retinue.core.record import AgentRecord
 from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.permissions import is_seen
+from retinue.runtime.messages import CallbackClient
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.http_client import HttpClient, check_url
+from retinue.web.http_client import check_written_url
 
 if TYPE_CHECKING:  # an agent's process has no hub in it
     from retinue.runtime.mesh import Mesh
@@ -54,9 +55,17 @@ class A2aEndpoints:
 
 @asynccontextmanager
 async def open_agent_a2a(
-    agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State, url: str
+    agent: Agent,
+    dispatcher: Dispatcher,
+    settings: Settings,
+    state: State,
+    url: str,
+    envelopes: Envelopes | None = None,
 ) -> AsyncIterator[A2aEndpoints]:
-    """Open the endpoints of one agent, which is reached at ``url``; closed on leaving."""
+    """Open the endpoints of one agent, which is reached at ``url``; closed on leaving.
+
+    ``envelopes`` answers the data parts that are envelopes of seed 000.
+    """
 
     @lru_cache(maxsize=8)
     def shown(scopes: frozenset[str], revision: int) -> AgentRecord:
@@ -83,7 +92,7 @@ async def open_agent_a2a(
 
     base = urlsplit(url).path.rstrip("/")
     bases = ("", base) if base else ("",)
-    async with _open_service(dispatcher, settings, state, agent.name) as service:
+    async with _open_service(dispatcher, settings, state, agent.name, envelopes) as service:
         yield A2aEndpoints(
             service,
             (
@@ -131,7 +140,9 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
         name = scope["path_params"]["agent"]
         return describe(name, partial(find_agent, name), f"{url}/agents/{name}")
 
-    async with _open_service(mesh.dispatcher, settings, state, mesh.agent.name) as service:
+    async with _open_service(
+        mesh.dispatcher, settings, state, mesh.agent.name, mesh.messages.answer_envelope
+    ) as service:
         yield A2aEndpoints(
             service,
             (
@@ -145,9 +156,9 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
 
 @asynccontextmanager
 async def _open_service(
-    calls: Calls, settings: Settings, state: State, name: str
+    calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
 ) -> AsyncIterator[A2aService]:
-    private = settings.a2a.private_push_urls
+    private = settings.a2a.private_push_urls and settings.allow_private_urls
 
     def open_store() -> Any:
         # imported with the first task: a process that is never asked over A2A needs no store
@@ -155,14 +166,16 @@ async def _open_service(
 
         return TaskStore.open(state, name, keep=settings.a2a.keep, keep_days=settings.a2a.keep_days)
 
-    async with HttpClient(allow_private=private) as http:
-        service = A2aService(calls, open_store, PushSender(http), partial(check_url, allow_private=private))
-        recovering: asyncio.Task[None] | None = None
-        if state.tasks_file(name, 1).exists():
-            recovering = asyncio.create_task(service.recover())
-        try:
-            yield service
-        finally:
-            if recovering is not None:
-                await end_task(recovering)
-            await service.aclose()
+    http = CallbackClient(private)
+    check = partial(check_written_url, allow_private=private)
+    service = A2aService(calls, open_store, PushSender(http), check, envelopes=envelopes)
+    recovering: asyncio.Task[None] | None = None
+    if state.tasks_file(name, 1).exists():
+        recovering = asyncio.create_task(service.recover())
+    try:
+        yield service
+    finally:
+        if recovering is not None:
+            await end_task(recovering)
+        await service.aclose()
+        await http.aclose()

@@ -44,6 +44,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.messages import Messages, agent_messages
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -113,9 +114,22 @@ async def serve_agent(
         stack.callback(dispatcher.admission.events.flush)
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
-        a2a = await stack.enter_async_context(open_agent_a2a(agent, dispatcher, settings, state, url))
+        messages = agent_messages(agent, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
+        a2a = await stack.enter_async_context(
+            open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
+        )
         app = agent_app(
-            agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp, a2a=a2a
+            agent,
+            dispatcher,
+            settings,
+            state,
+            host=options.host,
+            url=url,
+            http=http,
+            mcp=mcp,
+            messages=messages,
+            a2a=a2a,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -211,6 +225,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
@@ -231,6 +246,7 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
+            *(() if messages is None else (messages.route(),)),
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             health_route(),

@@ -206,6 +206,8 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            mesh.messages.route(),
+            mesh.messages.route("/agents/{agent}/messages"),
             *(() if a2a is None else a2a.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),

@@ -1,7 +1,7 @@
 """The A2A endpoint: JSON-RPC 2.0 over HTTP, streams as server-sent events, for clients of 1.x and 0.3.
 
 The method's name tells the version. It is a plain ASGI app, because the layers of the A2A SDK cost many
-times the whole dispatch and cannot express the codes of the error table (decision 0042).
+times the whole dispatch and cannot express the codes of the error table (decision 0040).
 """
 
 from __future__ import annotations

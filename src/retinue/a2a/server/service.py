@@ -287,6 +287,8 @@ class A2aService:
             return None
         if self.envelopes is None:
             raise unsupported_operation('this agent reads no envelopes (data parts with "performative")')
+        if caller.is_named and not envelope.get("receiver"):
+            envelope = {**envelope, "receiver": {"agent_id": caller.agent}}
         trace = caller.trace if caller.trace.id else None
         reply = agent_message([{"data": await self.envelopes(envelope, caller.identity, trace)}])
         return {"message": {**reply, "contextId": request.message.context_id or str(uuid.uuid4())}}

@@ -10,7 +10,7 @@ separators. What the caller may not see never matches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -131,6 +131,21 @@ def parse_query(payload: Any) -> Query:
     if match_type not in get_args(MatchType):
         raise _missing("match_type", "'all' or 'any'", match_type)
     return Query("specific", tuple(capabilities), match_type)
+
+
+def make_query(
+    capabilities: Sequence[str] = (), *, match: MatchType = "all", action: str | None = None
+) -> Query:
+    """A specific question, one about an action, or without both a summary.
+
+    Raises InvalidParametersError.
+    """
+    if action is not None:
+        return parse_query({"query_type": "action_details", "query_parameters": {"action_name": action}})
+    if not capabilities:
+        return Query("summary")
+    asked = {"capabilities": list(capabilities), "match_type": match}
+    return parse_query({"query_type": "specific", "query_parameters": asked})
 
 
 def fold(text: str) -> str:
