@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.core.call import Principal
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
@@ -29,9 +28,8 @@ from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
     agent_rule,
     check_address,
+    guarded,
     protected_resource,
-    security_settings,
-    token_readers,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
@@ -44,7 +42,9 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.koi.rest_routes import agent_rest
 from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -55,7 +55,6 @@ from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import metadata_routes
-from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -112,6 +111,10 @@ async def serve_agent(
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
+        admission = dispatcher.admission
+        process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
+        process.stopping = lambda: stop.asked
+        await stack.enter_async_context(process.exporting(agent.name, environment()))
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
@@ -128,6 +131,7 @@ async def serve_agent(
             url=url,
             http=http,
             mcp=mcp,
+            process=process,
             messages=messages,
             a2a=a2a,
         )
@@ -164,6 +168,7 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
@@ -225,6 +230,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    process: ProcessState | None = None,
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
 ) -> ASGIApp:
@@ -249,26 +255,13 @@ def agent_app(
             *(() if messages is None else (messages.route(),)),
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
+            agent_rest(agent, dispatcher, url),
             health_route(),
+            *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]
     )
     return guarded(app, settings, state, host, http)
-
-
-def guarded(
-    app: ASGIApp,
-    settings: Settings,
-    state: State,
-    host: str,
-    http: HttpClient,
-    tokens: Mapping[str, Principal] | None = None,
-) -> ASGIApp:
-    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
-    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    return SecurityMiddleware(
-        app, security_settings(settings, host), known, token_readers(settings, state, http)
-    )
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:
