@@ -90,6 +90,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    attach_model(target, settings, state)
     if options.weight is not None:
         agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
@@ -173,6 +174,15 @@ async def serve_agent(
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def attach_model(target: Target, settings: Settings, state: State) -> None:
+    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+    if target.model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import answer_as_character
+
+        answer_as_character(target.agent, settings, state, target.model)
 
 
 def take_from_others(state: State, echo: Echo) -> None:
