@@ -235,6 +235,18 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class SignatureTable(_Table):
+    """``[signatures]``: whether published cards are signed, and which signatures others need.
+
+    ``trusted`` names files of public keys (JWK sets), besides those of ``retinue keys trust``.
+    """
+
+    sign: bool = True
+    policy: Literal["require", "warn", "off"] = "warn"
+    trusted: tuple[Path, ...] = ()
+    valid_days: float | None = Field(None, gt=0)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -302,6 +314,7 @@ class Settings(BaseSettings):
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
     directory: DirectoryTable = DirectoryTable()
+    signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()

@@ -69,6 +69,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Access": {
         "token": ("token:token", "Create, list and revoke tokens."),
+        "keys": (
+            "keys:keys",
+            "List the keys for signatures of agent cards; trust or forget those of others.",
+        ),
     },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),

@@ -30,7 +30,7 @@ from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.access import check_address, protected_resource
 from retinue.runtime.agent_process import guarded, take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
-from retinue.runtime.factories import http_limits
+from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
@@ -43,7 +43,7 @@ from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 from retinue.web.error_table import rest_fault
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import identity_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -200,6 +200,7 @@ def hub_app(
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             health_route(),
             hook_route(mesh.notifications.take),
+            keys_route(partial(public_card_key, settings, state)),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]
