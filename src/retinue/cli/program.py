@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "find": ("skills:find", "Find skills by words or by id."),
         "call": ("skills:call", "Call a skill on any agent that offers it."),
         "connect": ("connect:connect", "Connect an MCP client to the hub."),
-        "import": ("imports:import_", "Import an MCP server or an HTTP API as an agent."),
+        "import": ("imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": ("imports:imports", "List the imported servers, accept their changes, remove them."),
     },
     "Tasks": {

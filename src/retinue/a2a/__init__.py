@@ -1,0 +1,1 @@
+"""A2A (Agent2Agent protocol): endpoint, client and codec."""
