@@ -228,6 +228,17 @@ class McpTable(_Table):
     result_chars: int = Field(20_000, ge=4_000)
 
 
+class MessageTable(_Table):
+    """``[messages]``: options of ``/messages``."""
+
+    strict: bool = False
+    signatures: Literal["off", "verify", "require"] = "verify"
+    sign: bool = False
+    wait_s: float = Field(25.0, ge=0, le=300)
+    private_callbacks: bool = False
+    log: Path | None = None
+
+
 class DirectoryTable(_Table):
     """``[directory]``: how often the agent directory is refreshed."""
 
@@ -314,6 +325,7 @@ class Settings(BaseSettings):
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
+    messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.core.call import Principal
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
@@ -28,9 +27,8 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.access import (
     agent_rule,
     check_address,
+    guarded,
     protected_resource,
-    security_settings,
-    token_readers,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
@@ -45,6 +43,8 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.koi.rest_routes import agent_rest
+from retinue.runtime.messages import Messages, agent_messages
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -55,7 +55,6 @@ from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import keys_route, metadata_routes
-from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -114,7 +113,19 @@ async def serve_agent(
         stack.callback(dispatcher.admission.events.flush)
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
+        messages = agent_messages(agent, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
+        app = agent_app(
+            agent,
+            dispatcher,
+            settings,
+            state,
+            host=options.host,
+            url=url,
+            http=http,
+            mcp=mcp,
+            messages=messages,
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
@@ -209,6 +220,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    messages: Messages | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -228,28 +240,15 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
+            *(() if messages is None else (messages.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
+            agent_rest(agent, dispatcher, url),
             health_route(),
             keys_route(partial(public_card_key, settings, state)),
             *metadata_routes(protected_resource(settings)),
         ]
     )
     return guarded(app, settings, state, host, http)
-
-
-def guarded(
-    app: ASGIApp,
-    settings: Settings,
-    state: State,
-    host: str,
-    http: HttpClient,
-    tokens: Mapping[str, Principal] | None = None,
-) -> ASGIApp:
-    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
-    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    return SecurityMiddleware(
-        app, security_settings(settings, host), known, token_readers(settings, state, http)
-    )
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

@@ -27,11 +27,12 @@ from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.runtime.access import check_address, protected_resource
-from retinue.runtime.agent_process import guarded, take_from_others
+from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
+from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
@@ -196,8 +197,11 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            mesh.messages.route(),
+            mesh.messages.route("/agents/{agent}/messages"),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            hub_rest(mesh, url),
             health_route(),
             hook_route(mesh.notifications.take),
             keys_route(partial(public_card_key, settings, state)),

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
+from retinue.execute.queries import PeerQueries
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -55,6 +57,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
+from retinue.runtime.messages import Messages, hub_messages
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -102,6 +105,7 @@ class Mesh:
     figures: CallFigures
     mcp_client: AgentClient
     imported: ServersInHub | None
+    messages: Messages
 
 
 @asynccontextmanager
@@ -174,6 +178,7 @@ async def open_mesh(
             strategy=strategy,
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
+            queries=PeerQueries(plain, lookup.is_peer),
         )
         figures = CallFigures()
         events.subscribe(figures.observe)
@@ -191,6 +196,10 @@ async def open_mesh(
         step_cache = MemoryCache()
         runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
         library = Library(open_shelves(settings, state, registries, own=HOME_SOURCE))
+
+        async def send_message(message: dict[str, Any], ctx: Context) -> dict[str, Any]:
+            return await messages.answer_in(message, ctx)
+
         made = hub_agent(
             directory,
             search,
@@ -203,8 +212,11 @@ async def open_mesh(
             clear_steps=step_cache.clear,
             access=access,
             spending_of=spending_of,
+            send_message=send_message,
         )
         agent = made.agent
+        messages = hub_messages(agent, directory, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
             made.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
@@ -224,6 +236,7 @@ async def open_mesh(
             figures,
             mcp_client,
             None if imports is None else ServersInHub(imports.servers, directory, access),
+            messages,
         )
 
 
