@@ -259,6 +259,19 @@ class SignatureTable(_Table):
     valid_days: float | None = Field(None, gt=0)
 
 
+class MetricsTable(_Table):
+    """``[metrics]``: who may read ``/metrics``."""
+
+    public: bool = False
+
+
+class WorkerTable(_Table):
+    """``[worker]``: where a worker serves probes and metrics; without a port it serves none."""
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(None, ge=0, le=65535)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -329,6 +342,8 @@ class Settings(BaseSettings):
     directory: DirectoryTable = DirectoryTable()
     signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()
+    metrics: MetricsTable = MetricsTable()
+    worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
     llm: Mapping[str, LlmTable] = {}
