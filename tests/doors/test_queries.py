@@ -220,3 +220,40 @@ async def test_partial_answers_come_back_before_the_caller_gives_up(system: Syst
     reply = (await _query(wire, hub.url, asked)).result
     assert len(reply["answers"]) == 3
     assert {row["agent"] for row in reply["silent"]} == {"gone", "stuck"}
+
+
+async def test_a_step_of_a_run_calls_only_agents_that_say_yes(system: System, wire: Wire) -> None:
+    """The best of them where it calls one; all of them where it calls several."""
+    said: dict[str, Can] = {
+        "best": Can(confidence=0.9),
+        "fair": Can(confidence=0.4),
+        "full": Can(False, reason="the queue is full"),
+    }
+    for name, own in said.items():
+        agent = Agent(name, version="1.0.0", scores={"execution": 0.9 if name == "full" else 0.5})
+        agent.skill("execute", roles=["execute"], expose=True)(_echo(name))
+        agent.can(_judge(own))
+        await system.start_agent(agent)
+    hub = await system.start_hub()
+
+    async def run(step: dict[str, Any]) -> Any:
+        asked = {"workflow": {"name": "w", "steps": [{"id": "a", **step}]}, "input": {"prompt": "x"}}
+        return await wire.call(hub.url, "orchestrate_workflow", asked, authorization=system.token)
+
+    assert (await run({"skill": "execute", "ask": True})).result["agents"] == ["best"]
+    reply = await run({"parallel": {"mode": "all", "role": "execute", "prompt": "x"}, "ask": True})
+    assert sorted(reply.result["agents"]) == ["best", "fair"], reply.result
+    error = (await run({"skill": "execute", "ask": {"capabilities": ["cobol"]}, "agent": "full"})).error
+    assert "full said no" in error["message"]
+
+
+def _echo(name: str) -> Any:
+    def execute(prompt: str = "") -> str:
+        """Answers with its name."""
+        return name
+
+    return execute
+
+
+def _judge(own: Can) -> Any:
+    return lambda capability: own

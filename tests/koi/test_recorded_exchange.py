@@ -15,7 +15,7 @@ from retinue.koi.codec.payloads import BROADCAST, parse_reply, parse_request
 from tests.requirements import requirement
 
 OWN = Path(__file__).parent / "recorded.jsonl"
-VARIABLE = "RETINUE_KOI_RECORDING"
+VARIABLE = "STOCK_KOI_RECORDING"
 ELSEWHERE = Path(__file__).parents[3] / "shared" / "data" / "koi" / "wire_stock_stock.jsonl"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -28,6 +29,8 @@ MAX_CONTENTS_BYTES: Final = 256 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SAFE_INTEGER = 2**53 - 1
+_MAY_BE_FLOAT = re.compile(rb"[:,\[]-?(?:\d+[.eE]|\d{16})")
+"""Numbers that the two forms write differently; text may match too, then both hashes are made."""
 
 
 class WireError(ValueError):
@@ -247,8 +250,15 @@ def _parse_rid(value: object, field: str) -> str:
 # Rendering
 
 
+def is_same_in_both(encoded: bytes) -> bool:
+    """Whether a bundle, as `encode_bundle` writes it, surely has one hash in both dialects."""
+    return encoded.isascii() and not _MAY_BE_FLOAT.search(encoded)
+
+
 def in_dialect(bundle: Bundle, dialect: Dialect) -> Bundle:
     """The bundle with its hash in the form of a dialect."""
+    if is_same_in_both(encode_bundle(bundle)):
+        return bundle
     digest = hash_contents(bundle.contents, dialect)
     if digest == bundle.manifest.sha256_hash:
         return bundle

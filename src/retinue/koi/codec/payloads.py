@@ -14,6 +14,7 @@ from retinue.koi.codec.bundles import (
     Bundle,
     Dialect,
     Event,
+    EventType,
     Manifest,
     WireError,
     parse_bundle,
@@ -169,6 +170,17 @@ def parse_fault(data: object) -> str | None:
     """The error of an error response, or None if it is none."""
     if isinstance(data, dict) and data.get("type") == "error_response" and isinstance(data.get("error"), str):
         return str(data["error"])
+    return None
+
+
+def find_introduced(source: str, payload: Request | Reply, field: str) -> str | None:
+    """A field of the profile of a node that introduces itself in this very message."""
+    if not isinstance(payload, EventsPayload):
+        return None
+    for event in payload.events:
+        if event.rid == source and event.event_type is EventType.NEW and event.contents is not None:
+            value = event.contents.get(field)
+            return value if isinstance(value, str) else None
     return None
 
 
