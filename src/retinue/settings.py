@@ -246,6 +246,19 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class MetricsTable(_Table):
+    """``[metrics]``: who may read ``/metrics``."""
+
+    public: bool = False
+
+
+class WorkerTable(_Table):
+    """``[worker]``: where a worker serves probes and metrics; without a port it serves none."""
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(None, ge=0, le=65535)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -315,6 +328,8 @@ class Settings(BaseSettings):
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
+    metrics: MetricsTable = MetricsTable()
+    worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
     llm: Mapping[str, LlmTable] = {}

@@ -171,21 +171,39 @@ def hub(
 
 
 @click.command()
+@click.option("--host", metavar="H", help="Address of the probes; 127.0.0.1 unless configured.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Serve /health, /ready and /metrics at this port; 0 for any free port.",
+)
 @database_option
 @join_option
-def worker(database: str | None, hub_url: str | None) -> int:
+@click.option(
+    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
+)
+def worker(
+    host: str | None, port: int | None, database: str | None, hub_url: str | None, insecure_bind: bool
+) -> int:
     """Run workflows in an additional process.
 
-    A worker has no endpoints. It shares the database of runs with hubs and other workers: new runs go to
-    the least loaded node, and surviving nodes take over the runs of failed ones. On another machine than
-    the hub, set RETINUE_JOIN once to the token that "retinue token new --join" prints there, and pass the
-    hub's URL with --join.
+    A worker takes no calls; with --port it serves probes and metrics. It shares the database of runs with
+    hubs and other workers: new runs go to the least loaded node, and surviving nodes take over the runs of
+    failed ones. On another machine than the hub, set RETINUE_JOIN once to the token that
+    "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
-    from retinue.runtime.background_tasks import run_worker
     from retinue.runtime.serving import run_loop
+    from retinue.runtime.worker_process import WorkerOptions, run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
-    return run_loop(lambda: run_worker(session.settings, session.state, click.echo))
+    configured = session.settings.worker
+    options = WorkerOptions(
+        host=configured.host if host is None else host,
+        port=configured.port if port is None else port,
+        insecure_bind=insecure_bind,
+    )
+    return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo))
 
 
 @click.command()

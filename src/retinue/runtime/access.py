@@ -14,9 +14,11 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
+from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.rejections import ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
+    PROBE_PATHS,
     SecurityMiddleware,
     SecuritySettings,
     TokenReader,
@@ -39,6 +41,7 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         max_body_bytes=settings.limits.body_bytes,
         anonymous=settings.auth.anonymous,
         resource=protected_resource(settings),
+        open_paths=PROBE_PATHS | {METRICS_PATH} if settings.metrics.public else PROBE_PATHS,
     )
 
 

@@ -43,6 +43,7 @@ from retinue.runtime.factories import (
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
 from retinue.runtime.koi.rest_routes import agent_rest
 from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -109,6 +110,10 @@ async def serve_agent(
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
+        admission = dispatcher.admission
+        process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
+        process.stopping = lambda: stop.asked
+        await stack.enter_async_context(process.exporting(agent.name, environment()))
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
@@ -122,6 +127,7 @@ async def serve_agent(
             url=url,
             http=http,
             mcp=mcp,
+            process=process,
             messages=messages,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
@@ -156,6 +162,7 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
@@ -217,6 +224,7 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    process: ProcessState | None = None,
     messages: Messages | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
@@ -241,6 +249,7 @@ def agent_app(
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
             health_route(),
+            *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]
     )

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.core.record import HUB_NAME
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.llm.not_started import MODELS
@@ -36,6 +37,7 @@ from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -106,9 +108,15 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
+        process.stopping = lambda: stop.asked
+        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
+        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process.upstreams = imports.list_states
+        await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, process=process)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         state.write_hub(url, ready=False)
@@ -126,6 +134,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         echo(f"hub at {url} (state {state.root})")
         children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(echo))
         stack.push_async_callback(children.stop)
+        process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
         specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
@@ -154,6 +163,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
+            process.is_started = True
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         echo(f"stopping: {stop.reason}")
@@ -161,7 +171,14 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
 
 
 def hub_app(
-    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
+    mesh: Mesh,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    mcp: HubMcp | None = None,
+    process: ProcessState | None = None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
@@ -203,6 +220,7 @@ def hub_app(
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             hub_rest(mesh, url),
             health_route(),
+            *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),

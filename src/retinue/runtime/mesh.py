@@ -76,6 +76,7 @@ from retinue.workflows.runs.records import RunEvent
 
 if TYPE_CHECKING:
     from retinue.llm.not_started import ModelsNotStarted
+    from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
 
 _log = structlog.get_logger("retinue.runs")
@@ -293,6 +294,10 @@ class LazyRuns:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+    async def read_figures(self) -> RunFigures | None:
+        """What is known of the runs and their database; None where this process has opened none."""
+        return None if self._opened is None else await self._opened.read_figures()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

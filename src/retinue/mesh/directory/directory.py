@@ -422,6 +422,10 @@ class Directory:
         """Record that no agent answers at the listing's url; ``since`` stays at the first failure."""
         self._mark(listing, lambda entry: entry.as_unreachable(str(error), self._now()))
 
+    def source_failures(self) -> dict[str, RetinueError | None]:
+        """Each source, with why its last reading failed; None where it did not."""
+        return {name: refresher.failure for name, refresher in self._refreshers.items()}
+
     def problems(self) -> tuple[SourceProblem, ...]:
         """The sources and single listings that could not be read, and why."""
         found = [
