@@ -30,7 +30,13 @@ from tests.serving import serve_app
 
 pytestmark = pytest.mark.timeout(120)
 
-ODD = {"mood": "glad é 😀", "level": 1.0, "tiny": 1e-7, "none": None, "big": 12345678901234567890}
+ODD: dict[str, Any] = {
+    "mood": "glad é 😀",
+    "level": 1.0,
+    "tiny": 1e-7,
+    "none": None,
+    "big": 12345678901234567890,
+}
 
 
 @asynccontextmanager
