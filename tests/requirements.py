@@ -58,14 +58,14 @@ REQUIREMENTS: dict[str, Requirement] = {
     "W-17": Requirement(
         "capabilities match whatever their case and separators; the asker's spelling returns"
     ),
-    "W-18": Requirement("several agents are asked at once and the best for a task is chosen", rest=MESSAGES),
+    "W-18": Requirement("several agents are asked at once and the best for a task is chosen"),
     "W-19": Requirement("Eddy to Jules and back, with the literal payloads of the seed"),
     "W-20": Requirement("TASK_REQUEST delegates after discovery"),
     "W-21": Requirement(
         "the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input", MESSAGES
     ),
     "W-22": Requirement("message log in the MCP_MESSAGE_SENT and MCP_MESSAGE_RECEIVED form", MESSAGES),
-    "W-23": Requirement("an ElizaOS character file, comments and all, becomes an agent", MESSAGES),
+    "W-23": Requirement("an ElizaOS character file, comments and all, becomes an agent"),
     "W-24": Requirement(
         "SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus", FUTURES
     ),

@@ -286,6 +286,15 @@ class RunTable(_Table):
     keep_days: float = Field(30.0, gt=0)
 
 
+class A2aTable(_Table):
+    """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
+
+    keep: int = Field(10_000, ge=1)
+    keep_days: float = Field(30.0, gt=0)
+    private_push_urls: bool = False
+    legacy_cards: bool = True
+
+
 class RegistryTable(_Table):
     """``[registry.NAME]``: options for the registry at ``url``, wherever that url is used."""
 
@@ -335,6 +344,7 @@ class Settings(BaseSettings):
     llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()
+    a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}

@@ -24,6 +24,7 @@ from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
     agent_rule,
     check_address,
@@ -89,6 +90,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    attach_model(target, settings, state)
     if options.weight is not None:
         agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
@@ -118,6 +120,9 @@ async def serve_agent(
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
         stack.push_async_callback(messages.aclose)
+        a2a = await stack.enter_async_context(
+            open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
+        )
         app = agent_app(
             agent,
             dispatcher,
@@ -129,9 +134,11 @@ async def serve_agent(
             mcp=mcp,
             process=process,
             messages=messages,
+            a2a=a2a,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
+        stack.callback(a2a.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _print_skills(agent, echo)
         on_new_lists: Callable[[], Awaitable[None]] | None = None
@@ -167,6 +174,15 @@ async def serve_agent(
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def attach_model(target: Target, settings: Settings, state: State) -> None:
+    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+    if target.model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import answer_as_character
+
+        answer_as_character(target.agent, settings, state, target.model)
 
 
 def take_from_others(state: State, echo: Echo) -> None:
@@ -226,6 +242,7 @@ def agent_app(
     mcp: LazyMcpServer | None = None,
     process: ProcessState | None = None,
     messages: Messages | None = None,
+    a2a: A2aEndpoints | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -246,6 +263,7 @@ def agent_app(
             ),
             *(() if mcp is None else (mcp.route(),)),
             *(() if messages is None else (messages.route(),)),
+            *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
             health_route(),
