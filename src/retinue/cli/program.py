@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "connect": ("connect:connect", "Connect an MCP client to the hub."),
         "import": ("imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": ("imports:imports", "List the imported servers, accept their changes, remove them."),
+        "koi": ("koi:koi", "Run agents and a coordinator on a KOI network."),
     },
     "Tasks": {
         "orchestrate": ("orchestrate:orchestrate", "Hand a task to the agents of the mesh."),
