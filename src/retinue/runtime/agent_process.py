@@ -33,11 +33,13 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
+    card_signer,
     configured_registry,
     guard_settings,
     http_limits,
     limit_settings,
     named_registries,
+    public_card_key,
     registry_sources,
     timeout_settings,
 )
@@ -54,7 +56,7 @@ from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -106,7 +108,7 @@ async def serve_agent(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
-        sources = registry_sources(settings, registries)
+        sources = registry_sources(settings, registries, state)
         mesh = await stack.enter_async_context(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
@@ -151,6 +153,7 @@ async def serve_agent(
                 http,
                 echo,
                 probe_timeout_s=settings.timeouts.probe_s,
+                signer=await asyncio.to_thread(card_signer, settings, state),
             )
             await publication.publish()
             notify = partial(notify_hub, http, state, options.hub_url)
@@ -267,6 +270,7 @@ def agent_app(
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
             health_route(),
+            keys_route(partial(public_card_key, settings, state)),
             *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]

@@ -32,7 +32,7 @@ from retinue.runtime.a2a_endpoints import A2aEndpoints, open_hub_a2a
 from retinue.runtime.access import check_address, guarded, protected_resource
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
-from retinue.runtime.factories import http_limits
+from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
@@ -47,7 +47,7 @@ from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 from retinue.web.error_table import rest_fault
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import identity_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -227,6 +227,7 @@ def hub_app(
             health_route(),
             *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
+            keys_route(partial(public_card_key, settings, state)),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]

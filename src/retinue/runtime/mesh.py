@@ -137,7 +137,7 @@ async def open_mesh(
         live_sources = [*([] if imports is None else imports.sources), *([] if models is None else [models])]
         directory = Directory(
             listings,
-            [*registry_sources(settings, registries), *live_sources],
+            [*registry_sources(settings, registries, state), *live_sources],
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
