@@ -25,10 +25,12 @@ from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.access import (
+    advertised,
     agent_rule,
     check_address,
     guarded,
     protected_resource,
+    warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
@@ -78,6 +80,7 @@ class ServeOptions:
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
+    advertise: str | None = None
     insecure_bind: bool = False
 
 
@@ -97,7 +100,10 @@ async def serve_agent(
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
-    url = url_of(listener)
+    own_url = url_of(listener)
+    url = options.advertise or own_url
+    settings = advertised(settings, options.advertise)
+    warn_of_wildcard(options.host, options.advertise, echo)
     stop = Stop()
     stop.on_signals()
     supervisor = stop.with_supervisor()
@@ -132,7 +138,8 @@ async def serve_agent(
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
-        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
+        reached = "" if url == own_url else f", advertised as {url}"
+        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {own_url}{reached}")
         _print_skills(agent, echo)
         on_new_lists: Callable[[], Awaitable[None]] | None = None
         if options.publish:
@@ -163,7 +170,7 @@ async def serve_agent(
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
         process.is_started = True
-        report_ready(supervisor, {"name": agent.name, "url": url})
+        report_ready(supervisor, {"name": agent.name, "url": own_url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
@@ -253,7 +260,7 @@ def agent_app(
             *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host, http)
+    return guarded(app, settings, state, host, http, url=url)
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:
