@@ -74,8 +74,8 @@ class AgentTable(_Table):
 
 
 class ImportTable(_Table):
-    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
-    whose OpenAPI document is at a URL or in a file.
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, an HTTP API
+    whose OpenAPI document is at a URL or in a file, or an agent that speaks ``a2a`` at a URL.
 
     ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
     environment.
@@ -91,6 +91,7 @@ class ImportTable(_Table):
     env: Mapping[str, str] = {}
     folder: Path | None = None
     openapi: str | None = None
+    a2a: str | None = None
     server: str | None = None
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
@@ -98,8 +99,8 @@ class ImportTable(_Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.url, self.command, self.openapi)) != 1:
-            raise ValueError("an import has one of url, command and openapi")
+        if sum(one is not None for one in (self.url, self.command, self.openapi, self.a2a)) != 1:
+            raise ValueError("an import has one of url, command, openapi and a2a")
         return self
 
 
@@ -266,6 +267,18 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class SignatureTable(_Table):
+    """``[signatures]``: whether published cards are signed, and which signatures others need.
+
+    ``trusted`` names files of public keys (JWK sets), besides those of ``retinue keys trust``.
+    """
+
+    sign: bool = True
+    policy: Literal["require", "warn", "off"] = "warn"
+    trusted: tuple[Path, ...] = ()
+    valid_days: float | None = Field(None, gt=0)
+
+
 class MetricsTable(_Table):
     """``[metrics]``: who may read ``/metrics``."""
 
@@ -305,6 +318,15 @@ class RunTable(_Table):
     concurrency: int = Field(100, ge=1)
     keep: int = Field(1000, ge=1)
     keep_days: float = Field(30.0, gt=0)
+
+
+class A2aTable(_Table):
+    """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
+
+    keep: int = Field(10_000, ge=1)
+    keep_days: float = Field(30.0, gt=0)
+    private_push_urls: bool = False
+    legacy_cards: bool = True
 
 
 class RegistryTable(_Table):
@@ -348,6 +370,7 @@ class Settings(BaseSettings):
     mcp: McpTable = McpTable()
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
+    signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()
@@ -356,6 +379,7 @@ class Settings(BaseSettings):
     llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()
+    a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}

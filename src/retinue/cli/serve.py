@@ -58,10 +58,10 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name or an agent.json. With --llm it is a language model: claude, gemini
-    or one that retinue.toml names in [llm.NAME]. The agent is published when it is ready and
-    forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to the token
-    that "retinue token new --join" prints there, and pass the hub's URL with --join.
+    TARGET is file.py[:name], module:name, an agent.json or an ElizaOS character file. With --llm it is a
+    language model: claude, gemini or one that retinue.toml names in [llm.NAME]. The agent is published when
+    it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
+    the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
     from retinue.runtime.access import check_advertised
     from retinue.runtime.agent_process import ServeOptions, serve_agent
