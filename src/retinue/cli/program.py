@@ -40,6 +40,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "The mesh": {
         "hub": ("serve:hub", "Run the hub of this mesh."),
+        "status": ("control:status", "Show whether the hub of this state runs."),
+        "stop": ("control:stop", "Stop the hub of this state."),
         "mcp": (
             "serve:mcp",
             "Serve MCP on standard input and output, for clients that start a program.",
