@@ -22,10 +22,12 @@ ELSEWHERE = (
     "retinue demo textwrap",
     """retinue signal trip approve '{"ok": true}'""",
     "retinue mcp",
+    "retinue hub --detach",
+    "retinue stop",
     'retinue orchestrate "Write a Python web scraper"',
 )
-"""What other tests run: the demo's own suite, the tests of runs that wait, and those of the bridge, and
-of the guide to orchestration."""
+"""What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
+hub in the background, and of the guide to orchestration."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 
