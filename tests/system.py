@@ -25,6 +25,7 @@ from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.mcp_endpoints import open_hub_mcp
 from retinue.runtime.mesh import Mesh, open_mesh
+from retinue.runtime.messages import agent_messages
 from retinue.runtime.publishables import PUBLISHED_SCOPES
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
@@ -194,8 +195,18 @@ class System:
             dispatcher.admission.events.subscribe(observer)
         mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
         await stack.enter_async_context(mcp.running())
+        messages = agent_messages(agent, dispatcher, self.settings, self.state)
+        stack.push_async_callback(messages.aclose)
         app = agent_app(
-            agent, dispatcher, self.settings, self.state, host="127.0.0.1", url=shown, http=http, mcp=mcp
+            agent,
+            dispatcher,
+            self.settings,
+            self.state,
+            host="127.0.0.1",
+            url=shown,
+            http=http,
+            mcp=mcp,
+            messages=messages,
         )
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))

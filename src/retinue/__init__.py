@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         VersionConflictError,
     )
     from retinue.core.record import AgentRecord, Example, Skill, Trait
+    from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.factories import discover_agent, open_directory
     from retinue.workflows.definitions.definition import Definition as Workflow
@@ -45,6 +46,7 @@ __all__ = [
     "BusyError",
     "CallCancelledError",
     "CallTimedOutError",
+    "Can",
     "CannotAskError",
     "Context",
     "Directory",
@@ -80,6 +82,7 @@ _HOMES = {
     "BusyError": "retinue.core.errors",
     "CallCancelledError": "retinue.core.errors",
     "CallTimedOutError": "retinue.core.errors",
+    "Can": "retinue.mesh.asking.query",
     "CannotAskError": "retinue.core.errors",
     "Context": "retinue.authoring.context",
     "Directory": "retinue.mesh.directory.directory",

@@ -234,12 +234,36 @@ class McpTable(_Table):
     result_chars: int = Field(20_000, ge=4_000)
 
 
+class MessageTable(_Table):
+    """``[messages]``: options of ``/messages``."""
+
+    strict: bool = False
+    signatures: Literal["off", "verify", "require"] = "verify"
+    sign: bool = False
+    wait_s: float = Field(25.0, ge=0, le=300)
+    private_callbacks: bool = False
+    log: Path | None = None
+
+
 class DirectoryTable(_Table):
     """``[directory]``: how often the agent directory is refreshed."""
 
     ttl_s: float = Field(300.0, gt=0)
     refresh_s: float = Field(60.0, gt=0)
     tag: str | None = None
+
+
+class MetricsTable(_Table):
+    """``[metrics]``: who may read ``/metrics``."""
+
+    public: bool = False
+
+
+class WorkerTable(_Table):
+    """``[worker]``: where a worker serves probes and metrics; without a port it serves none."""
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(None, ge=0, le=65535)
 
 
 class HookTable(_Table):
@@ -309,8 +333,11 @@ class Settings(BaseSettings):
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
+    messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     hooks: HookTable = HookTable()
+    metrics: MetricsTable = MetricsTable()
+    worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
     llm: Mapping[str, LlmTable] = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from retinue.web.error_table import TABLE
 from tests.docs.pages import ROOT, table_rows
@@ -123,6 +124,20 @@ def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
 @requirement("P-28")
 def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
     assert play("guides/llm-guide.md", shell) == 2
+
+
+@requirement("W-18")
+def test_the_guide_to_asking_runs_as_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    assert play("guides/asking.md", shell) == 1
+    assert "return 2" in shell.type("""retinue call delegate '{"code": "retrun 2"}'""")
+
+
+@requirement("W-23")
+def test_the_guide_to_characters_runs_as_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    assert play("guides/characters.md", shell) == 0
+    assert "return 1" in shell.type("""retinue call REPAIR_CODE '{"code": "retrun 1"}'""")
 
 
 @requirement("L-34")

@@ -24,7 +24,7 @@ from tests.services import docker_registry
 
 PATHS = (
     *("Write an agent", "Run a mesh", "Connect your client", "Bring your MCP servers along"),
-    *("Combine agents", "Survive a crash"),
+    *("Ask before you call", "Combine agents", "Survive a crash"),
 )
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
@@ -48,6 +48,25 @@ async def review_code(code: str) -> dict[str, str | int]:
     failed = int("first" in code)
     return {"review": f"{code}: {failed} failed", "feedback": "again" if failed else "", "failed": failed}
 """
+CODERS = """
+from retinue import Agent, Can
+
+
+def make(name, topics, confidence):
+    agent = Agent(name, topics=topics)
+
+    @agent.skill
+    def repair(code: str) -> str:
+        return f"{name}: {code.replace('retrun', 'return')}"
+
+    agent.can(lambda capability: Can(confidence=confidence))
+    return agent
+
+
+half = make("half", ["Python"], 1.0)
+unsure = make("unsure", ["Python", "Debugging"], 0.2)
+sure = make("sure", ["Python", "Debugging"], 0.9)
+"""
 
 
 def section(title: str) -> Section:
@@ -63,7 +82,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -173,6 +192,26 @@ async def test_bring_your_servers_three_commands_to_the_answer_of_a_foreign_serv
     assert added.structured_content == {"result": 42}
     shell.type(f"{replace.removesuffix(' --replace --yes')} --remove")
     assert config.read_bytes() == before
+
+
+@requirement("W-18")
+def test_ask_before_you_call_two_commands_rank_all_agents_and_delegate_to_the_best(
+    shell: Shell, fresh_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    ((ask, delegate),) = section("Ask before you call").commands()
+    (fresh_folder / "coders.py").write_text(CODERS, encoding="utf-8")
+    shell.type(section("Run a mesh").commands()[0][0])
+    for name in ("half", "unsure", "sure"):
+        shell.start("serve", f"coders.py:{name}")
+    rows = [line.split() for line in shell.type(ask).splitlines()]
+    assert [row[:3] for row in rows[1:]] == [
+        ["sure", "100%", "yes"],
+        ["unsure", "100%", "yes"],
+        ["half", "50%", "yes"],
+    ]
+    assert orjson.loads(shell.type(delegate)) == "sure: return 1"
+    assert "sure is the best of 3" in shell.said
 
 
 @requirement("P-15")

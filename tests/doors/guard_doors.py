@@ -92,6 +92,25 @@ class SeedPeerGuard:
         return value_of(reply.body)
 
 
+class RestGuard:
+    """The REST route of seed 003 at the agent, by a client that knows id and depth alone."""
+
+    name = "REST"
+    hops = 1
+    tells_path = False
+
+    async def call(self, link: Link) -> Any:
+        trace = link.ctx.trace
+        headers = {"x_openstarry_trace_id": trace.id, "x_openstarry_trace_depth": str(trace.depth + 1)}
+        reply = await link.wire.post(f"{link.urls[link.agent]}/tools/call/{link.skill}", {}, **headers)
+        found = orjson.loads(reply.body)
+        if reply.status != 200:
+            code, data = found.get("code", -32603), found.get("data")
+            refusal = find_guard_error(code, found["detail"], data)
+            raise refusal or RemoteFaultError(link.agent, code, found["detail"], data)
+        return found["result"]
+
+
 class McpRelayGuard:
     """MCP to the next agent through the hub's relay, by a client that knows id and depth alone."""
 
@@ -215,6 +234,7 @@ ENDPOINTS: tuple[GuardEndpoint, ...] = (
     ExecuteGuard(),
     WorkflowGuard(),
     SeedPeerGuard(),
+    RestGuard(),
     McpRelayGuard(),
     McpHubGuard(),
     McpStdioGuard(),

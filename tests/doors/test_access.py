@@ -175,6 +175,19 @@ ENDPOINTS: dict[str, Endpoint] = {
     "built-in workflow": hub_skill(
         "orchestrate_workflow", workflow="direct", input={"prompt": "x", "role": "review"}, run="r"
     ),
+    "REST, resources": lambda w, t: w.wire.get(f"{w.hub.url}/resources/list", **t),
+    "REST, tools": lambda w, t: w.wire.get(f"{w.hub.url}/tools/list", **t),
+    "REST, read": lambda w, t: w.wire.get(f"{w.hub.url}/resources/read/agent:{SECRET}", **t),
+    "REST of the agent, resources": lambda w, t: w.wire.get(
+        f"{w.hub.url}/agents/{SECRET}/resources/list", **t
+    ),
+    "REST of the agent, tools": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}/tools/list", **t),
+    "REST of the agent, read": lambda w, t: w.wire.get(
+        f"{w.hub.url}/agents/{SECRET}/resources/read/agent:{SECRET}", **t
+    ),
+    "REST of the agent, call": lambda w, t: w.wire.post(
+        f"{w.hub.url}/agents/{SECRET}/tools/call/{SKILL}", {}, **t
+    ),
     "MCP, tools": mcp("/mcp", "tools/list"),
     "MCP, tools in a session": mcp_session("/mcp", "tools/list"),
     "MCP, resources": mcp("/mcp", "resources/list"),

@@ -31,6 +31,8 @@ FIXED = [
     "list_agents",
     "get_capabilities",
     "find_skills",
+    "query_capabilities",
+    "send_message",
 ]
 MAX_FIXED_BYTES = 12 * 1024
 

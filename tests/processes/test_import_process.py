@@ -32,9 +32,9 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs ``retinue`` and returns what it prints."""
+    """Runs ``retinue`` and returns what it prints, or the error where it ends with another code than 0."""
 
-    def run(*arguments: str, cwd: Path = ROOT) -> str:
+    def run(*arguments: str, cwd: Path = ROOT, code: int = 0) -> str:
         command = [sys.executable, "-m", "retinue", *arguments]
         found = subprocess.run(
             command,
@@ -44,8 +44,8 @@ def run(tmp_path: Path) -> Run:
             text=True,
             check=False,
         )
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        assert found.returncode == code, found.stderr
+        return found.stderr if code else found.stdout
 
     return run
 
@@ -154,6 +154,13 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
             said = await asyncio.to_thread(run, "imports", "login", "docs")
             assert said.startswith(f"log in at: {server.url}/authorize?")
             assert "docs: 9 skills: shout" in said
+            told = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}')
+            assert orjson.loads(told) == {"result": "IN"}
+            server.wanted = {"shout": "files:write"}
+            failed = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}', code=1)
+            assert "server docs asks for a login with more rights: files:write" in failed
+            assert "retinue imports login docs --scope files:write" in failed
+            await asyncio.to_thread(run, "imports", "login", "docs", "--scope", "files:write")
             told = await asyncio.to_thread(run, "call", "shout", '{"text": "in"}')
             assert orjson.loads(told) == {"result": "IN"}
             server.access.clear()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -20,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.mcp.upstream.foreign_server import make_server
 from tests.serving import serve_app
@@ -45,6 +46,10 @@ class AuthorizationServer:
         self.answer: dict[str, str] = {}
         """What the redirect says in place of the truth."""
         self.token_error: str | None = None
+        self.scopes: dict[str, str] = {}
+        """The scopes of each token."""
+        self.wanted: Mapping[str, str] = {}
+        """The scope that a tool wants."""
         self.resource: str | None = None
         """Another resource in the metadata than the true one."""
 
@@ -110,6 +115,10 @@ class AuthorizationServer:
         self.refresh.discard(form.get("refresh_token", ""))
         access, refresh = f"secret-access-{secrets.token_hex(8)}", f"secret-refresh-{secrets.token_hex(8)}"
         self.access.add(access)
+        # a renewed token has the scopes of the one before it
+        old = form.get("refresh_token", "")
+        self.scopes[access] = asked.get("scope", "") if kind == "authorization_code" else self.scopes[old]
+        self.scopes[refresh] = self.scopes[access]
         self.refresh.add(refresh)
         return JSONResponse(
             {
@@ -119,6 +128,16 @@ class AuthorizationServer:
                 "refresh_token": refresh,
             }
         )
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Gives a body that was read already, then what comes after it."""
+    parts: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def read() -> Message:
+        return parts.pop() if parts else await receive()
+
+    return read
 
 
 class _Guarded:
@@ -132,7 +151,7 @@ class _Guarded:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request, server = Request(scope), self._server
+        request, server = Request(scope, receive), self._server
         if request.url.path.startswith("/.well-known/oauth-protected-resource"):
             resource = server.resource or f"{server.resource_url}/mcp"
             found = {"resource": resource, "authorization_servers": [server.url]}
@@ -140,7 +159,14 @@ class _Guarded:
             return
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token in server.access:
-            await self._app(scope, receive, send)
+            body = await request.body()
+            called = json.loads(body).get("params", {}).get("name") if body else None
+            missing = server.wanted.get(called or "")
+            if missing is None or missing in server.scopes[token].split():
+                await self._app(scope, _replay(body, receive), send)
+                return
+            challenge = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{missing}"'}
+            await JSONResponse({"error": "insufficient_scope"}, 403, challenge)(scope, receive, send)
             return
         server.requests["refused"] += 1
         url = f"{server.resource_url}/.well-known/oauth-protected-resource/mcp"

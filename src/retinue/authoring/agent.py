@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from retinue.authoring.context import Context, _current
 from retinue.authoring.local import local_dispatcher
@@ -23,7 +23,16 @@ from retinue.authoring.results import as_answer, encode_result, has_parts
 from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome, new_id
 from retinue.core.errors import ExecutionFailedError, InvalidSettingError, UnknownSkillError
-from retinue.core.record import AgentRecord, Endpoint, Example, Hints, Schema, Skill, Trait
+from retinue.core.record import (
+    QUERY_CAPABILITIES,
+    AgentRecord,
+    Endpoint,
+    Example,
+    Hints,
+    Schema,
+    Skill,
+    Trait,
+)
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.permissions import ExposureLists, expose_resources
@@ -47,6 +56,9 @@ class Agent(Offering):
     or the reason: other agents are preferred, and callers get a warning. Raises InvalidSettingError for
     values that a card cannot contain.
     """
+
+    _declares_reserved: ClassVar[bool] = False
+    """Only the hub's agent declares the reserved skill: as a tool that asks other agents."""
 
     @names_nearest_option
     def __init__(
@@ -181,6 +193,12 @@ class Agent(Offering):
 
         Raises InvalidSettingError, and SchemaRefusedError for its schemas.
         """
+        if skill.id == QUERY_CAPABILITIES and not self._declares_reserved:
+            raise InvalidSettingError(
+                f"skill {skill.id}",
+                "the name is reserved: every agent answers it from its skills and topics",
+                remedy="give the skill another id; to decide what is answered, write a function @agent.can",
+            )
         if skill.id in self._skills:
             raise InvalidSettingError(
                 f"skill {skill.id}", f"{self.name} has it already", remedy="give one of them another id"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,8 +19,11 @@ from retinue.core.errors import (
     RetinueError,
     is_callers_time,
 )
+from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
 from retinue.core.remote_faults import rebuild_error
-from retinue.mesh.channel import ASKABLE, Channel, LogLevel, Root, run_within
+from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, Answers, ask_agents
+from retinue.mesh.asking.query import MatchType, Query, make_query
+from retinue.mesh.channel import ASKABLE, Channel, LogLevel, NullChannel, Root, run_within
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 from retinue.mesh.health.failure_policy import status_of
@@ -30,6 +33,12 @@ AGENT_ENDPOINT = "agent"
 """The endpoint of calls that a skill makes; calls from outside never have it."""
 
 T = TypeVar("T")
+
+_CALLS_OF_A_QUESTION = 8
+"""Further calls that an agent may make to answer whether it can do something."""
+
+_SLACK_S = 2.0
+"""So much longer than a fan-out its caller waits for the answers."""
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of an agent's own calls, whatever the scopes of its caller."""
@@ -289,6 +298,61 @@ class Context:
             outcome = await self._mesh.dispatch(call, self._channel)
             outgoing.record_usage(outcome.calls_used)
         return outcome
+
+    async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
+        """Ask one agent what it can do, with the rights of this call's caller, as one of many at once."""
+        ends_at = asyncio.get_running_loop().time() + timeout_s
+        deadline = ends_at if self._call.deadline is None else min(ends_at, self._call.deadline)
+        call_id = new_id()
+        try:
+            outgoing = self._admitted.relay_one_of_many(_CALLS_OF_A_QUESTION)
+        except GuardError as refused:
+            return Outcome(call_id, QUERY_CAPABILITIES, "refused", error=refused)
+        with outgoing:
+            call = replace(
+                self._call,
+                id=call_id,
+                skill=QUERY_CAPABILITIES,
+                arguments=query.as_payload(),
+                agent=agent,
+                version_range=None,
+                trace=outgoing.trace,
+                deadline=deadline,
+                idempotency_key=None,
+            )
+            outcome = await self._mesh.dispatch(call, NullChannel())
+            outgoing.record_usage(outcome.calls_used)
+        return outcome
+
+    async def ask_agents(
+        self,
+        capabilities: Sequence[str] = (),
+        *,
+        match: MatchType = "all",
+        action: str | None = None,
+        agents: Sequence[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Answers:
+        """Ask agents at once whether they can do something now, and return their ranked answers.
+
+        The question is about ``capabilities`` (``match`` all or any of them), about one ``action``, or
+        without both what they can do at all. ``agents`` None asks every agent that the hub knows.
+        ``answers.best`` is the agent to call, ``answers.silent`` are those without an answer in time. Raises
+        InvalidParametersError for a malformed question, and UnknownAgentError where no hub runs that could
+        ask all.
+        """
+        query = make_query(capabilities, match=match, action=action)
+        if agents is not None:
+
+            async def dispatch(agent: str) -> Outcome:
+                return await self.ask(
+                    QUERY_CAPABILITIES, query.as_payload(), agent=agent, timeout_s=timeout_s
+                )
+
+            return await ask_agents(agents, query, dispatch, timeout_s=timeout_s)
+        asked = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
+        reply = await self.call(QUERY_CAPABILITIES, asked, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
+        return Answers.from_json(reply)
 
     def entrust(self) -> OutgoingCall:
         """The whole remaining budget of this call, for work that continues outside it (a run).

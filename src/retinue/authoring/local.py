@@ -23,7 +23,8 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import Candidate, Listing, Skill, is_visible
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, Skill, is_visible
+from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
@@ -67,6 +68,8 @@ class LocalInvoker:
         limit_s = self._timeouts.agent_call_s
         context = Context(call, agent.name, limit_s, admitted, channel, self._mesh, self._servers)
         try:
+            if skill is QUERY_SKILL:
+                return await agent.answer_query(call, context)
             if call.idempotency_key is None:
                 return await agent.run(call, context, channel)
             return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
@@ -103,6 +106,8 @@ class LocalLookup:
         for listing in self._listings.values():
             for skill in listing.record.skills:
                 self._by_skill.setdefault(skill.id, []).append((listing, skill))
+            if listing.record.find_skill(QUERY_CAPABILITIES) is None:
+                self._by_skill.setdefault(QUERY_CAPABILITIES, []).append((listing, QUERY_SKILL))
 
     def _current_revision(self) -> int:
         # Revisions only grow, so the sum changes whenever one of them does.
@@ -185,6 +190,10 @@ class LocalFirst:
     def invoker_of(self, listing: Listing) -> Invoker:
         """The invoker of a listing's skills."""
         return self._by_source.get(listing.source, self._remote)
+
+    def is_peer(self, listing: Listing) -> bool:
+        """Whether ``remote`` invokes the listing's skills."""
+        return listing.source not in self._by_source
 
     async def resolve_skill(
         self,

@@ -9,11 +9,13 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, overload
 
 from retinue.authoring.context import Context
+from retinue.authoring.judgement import Judgement
 from retinue.authoring.readables import Readables
 from retinue.core.call import Answer, Call
 from retinue.core.errors import InvalidSettingError, UnknownResourceError
 from retinue.core.record import AgentRecord, Resource, Visibility
 from retinue.core.text import suggest
+from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.channel import Channel
 from retinue.mesh.reading import Change, ChangeKind, Changes, Read, ReadRequest
 
@@ -72,6 +74,7 @@ class Offering(ABC):
         self.revision = 0
         """Changes whenever the record changes."""
         self._readables = Readables()
+        self._judgement: Judgement | None = None
 
     @property
     @abstractmethod
@@ -85,6 +88,26 @@ class Offering(ABC):
     @abstractmethod
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
         """The agent record; see `Agent.record`."""
+
+    def can(self, function: F) -> F:
+        """Make a function the agent's own judgement of what it can do now; as ``@agent.can``.
+
+        The function takes a capability, a skill id or an action's name as the caller writes it, and
+        optionally the context. It returns True or False, None for what the record says, or `Can` with price,
+        time and confidence. If it raises, the record answers, and the answer has ``"live": false``. Raises
+        InvalidSettingError.
+        """
+        self._judgement = Judgement(function)
+        return function
+
+    async def answer_query(self, call: Call, context: Context) -> Answer:
+        """Answer the reserved skill ``query_capabilities``; raises InvalidParametersError."""
+        query = parse_query(call.arguments)
+        record, scopes = self.record(), call.principal.scopes
+        if self._judgement is None or not query.wanted:
+            return Answer(answer_query(record, query, scopes))
+        said = await self._judgement.ask(query.wanted, context, self.name)
+        return Answer(answer_query(record, query, scopes, said or {}, is_live=said is not None))
 
     @names_nearest_option
     def resource(

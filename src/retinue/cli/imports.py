@@ -165,7 +165,12 @@ def accept(name: str) -> None:
 @click.option(
     "--timeout", type=float, default=300.0, show_default=True, metavar="S", help="Time for the login."
 )
-def login(name: str, no_browser: bool, timeout: float) -> None:
+@click.option(
+    "--scope",
+    metavar="SCOPES",
+    help="Rights to ask for, besides those of the present login; separated by spaces.",
+)
+def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> None:
     """Log in at the server of NAME with the browser (OAuth).
 
     The address of the login is printed, and opened where there is a browser. The browser comes back to a
@@ -188,6 +193,7 @@ def login(name: str, no_browser: bool, timeout: float) -> None:
         raise InvalidSettingError(
             name, "its headers have a token already", remedy="import it again without the header"
         )
+    file = LoginFile(session.state, name, table.url)
     found = run_command(
         log_in(
             name,
@@ -196,10 +202,11 @@ def login(name: str, no_browser: bool, timeout: float) -> None:
             environment(),
             show=lambda page: show_page(page, _say, browser=not no_browser),
             timeout_s=timeout,
+            scope=None if scope is None else file.add_scopes(scope),
         )
     )
     if find_hub_url(session.state) is None:
-        LoginFile(session.state, name, table.url).write(found)
+        file.write(found)
         _say(f"logged in at {name}; start the hub to use it: retinue hub")
         return
 
@@ -208,7 +215,7 @@ def login(name: str, no_browser: bool, timeout: float) -> None:
 
         async with session.client() as client:
             before = await list_rows(client)
-            LoginFile(session.state, name, table.url or "").write(found)
+            file.write(found)
             _say_outcomes(await wait_for_hub(client, {name: table}, before))
 
     run_command(keep())

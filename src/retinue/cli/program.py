@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("skills:find", "Find skills by words or by id."),
         "call": ("skills:call", "Call a skill on any agent that offers it."),
+        "ask": ("ask:ask", "Ask agents what they can do now."),
         "connect": ("connect:connect", "Connect an MCP client to the hub."),
         "import": ("imports:import_", "Import an MCP server or an HTTP API as an agent."),
         "imports": ("imports:imports", "List the imported servers, accept their changes, remove them."),

@@ -60,10 +60,10 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name or an agent.json. With --llm it is a language model: claude, gemini
-    or one that retinue.toml names in [llm.NAME]. The agent is published when it is ready and
-    forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to the token
-    that "retinue token new --join" prints there, and pass the hub's URL with --join.
+    TARGET is file.py[:name], module:name, an agent.json or an ElizaOS character file. With --llm it is a
+    language model: claude, gemini or one that retinue.toml names in [llm.NAME]. The agent is published when
+    it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
+    the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
     from retinue.runtime.agent_process import ServeOptions, serve_agent
     from retinue.runtime.commands.publishing import check_location
@@ -225,21 +225,39 @@ def _render_arguments(values: Mapping[str, Any]) -> list[str]:
 
 
 @click.command()
+@click.option("--host", metavar="H", help="Address of the probes; 127.0.0.1 unless configured.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    help="Serve /health, /ready and /metrics at this port; 0 for any free port.",
+)
 @database_option
 @join_option
-def worker(database: str | None, hub_url: str | None) -> int:
+@click.option(
+    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
+)
+def worker(
+    host: str | None, port: int | None, database: str | None, hub_url: str | None, insecure_bind: bool
+) -> int:
     """Run workflows in an additional process.
 
-    A worker has no endpoints. It shares the database of runs with hubs and other workers: new runs go to
-    the least loaded node, and surviving nodes take over the runs of failed ones. On another machine than
-    the hub, set RETINUE_JOIN once to the token that "retinue token new --join" prints there, and pass the
-    hub's URL with --join.
+    A worker takes no calls; with --port it serves probes and metrics. It shares the database of runs with
+    hubs and other workers: new runs go to the least loaded node, and surviving nodes take over the runs of
+    failed ones. On another machine than the hub, set RETINUE_JOIN once to the token that
+    "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
-    from retinue.runtime.background_tasks import run_worker
     from retinue.runtime.serving import run_loop
+    from retinue.runtime.worker_process import WorkerOptions, run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
-    return run_loop(lambda: run_worker(session.settings, session.state, click.echo))
+    configured = session.settings.worker
+    options = WorkerOptions(
+        host=configured.host if host is None else host,
+        port=configured.port if port is None else port,
+        insecure_bind=insecure_bind,
+    )
+    return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo))
 
 
 @click.command()

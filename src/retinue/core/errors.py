@@ -23,6 +23,7 @@ RetinueError
 │   ├── UnknownRoleError      there is no such role
 │   ├── RoleNotOfferedError   no agent has the role
 │   │   └── NoModelError      … and so nobody can take the request
+│   ├── NobodyWillingError    who was asked first said no, or nothing
 │   ├── UnknownResourceError  nothing to read under this uri
 │   ├── UnknownPromptError
 │   ├── AmbiguousNameError
@@ -382,6 +383,21 @@ class RoleNotOfferedError(LookupFailedError):
         super().__init__(f"{who} the role {role}", remedy=remedy)
         self.role = role
         self.agent = agent
+
+
+class NobodyWillingError(LookupFailedError):
+    """No agent that was asked before a step said that it can do it now."""
+
+    type = "nobody_willing"
+
+    def __init__(self, target: str, said: Sequence[str]) -> None:
+        told = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
+        super().__init__(
+            f"no agent said that it can do {target} now ({told})",
+            remedy="run the step without ask, try again later, or see: retinue ask --all --capabilities "
+            + target,
+        )
+        self.target = target
 
 
 class NoModelError(RoleNotOfferedError):

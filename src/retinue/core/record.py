@@ -10,6 +10,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 HUB_NAME = "retinue"
 """The name of the hub's agent."""
 
+QUERY_CAPABILITIES = "query_capabilities"
+"""The id of the reserved skill by which every agent tells what it can do; no agent declares it."""
+
 Visibility = Literal["private", "mesh", "exposed"]
 """Who sees a skill: its own process · this mesh · MCP clients as well (DESIGN 2, visibility)."""
 

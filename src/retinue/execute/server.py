@@ -4,13 +4,13 @@
 plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC errors
 have HTTP status 200 (SPEC 2, doubt 12); only rejections by ``web.security`` have another status. ``GET
 /agent-card`` returns the part of the agent's card that the caller may see (P-10), ``GET /health`` that the
-process is alive (SPEC 2, formats).
+process is alive (SPEC 2, formats), ``GET /ready`` whether it can serve callers (SPEC 7).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from retinue.core.call import MAX_KEY_LENGTH, Call, Principal, TraceContext, new_id
+from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, Principal, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
@@ -248,6 +248,40 @@ def card_route(
 async def _answer(request: HttpRequest) -> JSONResponse:
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return JSONResponse({"status": "ok", "timestamp": stamp})
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a process lacks; ``is_fatal`` = it can serve nobody until that is mended.
+
+    ``what`` is ``process``, ``database``, ``source``, ``child`` or ``upstream``; the first two have no name.
+    """
+
+    what: str
+    name: str
+    reason: str
+    is_fatal: bool = True
+
+
+def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:
+    """The route that shows whether the process can serve callers; it needs no token.
+
+    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token is
+    told what is missing, because names of registries and agents may be secret (SPEC 7, probes).
+    """
+
+    async def answer(request: HttpRequest) -> JSONResponse:
+        problems = await find_problems()
+        is_down = any(problem.is_fatal for problem in problems)
+        shown: dict[str, Any] = {"status": "not ready" if is_down else "degraded" if problems else "ready"}
+        if identity_of(request.scope).principal != ANONYMOUS:
+            shown["problems"] = [
+                {"what": one.what, **({"name": one.name} if one.name else {}), "reason": one.reason}
+                for one in problems
+            ]
+        return JSONResponse(shown, 503 if is_down else 200, {"cache-control": "no-store"})
+
+    return Route(path, answer, methods=["GET"])
 
 
 def health_route(path: str = "/health") -> Route:

@@ -16,6 +16,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.record import HUB_NAME, Listing, Stats
+from retinue.hub.asking import add_query_skill
+from retinue.hub.messages import SendMessage, add_message_skill
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.execution import Orchestration
@@ -56,6 +58,10 @@ class HubAgent:
     tools: ToolList
 
 
+class _HubsAgent(Agent):
+    _declares_reserved = True
+
+
 def hub_agent(
     directory: Directory,
     search: SkillSearch,
@@ -69,18 +75,19 @@ def hub_agent(
     clear_steps: Callable[[], int],
     access: Access = _NO_ACCESS_LISTS,
     spending_of: SpendingOf = lambda agent: None,
+    send_message: SendMessage | None = None,
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
     ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
     cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells what a model agent has spent.
+    ``spending_of`` tells what a model agent has spent. ``send_message`` answers messages.
     """
 
     def stats_of(listing: Listing) -> Stats:
         return track.figures.find(listing.name)
 
-    agent = Agent(
+    agent = _HubsAgent(
         HUB_NAME,
         version=version,
         title="Retinue",
@@ -148,8 +155,11 @@ def hub_agent(
     add_workflow_list(agent, library, roster)
     add_capability_skills(agent, directory, AgentSearch(search), roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
+    add_query_skill(agent, directory, track, access)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
+    if send_message is not None:
+        add_message_skill(agent, send_message)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))

@@ -144,7 +144,9 @@ class Admission:
             raise
         finally:
             if self.events.observed:
-                self.events.emit(CallEndedEvent(call, _outcome(call, agent, started, error), now()))
+                self.events.emit(
+                    CallEndedEvent(call, _outcome(call, agent, started, error), now(), is_message=True)
+                )
 
 
 def _outcome(call: Call, agent: str, started: float, error: RetinueError | None) -> Outcome:

@@ -23,8 +23,16 @@ from retinue.core.errors import (
     RetinueError,
     UnknownSkillError,
 )
-from retinue.core.record import Candidate, Listing, ListingKey, Skill, render_deprecation
+from retinue.core.record import (
+    QUERY_CAPABILITIES,
+    Candidate,
+    Listing,
+    ListingKey,
+    Skill,
+    render_deprecation,
+)
 from retinue.mesh.admission import Admission
+from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
 from retinue.mesh.events import CallEndedEvent, OpenSpan, Span, ToolCallEvent, now
@@ -106,7 +114,7 @@ class Dispatcher:
     """Runs the calls of one process.
 
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
-    listing.
+    listing, ``queries`` that of the reserved skill where it is another one.
     """
 
     agent: str
@@ -119,6 +127,7 @@ class Dispatcher:
     strategy: Strategy = first
     open_span: OpenSpan | None = None
     access: Access = field(default_factory=Access)
+    queries: Invoker | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
@@ -174,6 +183,8 @@ class Dispatcher:
         while queue or (queue := await self._find_moved(unreachable, reread)):
             listing = await self.lookup.open(queue.popleft())
             skill = listing.record.find_skill(call.skill) if listing is not None else None
+            if skill is None and call.skill == QUERY_CAPABILITIES:
+                skill = QUERY_SKILL  # every agent answers it; a foreign card may list one of its own
             if listing is None or skill is None or not is_seen(state.view, listing.name):
                 continue
             state.listing = listing
@@ -247,6 +258,8 @@ class Dispatcher:
         if timeout_s <= 0:
             raise CallTimedOutError(call.skill, 0, layer=layer, setting=setting)
         invoker = self.invoker_of(listing)
+        if skill is QUERY_SKILL and self.queries is not None:
+            invoker = self.queries
         limit = TimeLimit(timeout_s)
         try:
             with limit:

@@ -62,6 +62,8 @@ class CallEndedEvent:
     call: Call
     outcome: Outcome
     timestamp: datetime
+    is_message: bool = False
+    """Whether it ran no skill; ``call.skill`` is then a method, which may be the caller's text."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:

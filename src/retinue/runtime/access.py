@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp
+
+from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import AccessTable, Settings
@@ -9,8 +14,17 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
+from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.rejections import ProtectedResource
-from retinue.web.security import SecuritySettings, TokenReader, check_bind
+from retinue.web.security import (
+    LOCAL_TOKEN,
+    PROBE_PATHS,
+    SecurityMiddleware,
+    SecuritySettings,
+    TokenReader,
+    Tokens,
+    check_bind,
+)
 
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
@@ -27,6 +41,22 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         max_body_bytes=settings.limits.body_bytes,
         anonymous=settings.auth.anonymous,
         resource=protected_resource(settings),
+        open_paths=PROBE_PATHS | {METRICS_PATH} if settings.metrics.public else PROBE_PATHS,
+    )
+
+
+def guarded(
+    app: ASGIApp,
+    settings: Settings,
+    state: State,
+    host: str,
+    http: HttpClient,
+    tokens: Mapping[str, Principal] | None = None,
+) -> ASGIApp:
+    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
+    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
+    return SecurityMiddleware(
+        app, security_settings(settings, host), known, token_readers(settings, state, http)
     )
 
 

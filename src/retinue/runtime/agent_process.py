@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.core.call import Principal
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
@@ -28,9 +27,8 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.access import (
     agent_rule,
     check_address,
+    guarded,
     protected_resource,
-    security_settings,
-    token_readers,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
@@ -43,6 +41,9 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
+from retinue.runtime.koi.rest_routes import agent_rest
+from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
@@ -53,7 +54,6 @@ from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import metadata_routes
-from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -89,6 +89,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
+    attach_model(target, settings, state)
     if options.weight is not None:
         agent.amend(weight=options.weight)
     check_address(options.host, settings, insecure_ok=options.insecure_bind)
@@ -110,9 +111,26 @@ async def serve_agent(
         )
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
+        admission = dispatcher.admission
+        process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
+        process.stopping = lambda: stop.asked
+        await stack.enter_async_context(process.exporting(agent.name, environment()))
         mcp = agent_mcp(agent, dispatcher, mesh, settings)
         await stack.enter_async_context(mcp.running())
-        app = agent_app(agent, dispatcher, settings, state, host=options.host, url=url, http=http, mcp=mcp)
+        messages = agent_messages(agent, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
+        app = agent_app(
+            agent,
+            dispatcher,
+            settings,
+            state,
+            host=options.host,
+            url=url,
+            http=http,
+            mcp=mcp,
+            process=process,
+            messages=messages,
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
@@ -145,10 +163,20 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
+
+
+def attach_model(target: Target, settings: Settings, state: State) -> None:
+    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+    if target.model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import answer_as_character
+
+        answer_as_character(target.agent, settings, state, target.model)
 
 
 def take_from_others(state: State, echo: Echo) -> None:
@@ -206,6 +234,8 @@ def agent_app(
     url: str,
     http: HttpClient,
     mcp: LazyMcpServer | None = None,
+    process: ProcessState | None = None,
+    messages: Messages | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -225,27 +255,15 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
+            *(() if messages is None else (messages.route(),)),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
+            agent_rest(agent, dispatcher, url),
             health_route(),
+            *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]
     )
     return guarded(app, settings, state, host, http)
-
-
-def guarded(
-    app: ASGIApp,
-    settings: Settings,
-    state: State,
-    host: str,
-    http: HttpClient,
-    tokens: Mapping[str, Principal] | None = None,
-) -> ASGIApp:
-    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
-    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    return SecurityMiddleware(
-        app, security_settings(settings, host), known, token_readers(settings, state, http)
-    )
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

@@ -1,25 +1,17 @@
-"""The background tasks of a hub or worker: refreshes of the directory and health checks.
-
-A worker has nothing else besides its runs, so its process is here too (`run_worker`).
-"""
+"""The background tasks of a hub or worker: refreshes of the directory and health checks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 
 import structlog
 
 from retinue.execute.probe import probe
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.entry import Entry
-from retinue.mesh.events import log_line
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
-from retinue.runtime.serving import Echo, Stop, end_task
-from retinue.runtime.supervisor import report_ready
+from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -108,32 +100,3 @@ class BackgroundTasks:
             except Exception:  # noqa: BLE001 - one failed round must not end the others
                 _log.exception("upkeep failed")
             await asyncio.sleep(every_s)
-
-
-async def run_worker(settings: Settings, state: State, echo: Echo) -> int:
-    """Run workflows until asked to stop; returns the exit code."""
-    async with AsyncExitStack() as stack:
-        stop = Stop()
-        stop.on_signals()
-        supervisor_line = stop.with_supervisor()
-        check_runs(settings, state)
-        runs = LazyRuns(settings, state)
-        mesh = await stack.enter_async_context(
-            open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
-        )
-        mesh.events.subscribe_later(log_line)
-        stack.callback(mesh.events.flush)
-        # the registries may be unreachable by the time that a run starts here
-        await mesh.directory.ensure_fresh()
-        background = asyncio.create_task(BackgroundTasks.of(mesh, settings).run())
-        stack.push_async_callback(end_task, background)
-        launching = asyncio.create_task(runs.launch(echo))
-        stack.push_async_callback(end_task, launching)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({launching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not stop.asked:
-            echo(f"worker on {runs.place}")
-            report_ready(supervisor_line, {"name": "worker"})
-        await stopping
-        echo(f"stopping: {stop.reason}")
-    return 0

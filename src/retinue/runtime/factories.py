@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
+from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError
+from retinue.core.record import QUERY_CAPABILITIES
 from retinue.mesh.admission import LimitSettings
-from retinue.mesh.directory.directory import Directory
+from retinue.mesh.asking.query import Query
+from retinue.mesh.directory.directory import Directory, DispatchQuery
 from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.dispatch import TimeoutSettings
-from retinue.mesh.guard.trace_guard import GuardSettings
+from retinue.mesh.dispatch import Dispatcher, TimeoutSettings
+from retinue.mesh.guard.trace_guard import GuardSettings, new_trace
 from retinue.oci.client.credentials import DockerCredentials
 from retinue.oci.client.http_registry import CredentialSource
 from retinue.oci.codec.auth import Credentials
@@ -149,10 +153,31 @@ async def open_directory(registries: Sequence[str] | None = None) -> AsyncIterat
         directory = Directory(
             MemoryListings(), registry_sources(settings, named), ttl_s=settings.directory.ttl_s
         )
+        directory.dispatch_query = _query_dispatcher(directory, http)
         try:
             yield directory
         finally:
             await directory.aclose()
+
+
+def _query_dispatcher(directory: Directory, http: HttpClient) -> DispatchQuery:
+    """Asks agents of the directory at their ``/execute``, without a token."""
+
+    @cache
+    def calls() -> Dispatcher:
+        # imported here, because most that open a directory ask no agent
+        from retinue.execute.client import PeerInvoker
+        from retinue.execute.queries import PeerQueries
+
+        peers = PeerInvoker(http)
+        return Dispatcher("script", directory, lambda _: peers, queries=PeerQueries(peers))
+
+    async def dispatch(query: Query, agent: str) -> Outcome:
+        asked = query.as_payload()
+        call = Call(new_id(), QUERY_CAPABILITIES, asked, LOCAL, "script", new_trace(), agent=agent)
+        return await calls().dispatch(call)
+
+    return dispatch
 
 
 def discover_agent(skill_id: str, *, registries: Sequence[str] | None = None) -> str:

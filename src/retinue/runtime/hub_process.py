@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.core.record import HUB_NAME
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.llm.not_started import MODELS
@@ -27,15 +28,17 @@ from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.runtime.access import check_address, protected_resource
-from retinue.runtime.agent_process import guarded, take_from_others
+from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits
 from retinue.runtime.importing.imports import Imports
+from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
+from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
@@ -106,9 +109,15 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
+        process.stopping = lambda: stop.asked
+        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
+        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process.upstreams = imports.list_states
+        await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp)
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, process=process)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         writes_log = writes_to(state.hub_log)
@@ -133,6 +142,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         probe_child = _card_probe(mesh.http, settings.timeouts.probe_s)
         children = Supervisor(probe_child, _report(echo, logs), logs.take)
         stack.push_async_callback(children.stop)
+        process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
         specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
@@ -161,6 +171,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
+            process.is_started = True
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping
         echo(f"stopping: {stop.reason}")
@@ -168,7 +179,14 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
 
 
 def hub_app(
-    mesh: Mesh, settings: Settings, state: State, *, host: str, url: str, mcp: HubMcp | None = None
+    mesh: Mesh,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    mcp: HubMcp | None = None,
+    process: ProcessState | None = None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
@@ -204,9 +222,13 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            mesh.messages.route(),
+            mesh.messages.route("/agents/{agent}/messages"),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            hub_rest(mesh, url),
             health_route(),
+            *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),

@@ -20,6 +20,7 @@ from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
 from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
 from retinue.execute.client import HubCalls, PeerInvoker
+from retinue.execute.queries import PeerQueries
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
@@ -104,6 +105,7 @@ class JoinedMesh:
             agent_stats=agent_stats,
             health_sink=directory.record_health,
             strategy=strategy,
+            queries=PeerQueries(plain),
         )
         try:
             yield cls(http, state, hub_url, direct, signer, find_peer)

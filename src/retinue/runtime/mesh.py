@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
+from retinue.execute.queries import PeerQueries
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -55,6 +57,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
+from retinue.runtime.messages import Messages, hub_messages
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -73,6 +76,7 @@ from retinue.workflows.runs.records import RunEvent
 
 if TYPE_CHECKING:
     from retinue.llm.not_started import ModelsNotStarted
+    from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
 
 _log = structlog.get_logger("retinue.runs")
@@ -102,6 +106,7 @@ class Mesh:
     figures: CallFigures
     mcp_client: AgentClient
     imported: ServersInHub | None
+    messages: Messages
 
 
 @asynccontextmanager
@@ -174,6 +179,7 @@ async def open_mesh(
             strategy=strategy,
             open_span=span_opener(HUB_NAME, environment()),
             access=access,
+            queries=PeerQueries(plain, lookup.is_peer),
         )
         figures = CallFigures()
         events.subscribe(figures.observe)
@@ -191,6 +197,10 @@ async def open_mesh(
         step_cache = MemoryCache()
         runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
         library = Library(open_shelves(settings, state, registries, own=HOME_SOURCE))
+
+        async def send_message(message: dict[str, Any], ctx: Context) -> dict[str, Any]:
+            return await messages.answer_in(message, ctx)
+
         made = hub_agent(
             directory,
             search,
@@ -203,8 +213,11 @@ async def open_mesh(
             clear_steps=step_cache.clear,
             access=access,
             spending_of=spending_of,
+            send_message=send_message,
         )
         agent = made.agent
+        messages = hub_messages(agent, directory, dispatcher, settings, state)
+        stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
             made.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
@@ -224,6 +237,7 @@ async def open_mesh(
             figures,
             mcp_client,
             None if imports is None else ServersInHub(imports.servers, directory, access),
+            messages,
         )
 
 
@@ -280,6 +294,10 @@ class LazyRuns:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+    async def read_figures(self) -> RunFigures | None:
+        """What is known of the runs and their database; None where this process has opened none."""
+        return None if self._opened is None else await self._opened.read_figures()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

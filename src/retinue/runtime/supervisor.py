@@ -70,12 +70,18 @@ class Child:
     def __init__(self, spec: ChildSpec, probe: Probe, on_output: OnOutput = lambda name, line: None) -> None:
         self.spec = spec
         self.restarts = 0
+        self._is_ready = False
         self._probe = probe
         self._on_output = on_output
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._readers: list[asyncio.Task[None]] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and has answered."""
+        return self._is_ready and self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +113,9 @@ class Child:
         self._readers = [asyncio.create_task(self._keep_output(self._process))]
         try:
             async with asyncio.timeout(self.spec.ready_within_s):
-                return await self._become_ready(ours)
+                ready = await self._become_ready(ours)
+                self._is_ready = True
+                return ready
         except TimeoutError:
             await self.stop()
             problem = f"it was not ready within {render_duration(self.spec.ready_within_s)}"
@@ -124,6 +132,7 @@ class Child:
     async def stop(self) -> None:
         """Terminate it, then kill its process group."""
         process, line = self._process, self._line
+        self._is_ready = False
         if process is None:
             return
         if process.returncode is None:
@@ -214,6 +223,11 @@ class Supervisor:
             runs = not isinstance(outcome, BaseException)
             self._keepers.append(asyncio.create_task(self._keep(child, runs)))
         return ready
+
+    @property
+    def children(self) -> Sequence[Child]:
+        """All children, running or not."""
+        return tuple(self._children)
 
     async def stop(self) -> None:
         """Stop all children concurrently and wait until they ended."""

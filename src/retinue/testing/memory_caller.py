@@ -16,8 +16,11 @@ from retinue.core.errors import (
     SkillNotOfferedError,
     UnknownAgentError,
 )
+from retinue.core.record import QUERY_CAPABILITIES, AgentRecord
+from retinue.mesh.asking.query import Can, Query, answer_query
 from retinue.mesh.directory.routing import parse_role
-from retinue.workflows.caller import Choice
+from retinue.workflows.caller import Choice, Wanted
+from retinue.workflows.dispatch_caller import find_willing
 from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 Function = Callable[[Any], Awaitable[Any]]
@@ -38,7 +41,8 @@ class MemoryCaller:
     """Offers async functions as skills of named agents and records the calls to them.
 
     A step calls the agent whose offer came first among the reachable ones. ``calls`` holds the calls,
-    ``looked_up`` the skills and roles that were looked up, both in order.
+    ``looked_up`` the skills and roles that were looked up, ``asked`` the agents that were asked first, all in
+    order.
 
     >>> import asyncio
     >>> from retinue.workflows.runs.records import Origin
@@ -61,6 +65,8 @@ class MemoryCaller:
         self.looked_up: list[str] = []
         self._offers: dict[str, dict[str, tuple[Choice, Function]]] = {}
         self._roles: dict[str, dict[str, Choice]] = {}
+        self.asked: list[str] = []
+        self._judgements: dict[str, list[Can | bool]] = {}
         self._unreachable: set[str] = set()
         self._found_out: set[str] = set()
 
@@ -91,6 +97,13 @@ class MemoryCaller:
         self._offers.setdefault(skill, {})[agent] = (choice, function)
         for role in roles:
             self._roles.setdefault(role, {})[agent] = replace(choice, score=score)
+
+    def answer_asked(self, agent: str, *answers: Can | bool) -> None:
+        """What ``agent`` says when a step with ``ask`` asks it: the next of these, the last one from then on.
+
+        An agent without an answer says yes.
+        """
+        self._judgements[agent] = list(answers)
 
     def break_connection(self, agent: str) -> None:
         """Fail every call to ``agent`` with AgentUnreachableError; after one call, others come first."""
@@ -137,6 +150,29 @@ class MemoryCaller:
         if not found:
             raise RoleNotOfferedError(role)
         return found
+
+    async def list_willing(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
+        if wanted.role is not None:
+            choices = await self.list_role(wanted.role, wanted.agents)
+        else:
+            first = await self.choose(wanted.skill or "", wanted.agents[0] if wanted.agents else None)
+            offers = self._offers[first.skill]
+            choices = [first] if wanted.agents else [choice for choice, _ in offers.values()]
+
+        async def ask(query: Query, agent: str, timeout_s: float) -> Outcome:
+            self.asked.append(agent)
+            if agent in self._unreachable:
+                error = AgentUnreachableError(agent, f"memory://{agent}", "connection refused")
+                return Outcome("", QUERY_CAPABILITIES, "failed", error=error)
+            left = self._judgements.get(agent, [True])
+            said = left.pop(0) if len(left) > 1 else left[0]
+            own = said if isinstance(said, Can) else Can(said)
+            topics = () if own.yes is False else query.capabilities
+            record = AgentRecord(agent, topics=topics)
+            value = answer_query(record, query, frozenset(), dict.fromkeys(query.wanted, own))
+            return Outcome("", QUERY_CAPABILITIES, "done", agent=agent, value=value)
+
+        return await find_willing(choices, wanted, ask)
 
     async def call(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -233,6 +234,22 @@ class HttpClient:
             yield HttpStream(response, target)
         finally:
             response.release()
+
+    async def check_url(self, url: str) -> None:
+        """Check a url before anything is promised to it; every request checks it again.
+
+        Raises UrlRefusedError, also where its name has no address.
+        """
+        _, target = self._prepare(url)
+        try:
+            ipaddress.ip_address(target.host or "")
+        except ValueError:
+            resolver = CheckedResolver(allow_private=self._allow_private)
+            try:
+                await resolver.resolve(target.host or "", target.port or 0)
+            except (OSError, ValueError) as error:
+                # ValueError: a name that IDNA does not know
+                raise UrlRefusedError(_origin(target), first_line(error)) from None
 
     def _prepare(self, url: str) -> tuple[aiohttp.ClientSession, URL]:
         """Return the session and the checked url. Raises UrlRefusedError."""

@@ -44,6 +44,9 @@ from retinue.web.rejections import (
 
 Headers = Mapping[bytes, bytes]
 
+PROBE_PATHS = frozenset({"/health", "/ready"})
+"""The paths of probes, which need no token."""
+
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_UPLOAD_BYTES = 64 * 1024 * 1024
 
@@ -79,7 +82,7 @@ class SecuritySettings:
     ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path except
-    ``/health`` and ``DISCOVERY_PATHS`` needs a token. ``max_upload_bytes`` limits registry uploads, which
+    ``open_paths`` and ``DISCOVERY_PATHS`` needs a token. ``max_upload_bytes`` limits registry uploads, which
     are streamed to disk. ``resource`` describes the endpoints to OAuth clients.
     """
 
@@ -91,6 +94,7 @@ class SecuritySettings:
     any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
     anonymous: bool = True
     resource: ProtectedResource | None = None
+    open_paths: frozenset[str] = PROBE_PATHS
 
 
 class TokenReader(Protocol):
@@ -216,7 +220,7 @@ class SecurityMiddleware:
             token = _read_password(authorization) or None
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
-        if self._settings.anonymous or path == "/health" or path.startswith(DISCOVERY_PATHS):
+        if self._settings.anonymous or path in self._settings.open_paths or path.startswith(DISCOVERY_PATHS):
             return ANONYMOUS
         raise NotAuthenticatedError(
             "this server requires a bearer token", remedy="ask its operator for a token"

@@ -37,6 +37,21 @@ class Choice:
     available: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whom a step asks before it calls: agents with this ``skill`` or ``role``, of these ``agents``.
+
+    They are asked for the skill that would be called and for ``capabilities``, for at most ``timeout_s``.
+    """
+
+    skill: str | None = None
+    role: str | None = None
+    agents: tuple[str, ...] = ()
+    version_range: str | None = None
+    capabilities: tuple[str, ...] = ()
+    timeout_s: float = 5.0
+
+
 class Caller(Protocol):
     """What a step asks for; implemented over the one dispatch path."""
 
@@ -67,6 +82,12 @@ class Caller(Protocol):
 
         A named one that does not answer stays in the list, with ``available`` false.
         Raises UnknownRoleError, UnknownAgentError, RoleNotOfferedError.
+        """
+
+    async def list_willing(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
+        """The agents that say that they can do it now, best first; ``origin`` is that of the run.
+
+        Raises NobodyWillingError, and what `choose` and `list_role` raise.
         """
 
     async def call(

@@ -9,13 +9,21 @@ Who is asked when a step names a role: the agents of the directory that have it,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from retinue.core.call import Call, Hop, Outcome, Principal
-from retinue.core.errors import LookupFailedError, RoleNotOfferedError, UnknownAgentError
-from retinue.core.record import Candidate, Listing
+from retinue.core.call import Call, Hop, Outcome, Principal, new_id
+from retinue.core.errors import (
+    LookupFailedError,
+    NobodyWillingError,
+    RoleNotOfferedError,
+    UnknownAgentError,
+)
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing
 from retinue.core.text import suggest
+from retinue.mesh.asking.fanout import Answers, ask_agents
+from retinue.mesh.asking.query import Query, make_query
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import (
@@ -33,8 +41,14 @@ from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
 from retinue.mesh.health.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
-from retinue.workflows.caller import Choice
+from retinue.workflows.caller import Choice, Wanted
 from retinue.workflows.runs.records import RUN_CALLER, Origin
+
+MAX_ASKED = 100
+"""Agents that a step asks first: as many as a parallel step may call."""
+
+_CALLS_OF_A_QUESTION = 8
+"""Further calls that an agent may make to answer."""
 
 _OPENED = 200
 """Listings that are read whole while others wait: some 20 ms."""
@@ -187,6 +201,68 @@ class DispatchCaller:
         view = self._access.view_of(_principal(caller, scopes))
         return await self._roles.list_role(role, agents, scopes, view)
 
+    async def list_willing(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
+        if wanted.role is not None:
+            choices = await self.list_role(wanted.role, wanted.agents, origin.scopes, origin.caller)
+        else:
+            choices = await self._list_offering(wanted, origin)
+        return await find_willing(choices, wanted, partial(self._ask, origin))
+
+    async def _list_offering(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
+        """The agents that offer the skill, in the order in which `choose` would try them."""
+        skill = wanted.skill or ""
+        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        found = await self._lookup.resolve_skill(
+            skill,
+            origin.scopes,
+            version_range=wanted.version_range,
+            agent=wanted.agents[0] if wanted.agents else None,
+            view=view,
+        )
+        ordered: Sequence[Candidate] = order_candidates(found, self._strategy, skill)
+        ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
+        choices: list[Choice] = []
+        for one in [one for one in ordered if not one.standby][:MAX_ASKED] or ordered[:1]:
+            listing = await self._lookup.open(one)
+            offer = None if listing is None else listing.record.find_skill(skill)
+            if offer is None or not may_call(offer, origin.scopes):
+                continue
+            choices.append(
+                Choice(
+                    agent=_name_among(found, one),
+                    skill=skill,
+                    version=one.version,
+                    url=one.url,
+                    input_schema=offer.input_schema,
+                    output_schema=offer.output_schema,
+                )
+            )
+        return choices
+
+    async def _ask(self, origin: Origin, query: Query, agent: str, timeout_s: float) -> Outcome:
+        left = origin.calls_left
+        calls_left = _CALLS_OF_A_QUESTION if left is None else min(left, _CALLS_OF_A_QUESTION)
+        trace = next_hop(
+            origin.trace or new_trace(),
+            Hop(self._agent, "ask"),
+            calls_left=calls_left,
+            seconds_left=timeout_s,
+        )
+        principal = _principal(origin.caller, origin.scopes)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        call = Call(
+            id=new_id(),
+            skill=QUERY_CAPABILITIES,
+            arguments=query.as_payload(),
+            principal=principal,
+            endpoint="workflow",
+            trace=trace,
+            agent=agent,
+            deadline=deadline,
+        )
+        with OutgoingCall(trace, guard=self._guard):
+            return await self._calls.dispatch(call, _CHANNEL)
+
     async def call(
         self,
         choice: Choice,
@@ -233,6 +309,40 @@ class DispatchCaller:
         if same is None:
             return choice.agent
         return _name_among(found, same)
+
+
+AskAgent = Callable[[Query, str, float], Awaitable[Outcome]]
+"""Asks one agent a question, for so many seconds."""
+
+
+async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent) -> Sequence[Choice]:
+    """The choices whose agents say yes, best first; equal ones keep their order. Raises NobodyWillingError.
+
+    Each is asked for the skill that would be called, so agents of one role may have different ones.
+    """
+    by_skill: dict[str, list[Choice]] = {}
+    for choice in choices:
+        by_skill.setdefault(choice.skill, []).append(choice)
+
+    async def ask_some(skill: str, some: Sequence[Choice]) -> Answers:
+        query = make_query(list(dict.fromkeys((skill, *wanted.capabilities))))
+        return await ask_agents(
+            [one.agent for one in some],
+            query,
+            lambda agent: ask(query, agent, wanted.timeout_s),
+            timeout_s=wanted.timeout_s,
+        )
+
+    found = await asyncio.gather(*(ask_some(skill, some) for skill, some in by_skill.items()))
+    yes = {one.agent: one for answers in found for one in answers.answers if one.yes}
+    willing = [one for one in choices if one.agent in yes]
+    if not willing:
+        silent = [f"{one.agent}: {one.reason}" for answers in found for one in answers.silent]
+        silent_names = {one.agent for answers in found for one in answers.silent}
+        no = [f"{one.agent} said no" for one in choices if one.agent not in silent_names]
+        raise NobodyWillingError(wanted.skill or wanted.role or "", [*no, *silent])
+    # without the name, which ends the rank: equal answers keep the order of the choice
+    return sorted(willing, key=lambda one: yes[one.agent].rank[:-1])
 
 
 def _principal(caller: str, scopes: frozenset[str]) -> Principal:

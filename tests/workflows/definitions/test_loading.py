@@ -207,7 +207,9 @@ def test_a_fault_has_its_line_its_problem_and_a_remedy(
 @pytest.mark.parametrize(
     ("step", "problem", "remedy"),
     [
-        ("{id: a, skill: b, ask: true}", "key 'ask' is reserved", "use wait_for until then"),
+        ("{id: a, ask: true, wait_for: go}", "'ask' does not belong to a wait_for step", "with a skill"),
+        ("{id: a, skill: b, ask: {timeout: 2m}}", "2m is longer than 60 s", "shorter time"),
+        ("{id: a, skill: b, ask: {who: me}}", "unknown key 'who'", "known here: capabilities, timeout"),
         ("{id: a, skill: b, role: plan}", "'role' does not belong to a skill step", "step of its own"),
         ("{id: a, skill: b, prompt: x}", "'prompt' does not belong to a skill step", "role"),
         ("{id: a, skill: b, workflow: x}", "skill and workflow", "exactly one"),

@@ -14,12 +14,12 @@ import pytest
 
 from tests.workflows.durable import own_suite, stored_suite
 from tests.workflows.implementations import VARIABLE
-from tests.workflows.runs import test_cancelling, test_resuming, test_runs, test_size
+from tests.workflows.runs import test_asking, test_cancelling, test_resuming, test_runs, test_size
 
 CHILD_S = 280.0
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = (test_runs, test_cancelling, test_resuming, test_size, own_suite, stored_suite)
+MODULES = (test_runs, test_asking, test_cancelling, test_resuming, test_size, own_suite, stored_suite)
 CASES = [
     f"{module.__name__}.{name}"
     for module in MODULES

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from retinue.core.errors import AgentUnreachableError, RemoteFaultError, TooLargeError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    ExecutionFailedError,
+    RemoteFaultError,
+    TooLargeError,
+)
 from retinue.mcp.codec.foreign import ServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.wire import SESSION_HEADER, Wire
@@ -25,6 +32,7 @@ NEEDS_LOGIN = "it asks for a login"
 """How the reason begins of a server that answers with status 401."""
 
 _AUTHORIZATION = "authorization"
+_SCOPE = re.compile(r'\bscope="?([\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}?)(?:"|,|$)')
 
 
 class HttpTransport:
@@ -143,6 +151,20 @@ class HttpTransport:
             )
             raise AgentUnreachableError(self._name, self._url, cause, sent=False)
         if response.status == 403:
+            challenge = response.headers.get("www-authenticate", "")
+            if self._authorize is not None and "insufficient_scope" in challenge:
+                raise _too_few_scopes(self._name, challenge)
             raise AgentUnreachableError(self._name, self._url, "it refuses the credentials", sent=False)
         if response.status >= 500 and not response.is_json:
             raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)
+
+
+def _too_few_scopes(name: str, challenge: str) -> ExecutionFailedError:
+    """The login does not cover the request (RFC 6750); the other requests of the session go on."""
+    found = _SCOPE.search(challenge)
+    scopes = "" if found is None else found[1]
+    option = f" --scope {shlex.quote(scopes)}" if scopes else ""
+    return ExecutionFailedError(
+        f"server {name} asks for a login with more rights" + (f": {scopes}" if scopes else ""),
+        remedy=f"retinue imports login {name}{option}",
+    )

@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from cachetools import TTLCache
 
+from retinue.core.call import Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
+    InvalidSettingError,
     RetinueError,
     SkillNotOfferedError,
     StateError,
     UnknownAgentError,
 )
-from retinue.core.record import Candidate, Health, Listing, ListingKey, Skill
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, ListingKey, Skill, Stats
+from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Dispatch, ask_agents
+from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
@@ -51,6 +55,8 @@ _RANK_OF_GIVEN = -1
 REMOVED_S = 30.0
 """How long a removed listing is remembered, for the message of its agent that it has withdrawn the card."""
 
+DispatchQuery = Callable[[Query, str], Awaitable[Outcome]]
+
 MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 """The scopes of agents of the mesh and of programs on the same machine."""
 
@@ -72,6 +78,8 @@ class Directory:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         expose_override: ExposeOverride | None = None,
     ) -> None:
+        self.dispatch_query: DispatchQuery | None = None
+        """Asks one agent a question, for `ask`."""
         self._ttl_s = ttl_s
         self._clock = clock
         self._now = now
@@ -228,9 +236,14 @@ class Directory:
             narrow = partial(select_versions, agent=agent, version_range=version_range)
         await self.ensure_fresh(for_call=True)
         found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+        is_query = not found and skill_id == QUERY_CAPABILITIES and agent is not None
+        if is_query:
+            found = narrow(self._list_askable(agent, view))
         if not found and self._refreshers:
             await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+            if is_query:
+                found = narrow(self._list_askable(agent, view))
         if not found:
             away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:
@@ -246,6 +259,50 @@ class Directory:
                 unasked=unasked,
             )
         return found
+
+    def _list_askable(self, agent: str | None, view: AgentView | None) -> tuple[Entry, ...]:
+        """The enabled agents of this name: every agent answers the reserved skill, which no card lists."""
+        named = None if agent is None else self.find_named(agent, view=view)
+        held = () if named is None else self._index.list_named(named.name)
+        return tuple(one for one in held if one.enabled)
+
+    async def ask(
+        self,
+        capabilities: Query | Sequence[str] = (),
+        dispatch: Dispatch | None = None,
+        *,
+        match: MatchType = "all",
+        action: str | None = None,
+        agents: Sequence[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        view: AgentView | None = None,
+        stats_of: Callable[[str], Stats] = lambda agent: Stats(),
+    ) -> Answers:
+        """Ask these ``agents``, or all enabled ones, at once what they can do, and rank their answers.
+
+        The question is about ``capabilities`` (``match`` all or any), about one ``action``, or without both
+        a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`. Raises
+        InvalidParametersError for a malformed question.
+        """
+        query = capabilities
+        if not isinstance(query, Query):
+            query = make_query(query, match=match, action=action)
+        asks = dispatch or (self.dispatch_query and partial(self.dispatch_query, query))
+        if asks is None:
+            raise InvalidSettingError(
+                "dispatch", "this directory has no way to agents", remedy="pass it, or use open_directory"
+            )
+        not_asked = 0
+        if agents is None:
+            await self.ensure_fresh()
+            found: list[Entry] = []
+            async for page in self.iterate_pages():
+                found += [one for one in page if one.enabled and is_seen(view, one.name)]
+            agents = [self.name_of(one) for one in found[:MAX_ASKED]]
+            not_asked = len(found) - len(agents)
+        return await ask_agents(
+            agents, query, asks, timeout_s=timeout_s, stats_of=stats_of, not_asked=not_asked
+        )
 
     async def discover_agent(self, skill_id: str, scopes: Scopes = MESH_VIEW) -> str:
         """The url of the best agent that offers the skill, exactly as in its card.
@@ -364,6 +421,10 @@ class Directory:
     def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
         """Record that no agent answers at the listing's url; ``since`` stays at the first failure."""
         self._mark(listing, lambda entry: entry.as_unreachable(str(error), self._now()))
+
+    def source_failures(self) -> dict[str, RetinueError | None]:
+        """Each source, with why its last reading failed; None where it did not."""
+        return {name: refresher.failure for name, refresher in self._refreshers.items()}
 
     def problems(self) -> tuple[SourceProblem, ...]:
         """The sources and single listings that could not be read, and why."""

@@ -71,6 +71,15 @@ class Budget:
         self.left -= share
         return share
 
+    def reserve_few(self, most: int) -> int:
+        """Take one call of many that are alike, with a share of at most ``most``; raises BudgetSpentError."""
+        if not self.take():
+            raise BudgetSpentError("calls", "trace.calls")
+        self._in_flight += 1
+        share = min(most, int(self.left / (self._in_flight + _ROOM)))
+        self.left -= share
+        return share
+
     def reserve_rest(self, *, spare: bool = False) -> int:
         """Take everything that is left, for a call handed on; with ``spare`` an eighth less."""
         self._in_flight += 1

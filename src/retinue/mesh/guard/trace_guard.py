@@ -287,6 +287,14 @@ class AdmittedCall:
         """This call, handed on to another skill with the whole budget."""
         return self._hand_on(self.trace)
 
+    def relay_one_of_many(self, calls: int) -> OutgoingCall:
+        """As `relay`, for one of many messages at once: each has at most ``calls`` further calls.
+
+        Raises BudgetSpentError.
+        """
+        share = self.budget.reserve_few(calls)
+        return OutgoingCall(replace(self.trace, calls_left=share), self.budget)
+
     def _hand_on(self, trace: TraceContext) -> OutgoingCall:
         share = self.budget.reserve_rest(spare=self.may_repeat)
         if share != trace.calls_left:

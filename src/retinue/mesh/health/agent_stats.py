@@ -264,6 +264,10 @@ class AgentStatsTable:
             stats = self._table[key] = AgentStats(self._clock)
             return stats
 
+    def list_breakers(self) -> list[tuple[str, bool]]:
+        """The agents that were called or probed, and whether the circuit breaker of each is open."""
+        return [(name, stats.breaker.is_open) for (name, _), stats in self._table.items()]
+
     def stats_of(self, listing: Listing) -> Stats:
         """The figures of this agent; those of the listing where it was not called."""
         stats = self._table.get((listing.name, listing.url))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from retinue.core.record import Candidate, Stats
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Stats
 from retinue.mesh.events import CallEndedEvent, Event
 from retinue.mesh.health.agent_stats import AgentStatsTable
 
@@ -56,6 +56,8 @@ class CallFigures:
         """Count one ended call; an observer of the event bus."""
         if isinstance(event, CallEndedEvent) and event.outcome.agent is not None:
             outcome = event.outcome
+            if outcome.skill == QUERY_CAPABILITIES:
+                return  # a question is no work: its milliseconds would make every agent look quick
             error = None if outcome.error is None else outcome.error.type
             self._add(outcome.agent or "", outcome.status, error, 1, outcome.duration_ms)
 

@@ -112,9 +112,11 @@ async def log_in(
     *,
     show: Callable[[str], None],
     timeout_s: float,
+    scope: str | None = None,
 ) -> Login:
     """Log in at the server of an import; ``show`` presents the page of the login to the person.
 
+    ``scope`` are the rights to ask for, separated by spaces; None = those that the server names.
     Raises NotAuthenticatedError with what refused the login, or because the server needs none.
     """
     from mcp.client.auth import OAuthClientProvider, OAuthFlowError
@@ -157,7 +159,7 @@ async def log_in(
         try:
             async with (
                 HttpClient(allow_private=await _may_be_private(url, settings)) as http,
-                aclosing(drive(provider, http, probe_request(url, headers))) as flow,
+                aclosing(drive(provider, http, probe_request(url, headers), scope=scope)) as flow,
             ):
                 async for request, number in flow:
                     # the first request again: the flow has its tokens

@@ -158,6 +158,10 @@ class Imports:
         """The MCP servers."""
         return self._servers
 
+    def list_states(self) -> list[tuple[str, bool, str]]:
+        """Each MCP server: its name, whether it is connected, and the reason if not."""
+        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_all()]
+
     @property
     def sources(self) -> list[Source]:
         """The sources for the directory."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from retinue.core.errors import RetinueError
+from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -38,6 +39,9 @@ RENEW_BEFORE_S = 30.0
 CLIENT_NAME = "Retinue"
 PROTOCOL_VERSION = "2025-11-25"
 _HOP_HEADERS = frozenset({"host", "content-length", "connection", "accept-encoding", "user-agent"})
+
+_SCOPES = re.compile(r"[\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}")
+"""Scopes as RFC 6749 spells them."""
 
 _log = structlog.get_logger("retinue.imports")
 
@@ -98,6 +102,16 @@ class LoginFile:
             _log.warning("login not read", file=str(self._path), error=type(error).__name__)
             self._found = self._read_at = None
         return self._found
+
+    def add_scopes(self, scopes: str) -> str:
+        """The scopes of the login and these, separated by spaces. Raises InvalidSettingError."""
+        if not _SCOPES.fullmatch(scopes):
+            raise InvalidSettingError(
+                "scope", f"it is {scopes[:100]!r}", remedy="separate scopes by spaces, without quotes"
+            )
+        login = self.read()
+        known = "" if login is None else str(login.tokens.get("scope") or "")
+        return " ".join(dict.fromkeys([*known.split(), *scopes.split()]))
 
     def write(self, login: Login) -> None:
         """Replace the login. Raises StateError."""
@@ -240,10 +254,11 @@ def probe_request(url: str, headers: Mapping[str, str]) -> httpx2.Request:
 
 
 async def drive(
-    provider: OAuthClientProvider, http: HttpClient, first: httpx2.Request
+    provider: OAuthClientProvider, http: HttpClient, first: httpx2.Request, *, scope: str | None = None
 ) -> AsyncGenerator[tuple[httpx2.Request, int]]:
     """Send the requests of a flow by ``http``; yields each before it is sent, with its number from 0.
 
+    ``scope`` replaces the scopes that the server names in its refusal of ``first``, which the SDK asks for.
     Leaving the loop ends the flow. Raises CallTimedOutError, TransportError and the errors of the SDK.
     """
     import logging
@@ -268,9 +283,11 @@ async def drive(
                 max_response_bytes=MAX_RESPONSE_BYTES,
                 what="a login",
             )
-            answered = httpx2.Response(
-                reply.status, headers=list(reply.headers.items()), content=reply.body, request=request
-            )
+            headers = {key.lower(): value for key, value in reply.headers.items()}
+            if scope is not None and number == 0 and reply.status == 401:
+                others = headers.get("www-authenticate", "").removeprefix("Bearer")
+                headers["www-authenticate"] = f'Bearer scope="{scope}",{others}'
+            answered = httpx2.Response(reply.status, headers=headers, content=reply.body, request=request)
             request = await flow.asend(answered)
             number += 1
     except StopAsyncIteration:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from retinue.core.errors import DefinitionError
 from retinue.core.json_values import name_shape
 from retinue.workflows.definitions.definition import (
+    AskFirst,
     Compensation,
     Definition,
     Foreach,
@@ -28,11 +29,6 @@ from retinue.workflows.definitions.definition import (
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
 
-RESERVED = {
-    "ask": "it will let a step ask the person behind the call; use wait_for until then",
-}
-"""Keys that are kept for what is to come → what to do instead (never silently ignored)."""
-
 
 def _list_keys(model: type[Part]) -> tuple[str, ...]:
     return tuple(field.alias or name for name, field in model.model_fields.items())
@@ -45,6 +41,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "parallel": _list_keys(Parallel),
     "wait_for": _list_keys(WaitFor),
     "compensate": _list_keys(Compensation),
+    "ask": _list_keys(AskFirst),
     "settings": _list_keys(Settings),
 }
 _SHAPES = {
@@ -78,10 +75,8 @@ def suggest(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_key(document: Document, path: Path, known: Sequence[str]) -> DefinitionError:
-    """The fault of a key that the grammar does not have, or has no meaning for yet."""
+    """The fault of a key that the grammar does not have."""
     key = str(path[-1])
-    if key in RESERVED:
-        return document.fault(path, f"key {key!r} is reserved", RESERVED[key])
     near = suggest(key, known)
     remedy = f"did you mean {near}?" if near else f"known here: {', '.join(known)}"
     return document.fault(path, f"unknown key {key!r}", remedy)

@@ -64,6 +64,10 @@ MAX_SIDE_BY_SIDE = 100
 
 FOREACH_SIDE_BY_SIDE = 4
 
+DEFAULT_ASK_TIMEOUT_S = 5.0
+
+MAX_ASK_TIMEOUT_S = 60.0
+
 DEFAULT_WAIT_S = 24 * 3600.0
 
 DEFAULT_CACHE_TTL_S = 300.0
@@ -236,6 +240,30 @@ ForeachPart = Annotated[Foreach, BeforeValidator(_expand_foreach)]
 WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
 
 
+class AskFirst(Part):
+    """Ask agents before the step whether they can do it now; only those that say yes are called.
+
+    They are asked for the step's skill and for ``capabilities``; ``timeout`` bounds the answers.
+    """
+
+    capabilities: Annotated[tuple[Name, ...], Field(strict=False, max_length=20)] = ()
+    timeout: Duration | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        return DEFAULT_ASK_TIMEOUT_S if self.timeout is None else parse_duration(self.timeout)
+
+
+def _expand_ask(value: Any) -> Any:
+    if value is True:
+        return {}
+    return None if value is False else value
+
+
+AskPart = Annotated[AskFirst | None, BeforeValidator(_expand_ask)]
+"""``true``, ``false`` or an `AskFirst`."""
+
+
 DEFAULT_STEP_TIMEOUT_S = 300.0
 """SPEC 2, formats: the time limit of a workflow step that names none."""
 
@@ -287,6 +315,7 @@ class Step(Part):
     on_error: OnError = None
     then: StepId | None = None
     compensate: Compensation | None = None
+    ask: AskPart = None
     cache: CacheRule = None
     transform: Any = None
     validate_: str | None = Field(default=None, alias="validate")

@@ -17,6 +17,7 @@ from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.schema.checks import check_schema
 from retinue.workflows.definitions.definition import (
     AUTO,
+    MAX_ASK_TIMEOUT_S,
     NAMED_KINDS,
     STEP_ID,
     Definition,
@@ -112,9 +113,13 @@ class ReferenceChecks:
 
 
 KEYS_OF: Mapping[StepKind, frozenset[str]] = {
-    "skill": frozenset({"skill", "with", "agent", "version", "retry", "cache", "allow_empty", "compensate"}),
-    "role": frozenset({"role", "prompt", "agent", "with", "retry", "cache", "allow_empty", "compensate"}),
-    "parallel": frozenset({"parallel", "steps", "branches", "retry", "cache", "allow_empty"}),
+    "skill": frozenset(
+        {"skill", "ask", "with", "agent", "version", "retry", "cache", "allow_empty", "compensate"}
+    ),
+    "role": frozenset(
+        {"role", "ask", "prompt", "agent", "with", "retry", "cache", "allow_empty", "compensate"}
+    ),
+    "parallel": frozenset({"parallel", "ask", "steps", "branches", "retry", "cache", "allow_empty"}),
     "loop": frozenset({"loop", "steps"}),
     "foreach": frozenset({"foreach", "steps"}),
     "switch": frozenset({"switch", "branches"}),
@@ -143,7 +148,7 @@ def misplaced_keys(step: Step) -> tuple[tuple[str, str], ...]:
     """The keys of a step that its kind does not have, each with a remedy, in order of the alphabet."""
     allowed = KEYS_OF[step.kind]
     if step.kind == "parallel" and not step.asks_agents:
-        allowed = allowed - {"retry", "cache", "allow_empty"}
+        allowed = allowed - {"ask", "retry", "cache", "allow_empty"}
     given = {key for key in _ALL if _is_given(step, key)}
     return tuple((key, _WHERE.get(key, "put it on a step with a skill")) for key in sorted(given - allowed))
 
@@ -252,6 +257,12 @@ class StepChecks:
             check.check_templates(step.wait_for.message, (*here, "wait_for", "message"), view)
         if step.parallel is not None:
             self._check_parallel(step, here, view)
+        if step.ask is not None and step.ask.timeout_s > MAX_ASK_TIMEOUT_S:
+            raise self._document.fault(
+                (*here, "ask", "timeout"),
+                f"{step.ask.timeout} is longer than {MAX_ASK_TIMEOUT_S:g} s",
+                "ask for a shorter time; the call itself has the step's timeout",
+            )
         if step.compensate is not None and place.in_race:
             raise self._document.fault(
                 (*here, "compensate"),

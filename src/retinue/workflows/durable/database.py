@@ -119,14 +119,16 @@ class RunDatabase:
                 await self.ask(self._migrate, retry_s=FIRST_RETRY_S)
                 self._ready = True
 
-    async def read(self, question: Callable[[sa.Connection, *_Args], _T], *args: *_Args) -> _T:
+    async def read(
+        self, question: Callable[[sa.Connection, *_Args], _T], *args: *_Args, retry_s: float = RETRY_S
+    ) -> _T:
         """Run a query in a thread; raises as `ask`."""
 
         def ask() -> _T:
             with self.engine.connect() as connection:
                 return question(connection, *args)
 
-        return await self.ask(ask)
+        return await self.ask(ask, retry_s=retry_s)
 
     async def write(
         self,

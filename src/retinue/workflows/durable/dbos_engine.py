@@ -129,6 +129,15 @@ class EngineClient:
             load_output=False,
         )
 
+    def count_by_status(self, connection: sa.Connection) -> dict[RunStatus, int]:
+        """How many outermost runs are stored, by status."""
+        query = f"SELECT status, count(*) FROM {self._table} WHERE parent_workflow_id IS NULL GROUP BY status"  # noqa: S608
+        counts = dict.fromkeys(STATUSES, 0)
+        for row, count in connection.execute(sa.text(query)):
+            if (status := STATUS_OF.get(row)) is not None:
+                counts[status] += int(count)
+        return counts
+
     def list_calls(self, run_id: str, outputs: bool) -> list[EngineCall]:
         """The recorded calls of a run, in order."""
         return [

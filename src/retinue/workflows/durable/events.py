@@ -56,9 +56,13 @@ class EventTable:
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
+        self.steps_ended = {"done": 0, "failed": 0}
+        """How many steps have ended in this process, by outcome."""
 
     def add(self, event: NewEvent) -> None:
         """Write an event soon."""
+        if event.kind == "step_finished":
+            self.steps_ended["failed" if "error" in event.facts else "done"] += 1
         self._waiting.append(event)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush_soon(), name="run events")

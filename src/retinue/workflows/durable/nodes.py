@@ -68,6 +68,11 @@ class Lease:
         self._held = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def left_s(self) -> float:
+        """How long the lease still lasts, 0 for one that is lost."""
+        return max(0.0, self._until - time.monotonic())
+
     async def begin(self, dead: Sequence[str] = ()) -> None:
         """Acquire the lease, and take over the runs of nodes that are known to be dead.
 

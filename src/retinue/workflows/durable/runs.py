@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import UNDO_REQUEST, Executions, end_of
@@ -89,6 +90,7 @@ class DurableRuns:
         self._launching = asyncio.Lock()
         self._executions: Executions | None = None
         self._placement = Placement()
+        self._watch = DatabaseWatch(self._database, self._events)
 
     async def launch(self) -> Executions:
         """Begin to execute runs: take a slot and a lease, and continue the runs that wait.
@@ -260,6 +262,10 @@ class DurableRuns:
             await self._events.forget(gone)
             await self._signals.forget(gone)
         return len(gone)
+
+    async def read_figures(self) -> RunFigures:
+        """What this process knows of the database and its runs, within a few seconds."""
+        return await self._watch.read(self._executions)
 
     async def leave(self) -> None:
         """Stop executing runs; those of this process continue where they are taken up next."""

@@ -39,6 +39,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> Result:
         allow_empty=step.allow_empty,
         accept=_acceptance(frame, step),
         undo=None if step.compensate is None else step.compensate.skill,
+        ask_first=step.ask,
     )
     result = await CallSteps(frame).run(ask, path)
     if role is None:

@@ -34,8 +34,8 @@ from retinue.core.errors import (
     UnknownSkillError,
     is_callers_time,
 )
-from retinue.workflows.caller import Choice, cache_key
-from retinue.workflows.definitions.definition import Retry
+from retinue.workflows.caller import Choice, Wanted, cache_key
+from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
 from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
@@ -68,7 +68,8 @@ class Ask:
     ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long
     it is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
     number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
-    compensates the step. ``as_mesh`` = called with the scopes of the mesh.
+    compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
+    chosen among those that say that they can do it now.
     """
 
     step_id: str
@@ -89,6 +90,7 @@ class Ask:
     wait_s: float | None = None
     first: int = 1
     undo: str | None = None
+    ask_first: AskFirst | None = None
 
     @property
     def target(self) -> str:
@@ -212,7 +214,8 @@ class _Attempt:
 
         facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt, "serves": ask.kind}
         facts |= {"below": below(path, self._path)}
-        timeout_s = CHOOSE_TIMEOUT_S + wait_s
+        asked_s = 0.0 if ask.ask_first is None else ask.ask_first.timeout_s
+        timeout_s = CHOOSE_TIMEOUT_S + asked_s + wait_s
         return await self._frame.context.step(path, effect, timeout_s=timeout_s, facts=facts)
 
     def _as_asked(self, origin: Origin) -> Origin:
@@ -240,6 +243,16 @@ class _Attempt:
 
     async def _find(self, agent: str | None) -> Choice:
         ask, caller, origin = self._ask, self._frame.tools.caller, self._as_asked(self._frame.request.origin)
+        if ask.ask_first is not None:
+            wanted = Wanted(
+                skill=ask.skill,
+                role=ask.role,
+                agents=(agent,) if agent else (),
+                version_range=ask.version,
+                capabilities=ask.ask_first.capabilities,
+                timeout_s=ask.ask_first.timeout_s,
+            )
+            return (await caller.list_willing(wanted, origin))[0]
         if ask.skill is None:
             named = [agent] if agent else ()
             return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from retinue.core.errors import EmptyOutputError, ExpressionError, RoleNotOfferedError, StepFailedError
 from retinue.core.json_values import text_of
-from retinue.workflows.caller import Choice
+from retinue.workflows.caller import Choice, Wanted
 from retinue.workflows.definitions.definition import AUTO, Step
 from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments
 from retinue.workflows.interpreter.branches import (
@@ -248,11 +248,17 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
     named = tuple(name for name in agents if name != AUTO)
 
     async def effect() -> Any:
-        found = await frame.tools.caller.list_role(role, named, frame.scopes, frame.caller)
+        caller, ask = frame.tools.caller, step.ask
+        if ask is None:
+            found = await caller.list_role(role, named, frame.scopes, frame.caller)
+        else:
+            wanted = Wanted(role=role, agents=named, capabilities=ask.capabilities, timeout_s=ask.timeout_s)
+            found = await caller.list_willing(wanted, frame.request.origin)
         return as_json(tuple(found))
 
     facts = {"kind": "choose", "role": role, "skill": role, "below": "/agents"}
-    outcome = await frame.context.step(f"{path}/agents", effect, timeout_s=LIST_TIMEOUT_S, facts=facts)
+    timeout_s = LIST_TIMEOUT_S + (0.0 if step.ask is None else step.ask.timeout_s)
+    outcome = await frame.context.step(f"{path}/agents", effect, timeout_s=timeout_s, facts=facts)
     if outcome.fault is not None:
         raise StepFailedError(path, None, as_json(outcome.fault))
     return [read_json(Choice, choice) for choice in outcome.value]

@@ -1,0 +1,66 @@
+"""The author's own judgement of what an agent can do now: the function of ``@agent.can``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from retinue.authoring.context import Context
+from retinue.authoring.signatures import read_signature
+from retinue.core.errors import InvalidSettingError
+from retinue.core.json_values import name_shape
+from retinue.mesh.asking.query import Can
+
+_log = structlog.get_logger("retinue.can")
+
+
+class Judgement:
+    """One function, asked for each capability; raises InvalidSettingError for a function that cannot be."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        signature = read_signature(function, "can", reads_result=False)
+        if len(signature.names) != 1:
+            raise InvalidSettingError(
+                "can",
+                f"the function has {len(signature.names)} parameters besides the context",
+                remedy="write def can(capability: str, ctx: Context), or without ctx",
+            )
+        self._function = function
+        self._signature = signature
+        (self._parameter,) = signature.names.values()
+
+    async def ask(self, wanted: Sequence[str], context: Context, agent: str) -> Mapping[str, Can] | None:
+        """What the function says of each; None where it failed, which is logged and never the caller's."""
+        try:
+            return {one: _read(await self._ask_one(one, context)) for one in wanted}
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the record still answers
+            _log.warning("can failed", agent=agent, error=f"{type(error).__name__}: {error}")
+            return None
+
+    async def _ask_one(self, wanted: str, context: Context) -> Any:
+        bound = self._signature.bind({self._parameter: wanted}, context)
+        if self._signature.is_async:
+            return await self._function(**bound)
+        value = await asyncio.to_thread(_run, self._function, bound)
+        return await value if inspect.isawaitable(value) else value
+
+
+def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except (StopIteration, SystemExit, KeyboardInterrupt) as error:  # a future cannot carry these
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def _read(value: Any) -> Can:
+    if isinstance(value, Can):
+        return value
+    if value is None or isinstance(value, bool):
+        return Can(yes=value)
+    raise InvalidSettingError(
+        "can", f"it returned {name_shape(value)}", remedy="return True, False, None or Can(...)"
+    )

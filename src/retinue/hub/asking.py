@@ -1,0 +1,97 @@
+"""The hub's tool ``query_capabilities``: asks one agent, several, or all what they can do now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Outcome
+from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
+from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED
+from retinue.mesh.asking.query import answer_query, parse_query
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.permissions import Access
+
+Json = dict[str, Any]
+
+ALL = "*"
+"""In place of an agent's name: every agent that the caller sees."""
+
+_MAX_TIMEOUT_S = 50
+"""Below the default time limit of an endpoint, so that partial answers still get back."""
+
+_DESCRIPTION = (
+    "Asks agents what they can do now: summary, specific (capabilities, match_type) or action_details "
+    "(action_name). Of several agents the answers are ranked, best first."
+)
+
+_INPUT: Json = {
+    "type": "object",
+    "properties": {
+        "query_type": {"type": "string", "enum": ["summary", "specific", "action_details"]},
+        "query_parameters": {
+            "type": "object",
+            "properties": {
+                "capabilities": {"type": "array", "items": {"type": "string"}},
+                "match_type": {"type": "string", "enum": ["all", "any"], "default": "all"},
+                "action_name": {"type": "string"},
+            },
+        },
+        "agent": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ASKED},
+            ],
+            "description": "Name, list of names, or * for all; default: this hub",
+        },
+        "timeout_s": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": _MAX_TIMEOUT_S,
+            "default": DEFAULT_TIMEOUT_S,
+        },
+    },
+    "required": ["query_type"],
+    "additionalProperties": False,
+}
+
+
+def add_query_skill(hub: Agent, directory: Directory, track: TrackRecord, access: Access) -> None:
+    """Add the tool; without an agent it answers for the hub itself, as every agent does.
+
+    ``track`` has the figures by which equal answers are ranked, ``access`` decides which agents a caller
+    sees.
+    """
+
+    @hub.skill(QUERY_CAPABILITIES, description=_DESCRIPTION, input_schema=_INPUT, expose=True, read_only=True)
+    async def query_capabilities(
+        query_type: str,
+        ctx: Context,
+        query_parameters: Json | None = None,
+        agent: str | list[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        query = parse_query({"query_type": query_type, "query_parameters": query_parameters})
+        if agent is None or agent == HUB_NAME:
+            return answer_query(hub.record(), query, ctx.principal.scopes)
+        if ctx.deadline is not None:  # partial answers are of use only before the caller gives up
+            left_s = ctx.deadline - asyncio.get_running_loop().time()
+            timeout_s = min(timeout_s, max(left_s * 0.9, 0.01))
+        if isinstance(agent, str) and agent != ALL:
+            return (await ctx.query(query, agent, timeout_s=timeout_s)).get()
+
+        async def dispatch(name: str) -> Outcome:
+            return await ctx.query(query, name, timeout_s=timeout_s)
+
+        answers = await directory.ask(
+            query,
+            dispatch,
+            agents=None if agent == ALL else agent,
+            timeout_s=timeout_s,
+            view=access.view_of(ctx.principal),
+            stats_of=lambda name: track.figures.find(name.partition("@")[0]),
+        )
+        return answers.as_json()

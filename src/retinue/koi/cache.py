@@ -1,0 +1,427 @@
+"""The bundles that a node knows, kept on disk: one file for each RID, behind a journal.
+
+A change is one line appended to the journal; when `KoiCache.write` returns, it survives the end of the
+process. The files follow later, several changes of a RID at once, each replaced atomically. A start replays
+the journal. Files and journal lines that are cut off are set aside with a log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import structlog
+
+from retinue.core.errors import StorageFullError
+from retinue.koi.codec.bundles import (
+    Bundle,
+    Manifest,
+    WireError,
+    encode_bundle,
+    has_hash,
+    is_same_in_both,
+    parse_bundle,
+)
+from retinue.koi.codec.envelopes import decode_json
+from retinue.koi.codec.rids import check_rid, type_name, type_of
+from retinue.storage.files import make_folder, remove_leftovers, storage_errors
+
+MAX_OBJECTS: Final = 200_000
+JOURNAL_BYTES: Final = 8 * 1024 * 1024
+"""The size of the journal at which the files are written."""
+
+_KEPT_PARSED: Final = 256
+_SUFFIX: Final = ".json"
+_ASIDE: Final = ".damaged"
+
+log = structlog.get_logger("retinue.koi")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is kept in memory of a bundle: its manifest, and who owns it, of a personality."""
+
+    manifest: Manifest
+    instant_us: int
+    owner: str | None = None
+    same_in_both: bool = False
+    """Its contents surely have one hash in both dialects."""
+
+
+class KoiCache:
+    """The bundles below ``folder``; one process at a time may open it."""
+
+    def __init__(self, folder: Path, *, max_objects: int = MAX_OBJECTS) -> None:
+        self.folder = folder
+        self._max_objects = max_objects
+        self._entries: dict[str, Entry] = {}
+        self._unwritten: dict[str, bytes | None] = {}
+        """Changes that are in the journal and not yet in the files; None = to be deleted."""
+        self._writing: dict[str, bytes | None] = {}
+        self._parsed: OrderedDict[str, Bundle] = OrderedDict()
+        self._journal: int | None = None
+        self._journal_bytes = 0
+        self._checkpoint: asyncio.Task[None] | None = None
+        self.notes: dict[str, Any] = {}
+        """Values that others keep in the journal by `note`, the newest of each key."""
+        self.queues: dict[str, dict[str, str]] = {}
+        """The events that wait for each node: RID → event type. Changed by `enqueue` and `dequeue` only."""
+
+    # Opening and closing
+
+    def open(self) -> None:
+        """Load the manifests of all files, then the journal. Raises StateError."""
+        with storage_errors(self.folder):
+            make_folder(self.folder)
+            remove_leftovers(self.folder)
+            for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+                self._load_file(path)
+            self._load_notes()
+            for path in (self._old_journal_path, self._journal_path):
+                self._replay(path)
+            # what the journals hold goes to the files, then both are empty
+            self._writing, self._unwritten = self._unwritten, {}
+            self._write_files()
+            self._write_notes(self._encode_notes())
+            self._writing = {}
+            for path in (self._old_journal_path, self._journal_path):
+                path.unlink(missing_ok=True)
+            self._open_journal()
+
+    async def close(self) -> None:
+        """Write the files and remove the journal."""
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        if self._journal is None:
+            return
+        os.close(self._journal)
+        self._journal = None
+        if self._writing:
+            return  # the disk was full: the journals are replayed at the next start
+        self._writing, self._unwritten = self._unwritten, {}
+        try:
+            with storage_errors(self.folder):
+                self._write_files()
+                self._write_notes(self._encode_notes())
+                self._journal_path.unlink(missing_ok=True)
+        except Exception as error:  # noqa: BLE001 - closing must not fail: the journal holds everything
+            log.warning("koi_cache_not_written", folder=str(self.folder), error=str(error))
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, rid: object) -> bool:
+        return str(rid) in self._entries
+
+    def exists(self, rid: object) -> bool:
+        return str(rid) in self._entries
+
+    def find_entry(self, rid: object) -> Entry | None:
+        return self._entries.get(str(rid))
+
+    def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
+        """The RIDs of these types, which are texts or classes; without types all."""
+        wanted = {type_name(rid_type) for rid_type in rid_types}
+        if not wanted:
+            return list(self._entries)
+        return [rid for rid in self._entries if type_of(rid) in wanted]
+
+    def read(self, rid: object) -> Bundle | None:
+        """The bundle of a RID, or None. A file that was damaged meanwhile is set aside."""
+        text = str(rid)
+        if text not in self._entries:
+            return None
+        found = self._parsed.get(text)
+        if found is not None:
+            self._parsed.move_to_end(text)
+            return found
+        for pending in (self._unwritten, self._writing):
+            data = pending.get(text)
+            if data is not None:
+                return self._remember(_decode(data))
+        path = self._path_of(text)
+        try:
+            return self._remember(_decode(path.read_bytes()))
+        except (OSError, WireError) as error:
+            self._set_aside(path, error)
+            self._entries.pop(text, None)
+            return None
+
+    # Writing
+
+    def write(self, bundle: Bundle, owner: str | None = None) -> None:
+        """Keep a bundle. Raises StorageFullError, StateError; then nothing has changed.
+
+        ``owner`` is the RID of the node to which a personality belongs.
+        """
+        rid = bundle.rid
+        if rid not in self._entries and len(self._entries) >= self._max_objects:
+            raise StorageFullError(f"{self.folder} (it holds {self._max_objects} objects, its limit)")
+        data = encode_bundle(bundle)
+        self._append(b'{"w":' + data + b"}\n")
+        self._entries[rid] = Entry(
+            _slim(bundle.manifest), bundle.manifest.instant_us, owner, is_same_in_both(data)
+        )
+        self._unwritten[rid] = data
+        self._remember(bundle)
+        self._start_checkpoint()
+
+    def delete(self, rid: object) -> None:
+        """Forget a RID. Raises StorageFullError, StateError."""
+        text = str(rid)
+        if text not in self._entries:
+            return
+        self._append(orjson.dumps({"d": text}) + b"\n")
+        del self._entries[text]
+        self._parsed.pop(text, None)
+        self._unwritten[text] = None
+        self._start_checkpoint()
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep a small JSON value beside the bundles; None removes it. Raises StateError."""
+        self._append(orjson.dumps({"n": [key, value]}) + b"\n")
+        self._set_note(key, value)
+        self._start_checkpoint()
+
+    def enqueue(self, target: str, rid: str, event_type: str) -> None:
+        """Let an event wait for a node; it replaces an earlier one of that RID.
+
+        Raises StorageFullError, StateError.
+        """
+        self._append(orjson.dumps({"q": [target, rid, event_type]}) + b"\n")
+        self._set_queued(target, rid, event_type)
+        self._start_checkpoint()
+
+    def dequeue(self, target: str, rids: Iterable[str]) -> None:
+        """Remove events that reached a node. Raises StorageFullError, StateError."""
+        gone = list(rids)
+        self._append(orjson.dumps({"s": [target, gone]}) + b"\n")
+        self._drop_queued(target, gone)
+        self._start_checkpoint()
+
+    def _set_queued(self, target: str, rid: str, event_type: str) -> None:
+        queue = self.queues.setdefault(target, {})
+        queue.pop(rid, None)
+        queue[rid] = event_type
+
+    def _drop_queued(self, target: str, rids: list[str]) -> None:
+        queue = self.queues.get(target, {})
+        for rid in rids:
+            queue.pop(rid, None)
+        if not queue:
+            self.queues.pop(target, None)
+
+    def _set_note(self, key: str, value: Any) -> None:
+        if value is None:
+            self.notes.pop(key, None)
+        else:
+            self.notes[key] = value
+
+    def _remember(self, bundle: Bundle) -> Bundle:
+        self._parsed[bundle.rid] = bundle
+        self._parsed.move_to_end(bundle.rid)
+        if len(self._parsed) > _KEPT_PARSED:
+            self._parsed.popitem(last=False)
+        return bundle
+
+    # The journal
+
+    @property
+    def _journal_path(self) -> Path:
+        return self.folder / "journal"
+
+    @property
+    def _old_journal_path(self) -> Path:
+        return self.folder / "journal.old"
+
+    @property
+    def _notes_path(self) -> Path:
+        return self.folder / "notes"
+
+    def _open_journal(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._journal = os.open(self._journal_path, flags, 0o600)
+        self._journal_bytes = 0
+
+    def _append(self, line: bytes) -> None:
+        """Append one line as a whole, or nothing. Raises StorageFullError, StateError."""
+        if self._journal is None:
+            raise RuntimeError("the cache is not open")
+        with storage_errors(self._journal_path):
+            written = 0
+            try:
+                while written < len(line):
+                    written += os.write(self._journal, line[written:] if written else line)
+            except OSError:
+                os.ftruncate(self._journal, self._journal_bytes)
+                raise
+        self._journal_bytes += len(line)
+
+    def _replay(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if not line:
+                continue
+            try:
+                self._apply(decode_json(line))
+            except (WireError, KeyError, TypeError, ValueError) as error:
+                aside = path.with_name(f"{path.name}{_ASIDE}")
+                aside.write_bytes(line)
+                log.warning("koi_journal_line_set_aside", line=number, file=str(aside), reason=str(error))
+
+    def _apply(self, change: dict[str, Any]) -> None:
+        if "w" in change:
+            bundle = parse_bundle(change["w"])
+            self._enter(bundle)
+            self._unwritten[bundle.rid] = encode_bundle(bundle)
+        elif "d" in change:
+            self._entries.pop(change["d"], None)
+            self._unwritten[change["d"]] = None
+        elif "q" in change:
+            target, rid, event_type = change["q"]
+            self._set_queued(target, rid, event_type)
+        elif "s" in change:
+            target, rids = change["s"]
+            self._drop_queued(target, rids)
+        else:
+            key, value = change["n"]
+            self._set_note(key, value)
+
+    def _enter(self, bundle: Bundle) -> None:
+        owner = bundle.contents.get("node_rid")
+        self._entries[bundle.rid] = Entry(
+            _slim(bundle.manifest),
+            bundle.manifest.instant_us,
+            owner if isinstance(owner, str) else None,
+            is_same_in_both(encode_bundle(bundle)),
+        )
+
+    # The files
+
+    def _path_of(self, rid: str) -> Path:
+        return self.folder / (base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX)
+
+    def _load_file(self, path: Path) -> None:
+        try:
+            rid = _rid_of(path.name)
+            bundle = _decode(path.read_bytes())
+            if bundle.rid != rid:
+                raise WireError("manifest.rid is not that of the file's name")
+            if not has_hash(bundle.contents, bundle.manifest.sha256_hash):
+                raise WireError("the contents do not have the hash of the manifest")
+        except (OSError, WireError, ValueError) as error:
+            self._set_aside(path, error)
+            return
+        self._enter(bundle)
+
+    def _set_aside(self, path: Path, error: Exception) -> None:
+        aside = path.with_name(path.name.removesuffix(_SUFFIX) + _ASIDE)
+        log.warning("koi_cache_file_set_aside", file=str(aside), reason=str(error))
+        try:
+            path.replace(aside)
+        except OSError as problem:
+            log.warning("koi_cache_file_unreadable", file=str(path), reason=str(problem))
+
+    def _start_checkpoint(self) -> None:
+        if self._journal_bytes < JOURNAL_BYTES or self._checkpoint is not None or self._journal is None:
+            return
+        if not self._writing:
+            with storage_errors(self._journal_path):
+                self._journal_path.replace(self._old_journal_path)
+                os.close(self._journal)
+                self._open_journal()
+            self._writing, self._unwritten = self._unwritten, {}
+        notes = self._encode_notes()
+        self._checkpoint = asyncio.get_running_loop().create_task(self._write_checkpoint(notes))
+
+    async def _write_checkpoint(self, notes: bytes) -> None:
+        try:
+            with storage_errors(self.folder):
+                await asyncio.to_thread(self._write_files)
+                await asyncio.to_thread(self._write_notes, notes)
+                self._old_journal_path.unlink(missing_ok=True)
+            self._writing = {}
+        except Exception as error:  # noqa: BLE001 - both journals stay, and a later change tries again
+            log.warning("koi_cache_not_written", folder=str(self.folder), error=str(error))
+        finally:
+            self._checkpoint = None
+
+    def _write_files(self) -> None:
+        for rid, data in list(self._writing.items()):
+            path = self._path_of(rid)
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                _replace(path, data)
+
+    def _load_notes(self) -> None:
+        try:
+            notes = orjson.loads(self._notes_path.read_bytes())
+        except FileNotFoundError:
+            return
+        except orjson.JSONDecodeError as error:
+            self._set_aside(self._notes_path, error)
+            return
+        if isinstance(notes, dict):
+            self.notes, self.queues = notes.get("notes", {}), notes.get("queues", {})
+
+    def _encode_notes(self) -> bytes:
+        return orjson.dumps({"notes": self.notes, "queues": self.queues})
+
+    def _write_notes(self, data: bytes) -> None:
+        _replace(self._notes_path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file; without fsync, since the journal still holds the change."""
+    temporary = path.with_name(f".{len(path.name)}-{abs(hash(path.name)):x}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+
+
+def _decode(data: bytes) -> Bundle:
+    return parse_bundle(decode_json(data))
+
+
+def _rid_of(file_name: str) -> str:
+    encoded = file_name.removesuffix(_SUFFIX)
+    try:
+        rid = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise WireError("the name of the file is not base64 of a RID") from error
+    check_rid(rid)
+    return rid
+
+
+def _slim(manifest: Manifest) -> Manifest:
+    """The manifest without the context that every manifest has, which is added when it is sent."""
+    if len(manifest.more) == 1 and manifest.more[0][0] == "@context":
+        return Manifest(manifest.rid, manifest.timestamp, manifest.sha256_hash)
+    return manifest
+
+
+def iterate_bundles(cache: KoiCache, rid_types: Iterable[Any]) -> Iterator[Bundle]:
+    """The bundles of these types, one after the other from disk."""
+    for rid in cache.list_rids(rid_types):
+        bundle = cache.read(rid)
+        if bundle is not None:
+            yield bundle

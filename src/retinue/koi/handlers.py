@@ -1,0 +1,85 @@
+"""The handlers that every node has: edges are negotiated, nodes contacted, events sent to subscribers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from retinue.koi.codec.bundles import Bundle, EventType
+from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
+from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE, type_of
+from retinue.koi.pipeline import (
+    STOP_CHAIN,
+    HandlerResult,
+    HandlerType,
+    KnowledgeObject,
+    KnowledgeSource,
+    Processor,
+)
+
+if TYPE_CHECKING:
+    from retinue.koi.node import KoiNode
+
+log = structlog.get_logger("retinue.koi")
+
+
+def register_node_handlers(node: KoiNode) -> None:
+    """Register them, in the order of a stock node."""
+    processor = node.processor
+
+    @processor.register_handler(
+        HandlerType.Bundle, [EDGE_TYPE], [EventType.NEW, EventType.UPDATE], KnowledgeSource.External
+    )
+    def negotiate_edge(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
+        """Approve a subscription that asks for types that this node provides, else have it forgotten."""
+        edge = EdgeProfile.parse(kobj.contents or {})
+        if edge.source != node.rid or edge.status is not EdgeStatus.PROPOSED:
+            return None
+        peer = node.graph.find_node(edge.target)
+        provided = {*node.identity.profile.event, NODE_TYPE, EDGE_TYPE}
+        reason = ""
+        if peer is not None and peer.node_type is NodeType.PARTIAL and edge.edge_type is EdgeType.WEBHOOK:
+            reason = "a PARTIAL node has no webhook; it polls"
+        elif missing := set(edge.rid_types) - provided:
+            reason = f"this node does not provide {', '.join(sorted(missing))}"
+        if reason:
+            log.warning("koi_edge_refused", edge=kobj.rid_text, node=edge.target, reason=reason)
+            node.outbox.push(edge.target, kobj.rid_text, EventType.FORGET)
+            return STOP_CHAIN
+        held = kobj.manifest.instant_us if kobj.manifest is not None else 0
+        approved = Bundle.generate(kobj.rid_text, edge.approved().render(), after_us=held)
+        processor.handle(bundle=approved, event_type=EventType.UPDATE)
+        return None
+
+    @processor.register_handler(HandlerType.Network)
+    def choose_targets(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
+        """Tell the subscribers of the type; of its own node and edges, those that they concern."""
+        rid_type = type_of(kobj.rid_text)
+        if kobj.source is KnowledgeSource.Internal:
+            if rid_type == EDGE_TYPE:
+                edge = EdgeProfile.parse(kobj.contents or {})
+                kobj.network_targets |= {edge.source, edge.target}
+                return None
+            if kobj.rid_text == node.rid:
+                kobj.network_targets |= set(node.graph.get_neighbors())
+                return None
+        if rid_type in node.identity.profile.event:
+            kobj.network_targets |= set(
+                node.graph.get_neighbors(direction="out", status=EdgeStatus.APPROVED, allowed_type=rid_type)
+            )
+        return None
+
+    @processor.register_handler(HandlerType.Final, [NODE_TYPE], None, KnowledgeSource.External)
+    def meet_node(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
+        """Answer a node that introduces itself, and subscribe to what it provides of interest."""
+        if kobj.normalized_event_type is EventType.FORGET:
+            for rid in node.graph.list_edges_of(kobj.rid_text):
+                processor.handle(rid=rid, event_type=EventType.FORGET)
+            node.outbox.drop(kobj.rid_text)
+            return None
+        introduced = kobj.source_node in (None, kobj.rid_text)
+        if introduced and not node.has_introduced_itself_to(kobj.rid_text):
+            node.outbox.push(kobj.rid_text, node.rid, EventType.NEW)
+        node.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
+        return None

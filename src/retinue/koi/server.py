@@ -1,0 +1,164 @@
+"""The five endpoints of a node, below ``/koi-net`` and at the root; a request's form tells its dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import structlog
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from retinue.core.errors import StateError
+from retinue.koi.codec.bundles import EventType, WireError
+from retinue.koi.codec.envelopes import Envelope, decode_json, encode_envelope, is_signed_by, parse_envelope
+from retinue.koi.codec.payloads import (
+    PATHS,
+    EventsPayload,
+    ProtocolFault,
+    Reply,
+    TooManyError,
+    find_introduced,
+    is_envelope,
+    parse_request,
+    render,
+    render_fault,
+)
+from retinue.koi.codec.payloads import Request as KoiRequest
+from retinue.koi.codec.rids import is_rid_of_key
+from retinue.koi.pipeline import BusyError
+
+if TYPE_CHECKING:
+    from retinue.koi.node import KoiNode
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+PREFIX: Final = "/koi-net"
+
+log = structlog.get_logger("retinue.koi")
+
+
+class FaultError(Exception):
+    """A signed request that is refused in the protocol's own form, with status 400."""
+
+    def __init__(self, fault: ProtocolFault, reason: str) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+def routes(node: KoiNode, prefixes: Iterable[str] = (PREFIX, "")) -> list[Route]:
+    """The routes of a node's five endpoints, below each prefix."""
+    server = KoiServer(node)
+    return [
+        Route(prefix + path, server.endpoint(path), methods=["POST"]) for prefix in prefixes for path in PATHS
+    ]
+
+
+class KoiServer:
+    """Turns requests into the node's replies, and refusals into statuses."""
+
+    def __init__(self, node: KoiNode) -> None:
+        self._node = node
+
+    def endpoint(self, path: str) -> Any:
+        async def answer(request: Request) -> Response:
+            return await self.answer(path, request)
+
+        return answer
+
+    async def answer(self, path: str, request: Request) -> Response:
+        try:
+            body = await _read(request)
+            return _json(await self._answer(path, body))
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except FaultError as error:
+            log.warning("koi_request_refused", path=path, fault=error.fault, reason=str(error))
+            return _json(orjson.dumps(render_fault(error.fault)), 400)
+        except TooManyError as error:
+            return _refuse(path, 413, str(error))
+        except WireError as error:
+            return _refuse(path, 422, str(error))
+        except PermissionError as error:
+            return _refuse(path, 403, str(error))
+        except BusyError as error:
+            return _refuse(path, 503, str(error))
+        except StateError as error:
+            return _refuse(path, 507, str(error))
+        except TimeoutError:
+            return _refuse(path, 503, "the node is busy; send the request again later")
+
+    async def _answer(self, path: str, body: bytes) -> bytes:
+        """The body of the reply with status 200."""
+        data = decode_json(body)
+        if not is_envelope(data):
+            if self._node.trust == "signed":
+                raise PermissionError("this node accepts signed requests only")
+            request = parse_request(path, data)
+            reply = await self._node.answer(request, None, "unsigned")
+            if reply is None:
+                return b"null"
+            rendered = render(reply, "unsigned")
+            try:
+                return orjson.dumps(rendered)
+            except orjson.JSONEncodeError:
+                return to_json(rendered)
+        envelope = parse_envelope(data, body)
+        request = parse_request(path, envelope.payload)
+        self._verify(envelope, request, path)
+        replayed = False
+        if isinstance(request, EventsPayload) and any(
+            e.event_type is EventType.FORGET for e in request.events
+        ):
+            replayed = self._node.note_signature(envelope.signature_id)
+        reply = await self._node.answer(request, envelope.source_node, "signed", replayed=replayed)
+        if reply is None:
+            return b"null"
+        return self._sign(reply, envelope.source_node)
+
+    def _sign(self, reply: Reply, target: str) -> bytes:
+        return encode_envelope(reply, self._node.rid, target, self._node.identity.key)
+
+    def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
+        """Check sender, key, signature and target, in the order of a stock node. Raises FaultError."""
+        source = envelope.source_node
+        profile = self._node.graph.find_node(source)
+        key = None if profile is None else profile.public_key
+        if key is None:
+            key = find_introduced(source, request, "public_key")
+        url = None if profile is not None else find_introduced(source, request, "base_url")
+        if key is None or (self._node.trust == "known" and not self._node.rules.is_known(source, url)):
+            raise FaultError("unknown_node", f"{source} is not known to this node")
+        if not is_rid_of_key(source, key):
+            raise FaultError("invalid_key", f"{source} is not made from the key of its profile")
+        if not is_signed_by(envelope, key, path):
+            raise FaultError("invalid_signature", f"the signature is not one of {source}")
+        if envelope.target_node != self._node.rid:
+            raise FaultError("invalid_target", f"the message of {source} is for {envelope.target_node}")
+        self._node.hear(source)
+
+
+async def _read(request: Request) -> bytes:
+    """The body of a request. Raises TooManyError beyond `MAX_BODY_BYTES`."""
+    body = bytearray()
+    async with asyncio.timeout(30.0):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise TooManyError(f"the body is larger than {MAX_BODY_BYTES:,} bytes; send several requests")
+    return bytes(body)
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _refuse(path: str, status: int, detail: str) -> Response:
+    log.warning("koi_request_refused", path=path, status=status, reason=detail)
+    response = _json(orjson.dumps({"detail": detail}), status)
+    if status == 503:
+        response.headers["retry-after"] = "1"
+    return response

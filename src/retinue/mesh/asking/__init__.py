@@ -1,0 +1,1 @@
+"""Questions to agents about what they can do: ``query_capabilities``."""

@@ -1,0 +1,1 @@
+"""Messages of agents as performatives (seed 000): envelopes, conversations, ``POST /messages``."""

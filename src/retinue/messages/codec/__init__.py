@@ -1,0 +1,1 @@
+"""Pure codecs of messages: performatives, envelopes, payloads, the choice of a skill, signatures."""

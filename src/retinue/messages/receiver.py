@@ -1,0 +1,591 @@
+"""Answers messages: one envelope in, one envelope out, whatever carried it (seed 000).
+
+Every endpoint hands its messages to one `Receiver`: ``POST /messages``, the MCP tool ``send_message`` and
+an A2A DataPart. Skills run on the dispatch path only, QUERY_CAPABILITIES as the skill ``query_capabilities``.
+Whatever is sent, the answer is a message: what cannot be read is NOT_UNDERSTOOD, what breaks is FAILURE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import structlog
+
+from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
+from retinue.core.errors import (
+    NotAllowedError,
+    RetinueError,
+    UnknownAgentError,
+    UnknownSkillError,
+)
+from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, is_visible
+from retinue.core.text import suggest
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.dispatch import Calls
+from retinue.mesh.permissions import principal_key
+from retinue.messages import questions
+from retinue.messages.callbacks import Callbacks, Subscriptions
+from retinue.messages.codec.envelope import (
+    ANONYMOUS_AGENT,
+    ANYBODY,
+    INVALID_PAYLOAD,
+    Envelope,
+    NotUnderstoodError,
+    ontology_warnings,
+    parse_envelope,
+    parse_time,
+    render_envelope,
+    reply_to,
+    same_agent,
+)
+from retinue.messages.codec.payloads import (
+    Reply,
+    Task,
+    accepted,
+    arguments_of,
+    choose_skill,
+    failed,
+    not_understood,
+    read_task,
+    rejected,
+    reply_of_error,
+    reply_of_outcome,
+    result,
+)
+from retinue.messages.codec.performatives import PERFORMATIVES
+from retinue.messages.codec.signatures import find_flaw, sign
+from retinue.messages.conversations import Conversations
+from retinue.messages.tasks import MessageTask, Tasks
+from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, merge_traces, parse_trace_meta
+from retinue.web.security import RequestIdentity
+from retinue.web.transport import UrlRefusedError
+
+_log = structlog.get_logger(__name__)
+
+_NO_TRACE = TraceContext(id="")
+_NULL = NullChannel()
+_MESH_ITSELF = frozenset({"local", "mesh"})
+"""Ids of principals that hold the mesh's own secret without saying for which agent."""
+
+WAIT_S = 25.0
+"""How long a request is held open for the result of its task; after that it is accepted, and asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    """How messages are read and answered.
+
+    ``strict`` requires every field and a known ontology. ``signatures``: "off" ignores them, "verify" rejects
+    those that do not hold, "require" rejects messages without one too. ``sign`` signs what is sent.
+    ``wait_s`` is how long a reply waits for the result of a task.
+    """
+
+    strict: bool = False
+    signatures: str = "verify"
+    sign: bool = False
+    wait_s: float = WAIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply; ``later`` = further replies follow, or are asked for."""
+
+    message: dict[str, Any]
+    later: bool = False
+
+
+RecordOf = Callable[[str, Principal], Awaitable[AgentRecord]]
+"""The record of an agent that a principal sees, under the name by which it is called.
+
+Raises UnknownAgentError, the same for a hidden and for a missing one.
+"""
+
+Watch = Callable[[str, Callable[[], None]], Callable[[], None]]
+"""Calls back when the skills of an agent may have changed; returns the function that ends it."""
+
+RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None], Awaitable[Outcome]]
+"""Runs a skill of an agent (None = any) with a channel and a deadline, on the dispatch path."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One message on its way through the receiver.
+
+    ``target`` is the agent that it is for; None = whoever offers the skill. ``run`` calls skills with the
+    rights of its sender. ``in_background`` = tasks may outlive the request.
+    """
+
+    request: Envelope
+    principal: Principal
+    owner: str
+    target: str | None
+    run: RunSkill
+    wait_s: float
+    in_background: bool = True
+
+    @property
+    def deadline(self) -> float | None:
+        """``reply_by`` as a time of the event loop."""
+        if self.request.reply_by is None:
+            return None
+        until = parse_time(self.request.reply_by)
+        assert until is not None, "checked when it was parsed"
+        return asyncio.get_running_loop().time() + (until - datetime.now(UTC)).total_seconds()
+
+
+class Receiver:
+    """Answers the messages of one process.
+
+    ``own`` is its agent. A process with ``forwards`` (the hub) takes messages for every agent of its
+    directory; any other only those for ``own``. ``key`` signs and verifies messages; ``log`` gets the lines
+    of the message log. Close it with `aclose`.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        calls: Calls,
+        record_of: RecordOf,
+        callbacks: Callbacks,
+        *,
+        forwards: bool = False,
+        watch: Watch | None = None,
+        options: MessageOptions | None = None,
+        key: bytes = b"",
+        log: Callable[[str], None] | None = None,
+        conversations: Conversations | None = None,
+    ) -> None:
+        self.own = own
+        self.options = options or MessageOptions()
+        self._calls = calls
+        self._record_of = record_of
+        self._callbacks = callbacks
+        self._forwards = forwards
+        self._watch = watch
+        self._key = key
+        self._log = log
+        self.conversations = conversations or Conversations()
+        self.tasks = Tasks()
+        self.subscriptions = Subscriptions(self._deliver)
+
+    async def aclose(self) -> None:
+        """End the subscriptions, cancel the tasks, drop what is not delivered."""
+        self.subscriptions.close()
+        await self.tasks.aclose()
+        await self._callbacks.aclose()
+
+    async def answer_envelope(
+        self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
+    ) -> dict[str, Any]:
+        """The reply to an envelope that another protocol carried."""
+        return (await self.answer(envelope, identity, trace)).message
+
+    async def answer(
+        self,
+        message: Any,
+        identity: RequestIdentity,
+        trace: TraceContext | None = None,
+        *,
+        agent: str | None = None,
+        wait_s: float | None = None,
+        idempotency_key: str | None = None,
+        endpoint: str = "messages",
+    ) -> Answer:
+        """The reply to a decoded message.
+
+        ``agent`` is the one that the endpoint names; ``wait_s`` = how long to wait for the result of a task,
+        None = as the options say, and not at all where the message has a ``callback_url``.
+        """
+        told = parse_trace_meta(message["trace"]) if _has_trace(message) else None
+        claimed = merge_traces(trace, told) or _NO_TRACE
+
+        async def run(
+            skill: str,
+            arguments: Mapping[str, Any],
+            target: str | None,
+            channel: Channel,
+            deadline: float | None,
+        ) -> Outcome:
+            call = Call(
+                id=new_id(),
+                skill=skill,
+                arguments=dict(arguments),
+                principal=identity.principal,
+                endpoint=endpoint,
+                trace=claimed,
+                agent=target,
+                deadline=deadline,
+                idempotency_key=idempotency_key,
+            )
+            return await self._calls.dispatch(call, channel)
+
+        return await self.answer_with(message, identity.principal, run, agent=agent, wait_s=wait_s)
+
+    async def answer_with(
+        self,
+        message: Any,
+        principal: Principal,
+        run: RunSkill,
+        *,
+        agent: str | None = None,
+        wait_s: float | None = None,
+        in_background: bool = True,
+    ) -> Answer:
+        """As `answer`, with skills run by ``run``."""
+        request: Envelope | None = None
+        later, calls_used = False, None
+        try:
+            request = parse_envelope(message, strict=self.options.strict)
+            self._note("RECEIVED", message)
+            self._check_signature(request, message)
+            _check_sender(request, principal)
+            target = self._target(request, agent)
+            if wait_s is None:
+                wait_s = self.options.wait_s if request.callback_url is None else 0.0
+            exchange = Exchange(
+                request, principal, principal_key(principal), target, run, wait_s, in_background
+            )
+            reply, later, calls_used = await self._answer(exchange)
+        except NotUnderstoodError as error:
+            if request is None:
+                self._note("RECEIVED", message)
+            request = error.envelope or request or unread()
+            reply = not_understood(error.reason_code, error.text)
+        except RetinueError as error:
+            reply = reply_of_error(error)
+        except Exception:  # noqa: BLE001 - whatever is sent, the answer is a message
+            _log.exception("a message broke")
+            reply = failed("internal_error", "internal error — see the log of this process")
+        request = request or unread()
+        return Answer(self._render(request, reply, agent, calls_used), later)
+
+    def _render(
+        self, request: Envelope, reply: Reply, agent: str | None = None, calls_used: int | None = None
+    ) -> dict[str, Any]:
+        sender = agent or (request.receiver if self._forwards else "") or self.own
+        envelope = reply_to(
+            request,
+            reply.performative,
+            reply.payload,
+            sender=self.own if sender == ANYBODY else sender,
+            warnings=ontology_warnings(request),
+        )
+        trace = {key: value for key, value in request.trace.items() if key.casefold() == ID_KEY.casefold()}
+        if calls_used:
+            trace[CALLS_USED_KEY] = calls_used
+        message = render_envelope(replace(envelope, trace=trace) if trace else envelope)
+        try:
+            orjson.dumps(message)
+        except TypeError as error:
+            broken = failed("output_validation_error", f"the result is not JSON: {error}")
+            return self._render(request, broken, agent)
+        if self.options.sign and self._key:
+            try:
+                message = sign(message, self._key)
+            except ValueError as error:
+                _log.warning("message not signed", reason=str(error))
+        self._note("SENT", message)
+        return message
+
+    def _note(self, direction: str, message: Any) -> None:
+        if self._log is not None:
+            self._log(f"MCP_MESSAGE_{direction}: {orjson.dumps(message).decode()}")
+
+    def _check_signature(self, request: Envelope, message: Mapping[str, Any]) -> None:
+        wanted = self.options.signatures
+        if wanted == "off" or (wanted == "verify" and request.signature is None):
+            return
+        flaw = find_flaw(message, self._key)
+        if flaw is not None:
+            raise NotAllowedError(
+                f"the signature is refused: {flaw}", remedy="sign with the mesh key, or leave signature out"
+            )
+
+    def _target(self, request: Envelope, agent: str | None) -> str | None:
+        receiver = request.receiver
+        if agent is None and self._forwards:
+            return None if receiver == ANYBODY else receiver or self.own
+        agent = agent or self.own
+        if receiver in ("", ANYBODY) or same_agent(receiver, agent.partition("@")[0]) or receiver == agent:
+            return agent
+        raise NotUnderstoodError(
+            INVALID_PAYLOAD,
+            "receiver.agent_id names another agent than the one at this endpoint: leave receiver out, or "
+            "send the message to the hub's /messages",
+            request,
+        )
+
+    # one method for each performative that opens a conversation
+
+    async def _answer(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
+        request = exchange.request
+        if PERFORMATIVES[request.performative].is_reply:
+            return self._take_reply(request), False, None
+        if request.callback_url is not None:
+            await self._check_callback(request)
+        if request.performative == "TASK_REQUEST":
+            return await self._run_task(exchange)
+        handlers: Mapping[str, Callable[[Exchange], Awaitable[Reply]]] = {
+            "QUERY_CAPABILITIES": self._query_capabilities,
+            "QUERY_IF": questions.query_if,
+            "QUERY_REF": self._query_ref,
+            "PROPOSE": self._propose,
+            "SUBSCRIBE": self._subscribe,
+            "CANCEL": self._cancel,
+        }
+        return await handlers[request.performative](exchange), request.performative == "SUBSCRIBE", None
+
+    def _take_reply(self, request: Envelope) -> Reply:
+        """A reply that arrived on its own: it must fit a conversation that this process began."""
+        found = self.conversations.take(request.in_reply_to, request.performative)
+        if found is None:
+            raise NotUnderstoodError(
+                INVALID_PAYLOAD,
+                f"in_reply_to {(request.in_reply_to or '')[:100]!r} fits no open conversation in which "
+                f"{request.performative} may follow: give the message_id or reply_with of what it answers",
+                request,
+            )
+        if found.listener is not None:
+            found.listener(request)
+        return result("received")
+
+    async def _check_callback(self, request: Envelope) -> None:
+        assert request.callback_url is not None
+        try:
+            await self._callbacks.check(request.callback_url)
+        except UrlRefusedError as error:
+            raise NotUnderstoodError(
+                INVALID_PAYLOAD,
+                f"callback_url is refused: {error.cause}; give a public http or https url, or ask with "
+                "QUERY_REF for the result, or allow private urls with messages.private_callbacks",
+                request,
+            ) from None
+
+    async def _query_capabilities(self, exchange: Exchange) -> Reply:
+        payload = exchange.request.payload
+        asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
+        outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
+        if outcome.error is not None:
+            return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
+        return Reply("INFORM_CAPABILITIES", outcome.value)
+
+    async def find_record(self, exchange: Exchange) -> AgentRecord | None:
+        """The record of the agent that a message is for; None where it is for anybody."""
+        if exchange.target is None:
+            return None
+        try:
+            record = await self._record_of(exchange.target, exchange.principal)
+        except UnknownAgentError as error:
+            raise self._conceal(error, "this agent") from None
+        exchange.target = record.name
+        return record
+
+    def _conceal(self, error: RetinueError, skill: str) -> RetinueError:
+        """An agent's own endpoint does not tell its name to whom it does not hear."""
+        is_own = not self._forwards and isinstance(error, UnknownAgentError)
+        return UnknownSkillError(skill) if is_own else error
+
+    async def _choose(self, exchange: Exchange, task: Task) -> tuple[str, dict[str, Any]]:
+        """The skill and the arguments of a task; raises UnknownSkillError."""
+        record = await self.find_record(exchange)
+        if record is None:
+            if not task.type:
+                raise UnknownSkillError("(none): a task for anybody needs task_type, the id of a skill")
+            return task.type, arguments_of(task, None)
+        visible = [one for one in record.skills if is_visible(one.visibility, exchange.principal.scopes)]
+        skill = choose_skill(task, exchange.request.ontology, visible)
+        if skill is None and self._forwards and task.type and exchange.request.receiver == "":
+            # addressed to nobody, at the hub: whoever offers it
+            exchange.target = None
+            return task.type, arguments_of(task, None)
+        if skill is None:
+            offered = [one.id for one in visible if one.id != QUERY_CAPABILITIES]
+            if task.type:
+                raise UnknownSkillError(task.type[:200], near=suggest(task.type[:200], offered))
+            raise UnknownSkillError(
+                "(none)"
+                if not offered
+                else f"(none): task_type is missing; give one of {', '.join(offered[:20])}"
+            )
+        return skill.id, arguments_of(task, skill)
+
+    async def _run_task(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
+        request = exchange.request
+        skill, arguments = await self._choose(exchange, read_task(request))
+        deadline = exchange.deadline
+
+        async def call(channel: Channel) -> Outcome:
+            outcome = await exchange.run(skill, arguments, exchange.target, channel, deadline)
+            if outcome.error is None:
+                return outcome
+            return replace(outcome, error=self._conceal(outcome.error, skill))
+
+        if not exchange.in_background:
+            outcome = await call(_NULL)
+            return reply_of_outcome(outcome, outcome.call_id), False, outcome.calls_used
+        task = self.tasks.start(request, exchange.owner, exchange.target or "", call)
+        assert task.work is not None
+        try:
+            await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
+        except asyncio.CancelledError:
+            # the sender left before it was told of a task: nobody will ask for it
+            await self.tasks.cancel(task)
+            raise
+        if task.reply is not None:
+            return task.reply, False, task.calls_used
+        self.conversations.begin(request, exchange.owner)
+        self.conversations.take(request.message_id, "TASK_ACCEPT", exchange.owner)
+        if request.callback_url is not None:
+            task.observers.append(self._send_end)
+        else:
+            task.observers.append(self._close_conversation)
+        return accepted(task.id, task.comments), True, None
+
+    def _send_end(self, task: MessageTask, reply: Reply) -> None:
+        if reply.performative != "TASK_ACCEPT":
+            self._close_conversation(task, reply)
+            self._deliver(task.request, reply)
+
+    def _close_conversation(self, task: MessageTask, reply: Reply) -> None:
+        self.conversations.take(task.request.message_id, reply.performative, task.owner)
+
+    def _deliver(self, request: Envelope, reply: Reply, done: Callable[[bool], None] | None = None) -> None:
+        assert request.callback_url is not None
+        self._callbacks.deliver(request.callback_url, self._render(request, reply), done)
+
+    async def _query_ref(self, exchange: Exchange) -> Reply:
+        return await questions.query_ref(exchange, self._find_task(exchange), self.find_record)
+
+    def _find_task(self, exchange: Exchange) -> MessageTask | None:
+        payload, request = exchange.request.payload, exchange.request
+        for reference in (payload.get("task_id"), payload.get("reference"), request.in_reply_to):
+            if isinstance(reference, str) and (found := self.tasks.find(reference, exchange.owner)):
+                return found
+        return None
+
+    async def _propose(self, exchange: Exchange) -> Reply:
+        task = read_task(exchange.request)
+        skill, arguments = await self._choose(exchange, task)
+        record = await self.find_record(exchange)
+        return await questions.propose(exchange, record, skill, arguments)
+
+    async def _subscribe(self, exchange: Exchange) -> Reply:
+        request = exchange.request
+        topic = request.payload.get("topic", "capabilities")
+        if request.callback_url is None:
+            raise questions.missing_callback(request)
+        if topic == "task":
+            task = self._find_task(exchange)
+            if task is None:
+                raise questions.unknown_task(request)
+            subscription = self.subscriptions.add(exchange.owner, request)
+
+            def tell(told: MessageTask, reply: Reply) -> None:
+                self.subscriptions.tell(subscription, reply)
+                if reply.performative != "TASK_ACCEPT":
+                    self.subscriptions.end(subscription)
+
+            task.observers.append(tell)
+            subscription.stop = lambda: task.observers.remove(tell) if tell in task.observers else None
+            if task.reply is not None:
+                tell(task, task.reply)
+            return accepted(subscription.id, f"news of task {task.id} go to callback_url")
+        if topic != "capabilities":
+            raise questions.unknown_topic(request)
+        return await self._subscribe_capabilities(exchange)
+
+    async def _subscribe_capabilities(self, exchange: Exchange) -> Reply:
+        """News of what an agent can do, whenever its summary has changed."""
+        if self._watch is None or exchange.target is None:
+            return rejected(
+                "incapable", "there are no news of this receiver: name one agent in receiver.agent_id"
+            )
+        await self.find_record(exchange)
+        target, principal = exchange.target, exchange.principal
+        first = await self._summarise(target, principal)
+        if first.performative != "INFORM_CAPABILITIES":
+            return first
+        subscription = self.subscriptions.add(exchange.owner, exchange.request)
+        subscription.last = first
+        changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def note_change() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        unwatch = self._watch(target, note_change)
+
+        async def follow() -> None:
+            while True:
+                await changed.wait()
+                changed.clear()
+                news = await self._summarise(target, principal)
+                if news.performative == "INFORM_CAPABILITIES":
+                    self.subscriptions.tell(subscription, news)
+
+        following = asyncio.create_task(follow())
+
+        def stop() -> None:
+            unwatch()
+            following.cancel()
+
+        subscription.stop = stop
+        return accepted(subscription.id, "changes of the capabilities go to callback_url")
+
+    async def _summarise(self, target: str, principal: Principal) -> Reply:
+        call = Call(
+            id=new_id(),
+            skill=QUERY_CAPABILITIES,
+            arguments={"query_type": "summary"},
+            principal=principal,
+            endpoint="messages",
+            trace=_NO_TRACE,
+            agent=target,
+        )
+        outcome = await self._calls.dispatch(call)
+        if outcome.error is not None:
+            return reply_of_error(outcome.error)
+        return Reply("INFORM_CAPABILITIES", outcome.value)
+
+    async def _cancel(self, exchange: Exchange) -> Reply:
+        request = exchange.request
+        task = self._find_task(exchange)
+        if task is not None:
+            if task.reply is not None:
+                return failed("already_ended", f"task {task.id} has ended with {task.reply.performative}")
+            await self.tasks.cancel(task)
+            return result(f"task {task.id} is cancelled", {"task_id": task.id})
+        for name in (request.payload.get("task_id"), request.payload.get("reference"), request.in_reply_to):
+            if isinstance(name, str) and (found := self.subscriptions.find(name, exchange.owner)):
+                self.subscriptions.end(found)
+                return result(f"subscription {found.id} has ended", {"task_id": found.id})
+        raise questions.unknown_task(request)
+
+
+def _has_trace(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("trace"), dict)
+
+
+def unread() -> Envelope:
+    """What stands for a message of which nothing could be read."""
+    return Envelope(performative="", payload={}, message_id="unknown")
+
+
+def _check_sender(request: Envelope, principal: Principal) -> None:
+    """Refuse a sender that the token contradicts; without a token, or with the mesh's own, any is taken."""
+    if principal.kind == "anonymous" or principal.id in _MESH_ITSELF:
+        return
+    name = principal.id.partition(":")[2] or principal.id
+    if request.sender == ANONYMOUS_AGENT or any(
+        same_agent(request.sender, one) for one in (name, principal.id)
+    ):
+        return
+    raise NotAllowedError(
+        f"sender.agent_id is {request.sender[:100]!r}, and the token is that of {principal.id}",
+        remedy=f"send as {name}, or leave sender out",
+    )

@@ -1,0 +1,165 @@
+"""Tasks that run while their sender does other things: started, asked for, cancelled, and their news.
+
+A task is one call on the dispatch path. It belongs to the principal that requested it, for others it does not
+exist. Results are kept for an hour, at most ``KEEP`` of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from retinue.core.call import Outcome, new_id
+from retinue.core.errors import BusyError
+from retinue.mesh.channel import Capability, Channel, LogLevel, NullChannel
+from retinue.messages.codec.envelope import Envelope
+from retinue.messages.codec.payloads import Reply, accepted, failed, reply_of_outcome
+
+_log = structlog.get_logger(__name__)
+
+RUNNING = 500
+"""Tasks that run at once; one more is rejected as busy."""
+
+KEEP = 1_000
+KEEP_S = 3600.0
+
+_CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
+
+News = Callable[["MessageTask", Reply], None]
+"""Gets what is said of a task: TASK_ACCEPT with its progress, and the reply that ends it."""
+
+
+class TaskChannel(NullChannel):
+    """Turns progress and log lines of a task into news; questions fail, as where nobody listens."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return _CAPABILITIES
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        share = "" if fraction is None else f"{fraction:.0%}"
+        self._tell(" ".join(part for part in (share, message) if part) or "running")
+
+    async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
+        self._tell(f"{level}: {message}")
+
+
+@dataclass(slots=True, eq=False)
+class MessageTask:
+    """One task; ``reply`` is the message that ended it, None while it runs."""
+
+    id: str
+    owner: str
+    request: Envelope
+    agent: str
+    comments: str = "running"
+    reply: Reply | None = None
+    ended_at: float | None = None
+    calls_used: int | None = None
+    observers: list[News] = field(default_factory=list)
+    work: asyncio.Task[None] | None = None
+
+    def describe(self) -> Reply:
+        """How it stands: its end, else TASK_ACCEPT with its progress."""
+        return self.reply or accepted(self.id, self.comments)
+
+    def names(self) -> tuple[str, ...]:
+        """What it is known by: its id, and the ids of the request."""
+        ids = (self.id, self.request.message_id, self.request.reply_with)
+        return tuple(dict.fromkeys(one for one in ids if one is not None))
+
+
+Run = Callable[[Channel], Awaitable[Outcome]]
+
+
+class Tasks:
+    """The tasks of one process."""
+
+    def __init__(
+        self,
+        *,
+        running: int = RUNNING,
+        keep: int = KEEP,
+        keep_s: float = KEEP_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = running
+        self._keep = keep
+        self._keep_s = keep_s
+        self._clock = clock
+        self._running: set[MessageTask] = set()
+        self._ended: dict[str, MessageTask] = {}
+        self._named: dict[tuple[str, str], MessageTask] = {}
+
+    def start(self, request: Envelope, owner: str, agent: str, run: Run) -> MessageTask:
+        """Start a task; raises BusyError when too many are running."""
+        if len(self._running) >= self._limit:
+            raise BusyError(f"{self._limit} tasks are running", 1.0)
+        task = MessageTask(new_id(), owner, request, agent)
+        for name in task.names():
+            self._named[owner, name] = task
+        self._running.add(task)
+        task.work = asyncio.create_task(self._work(task, run), name=f"message task {task.id}")
+        return task
+
+    def find(self, reference: str, owner: str) -> MessageTask | None:
+        """The task of this owner that an id names: its own, the message's, or ``reply_with``."""
+        self._prune()
+        return self._named.get((owner, reference.removeprefix("task:")))
+
+    async def cancel(self, task: MessageTask) -> None:
+        """Cancel the call behind a task and wait until it has ended."""
+        if task.work is not None and not task.work.done():
+            task.work.cancel()
+            await asyncio.gather(task.work, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Cancel every task."""
+        for task in list(self._running):
+            await self.cancel(task)
+
+    async def _work(self, task: MessageTask, run: Run) -> None:
+        def tell(comments: str) -> None:
+            task.comments = comments[:500]
+            self._notify(task, task.describe())
+
+        try:
+            outcome = await run(TaskChannel(tell))
+            task.calls_used = outcome.calls_used
+            task.reply = reply_of_outcome(outcome, task.id)
+        except asyncio.CancelledError:
+            task.reply = failed("cancelled", f"task {task.id} was cancelled", {"task_id": task.id})
+            raise
+        except Exception:  # noqa: BLE001 - whoever asks for the task must get an answer
+            _log.exception("a task broke", task=task.id)
+            task.reply = failed("internal_error", f"internal error — see the log for task {task.id}")
+        finally:
+            self._running.discard(task)
+            task.ended_at = self._clock()
+            self._ended[task.id] = task
+            self._prune()
+            if task.reply is not None:
+                self._notify(task, task.reply)
+
+    def _notify(self, task: MessageTask, reply: Reply) -> None:
+        for observer in list(task.observers):
+            observer(task, reply)
+
+    def _prune(self) -> None:
+        limit = self._clock() - self._keep_s
+        while self._ended:
+            oldest = next(iter(self._ended.values()))
+            if len(self._ended) <= self._keep and (oldest.ended_at or 0.0) > limit:
+                return
+            del self._ended[oldest.id]
+            for name in oldest.names():
+                if self._named.get((oldest.owner, name)) is oldest:
+                    del self._named[oldest.owner, name]

@@ -1,0 +1,1 @@
+"""The processes of seed 003: agents and coordinators on a KOI network, their configuration and the demo."""

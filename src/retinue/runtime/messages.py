@@ -1,0 +1,257 @@
+"""The receivers of messages of a process: an agent's, and the hub's for every agent of its directory.
+
+Nothing of ``retinue.messages`` is loaded until the first message: most processes never get one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Outcome, Principal, TraceContext
+from retinue.core.errors import UnknownAgentError
+from retinue.core.record import AgentRecord
+from retinue.mesh.channel import Channel
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.permissions import AgentView, is_seen
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.security import RequestIdentity
+from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
+
+if TYPE_CHECKING:
+    from retinue.messages.receiver import Receiver
+
+LOG_BYTES = 10 * 1024 * 1024
+LOG_FILES = 3
+
+
+class Messages:
+    """The receiver of one process, made with its first message; close it with `aclose`."""
+
+    def __init__(self, make: Callable[[CallbackClient], Receiver], *, private_callbacks: bool) -> None:
+        self._make = make
+        self._client = CallbackClient(private_callbacks)
+        self._receiver: Receiver | None = None
+
+    @property
+    def receiver(self) -> Receiver:
+        """The receiver."""
+        if self._receiver is None:
+            self._receiver = self._make(self._client)
+        return self._receiver
+
+    def route(self, path: str = "/messages") -> Route:
+        """``POST /messages``, for the process's agent or the one that ``{agent}`` in the path names."""
+        return Route(path, _Endpoint(self), methods=["POST"])
+
+    async def answer_envelope(
+        self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
+    ) -> dict[str, Any]:
+        """The reply to an envelope that another protocol carried."""
+        return await self.receiver.answer_envelope(envelope, identity, trace)
+
+    async def answer_in(self, envelope: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        """The reply to an envelope that a skill was called with; it is answered with its caller's rights."""
+
+        async def run(
+            skill: str, arguments: Mapping[str, Any], agent: str | None, channel: Channel, by: float | None
+        ) -> Outcome:
+            return await ctx.relay(skill, arguments, agent=agent)
+
+        answer = await self.receiver.answer_with(envelope, ctx.principal, run, in_background=False)
+        return answer.message
+
+    async def aclose(self) -> None:
+        """End tasks, subscriptions and deliveries."""
+        if self._receiver is not None:
+            await self._receiver.aclose()
+        await self._client.aclose()
+
+
+class _Endpoint:
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # loaded with the first message
+        from retinue.messages.server import MessagesEndpoint
+
+        await MessagesEndpoint(self._messages.receiver)(scope, receive, send)
+
+
+class CallbackClient:
+    """An HTTP client of its own for callbacks, with its own rule for private addresses; opened when used."""
+
+    def __init__(self, allow_private: bool) -> None:
+        self._allow_private = allow_private
+        self._client: HttpClient | None = None
+
+    async def _open(self) -> HttpClient:
+        if self._client is None:
+            self._client = await HttpClient(allow_private=self._allow_private).__aenter__()
+        return self._client
+
+    async def check_url(self, url: str) -> None:
+        """As `HttpClient.check_url`."""
+        await (await self._open()).check_url(url)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        what: str = "",
+        layer: str = "http",
+        setting: str = "the timeout",
+    ) -> HttpResponse:
+        """As `HttpClient.request`."""
+        client = await self._open()
+        return await client.request(
+            method,
+            url,
+            timeout_s=timeout_s,
+            headers=headers,
+            body=body,
+            max_response_bytes=max_response_bytes,
+            what=what,
+            layer=layer,
+            setting=setting,
+        )
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.close()
+
+
+def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State) -> Messages:
+    """The receiver of one agent's process."""
+
+    async def record_of(name: str, caller: Principal) -> AgentRecord:
+        if name != agent.name or not is_seen(dispatcher.access.view_of(caller), name):
+            raise UnknownAgentError(name)
+        return agent.record()
+
+    def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return agent.changes.subscribe(lambda change: changed())
+
+    def make(client: CallbackClient) -> Receiver:
+        from retinue.messages.callbacks import Callbacks
+        from retinue.messages.receiver import Receiver
+
+        return Receiver(
+            agent.name,
+            dispatcher,
+            record_of,
+            Callbacks(client, client.check_url),
+            watch=watch,
+            **_options(settings, state),
+        )
+
+    return Messages(make, private_callbacks=_allows_private(settings))
+
+
+def hub_messages(
+    own: Agent, directory: Directory, dispatcher: Dispatcher, settings: Settings, state: State
+) -> Messages:
+    """The receiver of a hub: for itself, and for every agent of its directory."""
+
+    async def record_of(name: str, caller: Principal) -> AgentRecord:
+        view = dispatcher.access.view_of(caller)
+        if name == own.name and is_seen(view, name):
+            return own.record()
+        await directory.ensure_fresh(for_call=True)
+        try:
+            listing = await directory.open_named(name, view=view)
+            return replace(listing.record, name=name)
+        except UnknownAgentError:
+            spelt = _find_folded(directory, name, view)
+            if spelt is None:
+                # no suggestions: similar names may be hidden from the caller
+                raise UnknownAgentError(name) from None
+        listing = await directory.open_named(spelt, view=view)
+        return replace(listing.record, name=spelt)
+
+    def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        def note(change: ListingChange) -> None:
+            if not change.measured and directory.name_of(change.entry) == name:
+                changed()
+
+        return own.changes.subscribe(lambda _: changed()) if name == own.name else directory.subscribe(note)
+
+    def make(client: CallbackClient) -> Receiver:
+        from retinue.messages.callbacks import Callbacks
+        from retinue.messages.receiver import Receiver
+
+        return Receiver(
+            own.name,
+            dispatcher,
+            record_of,
+            Callbacks(client, client.check_url),
+            forwards=True,
+            watch=watch,
+            **_options(settings, state),
+        )
+
+    return Messages(make, private_callbacks=_allows_private(settings))
+
+
+def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str | None:
+    """The only visible agent whose name differs in case, ``_`` or ``-`` alone."""
+    from retinue.mesh.asking.query import fold
+
+    wanted = fold(name)
+    found = {
+        shown
+        for entry in directory.list_entries()
+        if fold(shown := directory.name_of(entry)) == wanted and is_seen(view, entry.name)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _options(settings: Settings, state: State) -> dict[str, Any]:
+    from retinue.messages.receiver import MessageOptions
+
+    table = settings.messages
+    options = MessageOptions(
+        strict=table.strict, signatures=table.signatures, sign=table.sign, wait_s=table.wait_s
+    )
+    return {
+        "options": options,
+        "key": state.mesh_key(),
+        "log": None if table.log is None else message_log(table.log),
+    }
+
+
+def _allows_private(settings: Settings) -> bool:
+    return settings.messages.private_callbacks and settings.allow_private_urls
+
+
+def message_log(file: Path) -> Callable[[str], None]:
+    """Appends lines to the message log, which is rotated at 10 MB; it is readable by its owner only."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(mode=0o600)
+    handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(message)s"))
+
+    def write(line: str) -> None:
+        handler.emit(logging.LogRecord("retinue.messages", logging.INFO, "", 0, line, None, None))
+
+    return write

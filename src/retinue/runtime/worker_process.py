@@ -1,0 +1,91 @@
+"""The process of a worker: executes runs, and serves probes and metrics where it was given a port."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from retinue.execute.server import health_route
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.events import log_line
+from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.background_tasks import BackgroundTasks
+from retinue.runtime.factories import http_limits
+from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
+from retinue.runtime.process_state import ProcessState
+from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
+from retinue.runtime.supervisor import report_ready
+from retinue.settings import Settings, environment
+from retinue.storage.state import State
+from retinue.web.rejections import metadata_routes
+
+SERVICE = "worker"
+"""The name of its metrics in OpenTelemetry."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker runs; with ``port`` None it serves nothing, with 0 it takes any free port."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    insecure_bind: bool = False
+
+
+async def run_worker(options: WorkerOptions, settings: Settings, state: State, echo: Echo) -> int:
+    """Run workflows until asked to stop; returns the exit code.
+
+    Raises PortInUseError, InvalidSettingError, StateDamagedError.
+    """
+    async with AsyncExitStack() as stack:
+        listener = None
+        if options.port is not None:
+            check_address(options.host, settings, insecure_ok=options.insecure_bind)
+            listener = bind(options.host, options.port)
+            stack.callback(listener.close)
+        stop = Stop()
+        stop.on_signals()
+        supervisor_line = stop.with_supervisor()
+        check_runs(settings, state)
+        runs = LazyRuns(settings, state)
+        mesh = await stack.enter_async_context(
+            open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
+        )
+        mesh.events.subscribe_later(log_line)
+        stack.callback(mesh.events.flush)
+        process = ProcessState.observing("worker", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
+        process.stopping = lambda: stop.asked
+        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
+        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        await stack.enter_async_context(process.exporting(SERVICE, environment()))
+        if listener is not None:
+            app = worker_app(mesh, settings, state, process, host=options.host)
+            await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
+            echo(f"worker at {url_of(listener)}")
+        # the registries may be unreachable by the time that a run starts here
+        await mesh.directory.ensure_fresh()
+        background = asyncio.create_task(BackgroundTasks.of(mesh, settings).run())
+        stack.push_async_callback(end_task, background)
+        launching = asyncio.create_task(runs.launch(echo))
+        stack.push_async_callback(end_task, launching)
+        stopping = asyncio.create_task(stop.wait())
+        # without runs in its state folder it waits for the first, ready to take it
+        process.is_started = settings.database is None
+        await asyncio.wait({launching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.asked:
+            process.is_started = True
+            echo(f"worker on {runs.place}")
+            report_ready(supervisor_line, {"name": "worker"})
+        await stopping
+        echo(f"stopping: {stop.reason}")
+    return 0
+
+
+def worker_app(mesh: Mesh, settings: Settings, state: State, process: ProcessState, *, host: str) -> ASGIApp:
+    """The endpoints of a worker, behind the security middleware."""
+    routes = [health_route(), *process.routes(), *metadata_routes(protected_resource(settings))]
+    return guarded(Router(routes=routes), settings, state, host, mesh.http)

@@ -1,0 +1,101 @@
+"""Nodes on real sockets, and messages of other nodes as a test writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from starlette.applications import Starlette
+
+from retinue.koi.codec import payloads as p
+from retinue.koi.codec.bundles import Bundle, Event, EventType, render_event
+from retinue.koi.codec.envelopes import NodeKey, decode_json, encode_envelope
+from retinue.koi.codec.profiles import NodeProfile, NodeType
+from retinue.koi.codec.rids import PERSONALITY_TYPE, node_rid
+from retinue.koi.node import KoiNode
+from retinue.koi.server import routes
+from tests.serving import serve_app
+
+WITHIN_S = 10.0
+ALL = {"event": [PERSONALITY_TYPE], "state": [PERSONALITY_TYPE], "interest": [PERSONALITY_TYPE]}
+
+
+@asynccontextmanager
+async def run_node(folder: Path, name: str = "coordinator", **options: Any) -> AsyncIterator[KoiNode]:
+    """A FULL node on a port of its own; ``port`` chooses it."""
+    app = Starlette()
+    async with serve_app(app, port=options.pop("port", 0)) as url:
+        node = KoiNode(name, base_url=f"{url}/koi-net", folder=folder / name, **{**ALL, **options})
+        app.router.routes.extend(routes(node))
+        await node.start()
+        try:
+            yield node
+        finally:
+            await node.stop()
+
+
+def url_of(node: KoiNode) -> str:
+    assert node.identity.profile.base_url is not None
+    return node.identity.profile.base_url
+
+
+async def until(check: Callable[[], object], within_s: float = WITHIN_S) -> None:
+    """Wait until a check holds."""
+    async with asyncio.timeout(within_s):
+        while not check():
+            await asyncio.sleep(0.005)
+
+
+async def post(url: str, data: Any) -> tuple[int, Any]:
+    """Status and JSON of the reply; bytes are sent as they are."""
+    body = data if isinstance(data, bytes) else orjson.dumps(data)
+    async with aiohttp.ClientSession() as session, session.post(url, data=body) as reply:
+        text = await reply.read()
+        return reply.status, decode_json(text) if text else None
+
+
+def personality(name: str, node: str, version: str = "1.0", **more: Any) -> dict[str, Any]:
+    rid = f"{PERSONALITY_TYPE}:{name}/{version}"
+    return {"rid": rid, "node_rid": node, "base_url": None, "mcp_url": None, "traits": [], **more}
+
+
+def bundle_of(contents: dict[str, Any], at: str | None = None) -> Bundle:
+    moment = datetime.fromisoformat(at) if at else datetime.now(UTC)
+    return Bundle.generate(contents["rid"], contents, now=moment)
+
+
+def events(*listed: Event) -> dict[str, Any]:
+    """The body of an unsigned broadcast."""
+    return {"events": [render_event(event, "unsigned") for event in listed]}
+
+
+def new(contents: dict[str, Any], at: str | None = None) -> Event:
+    return Event.from_bundle(EventType.NEW, bundle_of(contents, at))
+
+
+class Signer:
+    """A node of the signed dialect that a test plays."""
+
+    def __init__(self, name: str, base_url: str | None = None) -> None:
+        self.key = NodeKey.generate()
+        self.rid = node_rid(name, self.key.public_key)
+        node_type = NodeType.FULL if base_url else NodeType.PARTIAL
+        profile = NodeProfile(node_type, base_url, (PERSONALITY_TYPE,), (), self.key.public_key)
+        self.bundle = Bundle.generate(self.rid, profile.render())
+        self.introduction = Event.from_bundle(EventType.NEW, self.bundle)
+
+    def body(self, payload: p.Request, target: str) -> bytes:
+        return encode_envelope(payload, self.rid, target, self.key)
+
+    async def send(self, node: KoiNode, *listed: Event) -> tuple[int, Any]:
+        body = self.body(p.EventsPayload(listed), node.rid)
+        return await post(url_of(node) + p.BROADCAST, body)
+
+    async def ask(self, node: KoiNode, path: str, payload: p.Request) -> tuple[int, Any]:
+        return await post(url_of(node) + path, self.body(payload, node.rid))
