@@ -24,10 +24,12 @@ ELSEWHERE = (
     "retinue mcp",
     "retinue hub --detach",
     "retinue stop",
+    "retinue logs --follow",
+    "retinue logs --agent my-agent --failed",
     'retinue orchestrate "Write a Python web scraper"',
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
-hub in the background, and of the guide to orchestration."""
+hub in the background and its log, and of the guide to orchestration."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 
