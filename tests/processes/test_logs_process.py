@@ -82,11 +82,10 @@ def test_a_call_through_the_hub_is_one_row_and_a_direct_one_is_too(mesh: Mesh) -
     execute(mesh.hub, "say", {"word": "through"})
     execute(mesh.agent, "say", {"word": "direct"})
     wait_until(lambda: "said direct" in mesh.read("--text"), "the output of the agent is written")
-    wait_until(
-        lambda: len([row for row in mesh.logs() if row["event"] == "call"]) == 2, "both calls are there"
-    )
+    wait_until(lambda: len(mesh.calls()) == 2, "both calls are there")
     rows = mesh.logs()
-    calls = {row["source"]: row for row in rows if row["event"] == "call"}
+    calls = {row["source"]: row for row in mesh.calls()}
+    assert len(calls) == 2
     assert calls["hub"]["skill"] == calls["chatty-agent"]["skill"] == "say"
     assert {"caller", "trace_id", "duration_ms", "status"} <= calls["hub"].keys()
     printed = [row["line"] for row in rows if row["event"] == "output"]
