@@ -55,8 +55,8 @@ class AgentTable(_Table):
 
 
 class ImportTable(_Table):
-    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
-    whose OpenAPI document is at a URL or in a file.
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, an HTTP API
+    whose OpenAPI document is at a URL or in a file, or an agent that speaks ``a2a`` at a URL.
 
     ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
     environment.
@@ -72,6 +72,7 @@ class ImportTable(_Table):
     env: Mapping[str, str] = {}
     folder: Path | None = None
     openapi: str | None = None
+    a2a: str | None = None
     server: str | None = None
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
@@ -79,8 +80,8 @@ class ImportTable(_Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.url, self.command, self.openapi)) != 1:
-            raise ValueError("an import has one of url, command and openapi")
+        if sum(one is not None for one in (self.url, self.command, self.openapi, self.a2a)) != 1:
+            raise ValueError("an import has one of url, command, openapi and a2a")
         return self
 
 
@@ -253,6 +254,18 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class SignatureTable(_Table):
+    """``[signatures]``: whether published cards are signed, and which signatures others need.
+
+    ``trusted`` names files of public keys (JWK sets), besides those of ``retinue keys trust``.
+    """
+
+    sign: bool = True
+    policy: Literal["require", "warn", "off"] = "warn"
+    trusted: tuple[Path, ...] = ()
+    valid_days: float | None = Field(None, gt=0)
+
+
 class MetricsTable(_Table):
     """``[metrics]``: who may read ``/metrics``."""
 
@@ -291,6 +304,15 @@ class RunTable(_Table):
     concurrency: int = Field(100, ge=1)
     keep: int = Field(1000, ge=1)
     keep_days: float = Field(30.0, gt=0)
+
+
+class A2aTable(_Table):
+    """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
+
+    keep: int = Field(10_000, ge=1)
+    keep_days: float = Field(30.0, gt=0)
+    private_push_urls: bool = False
+    legacy_cards: bool = True
 
 
 class RegistryTable(_Table):
@@ -335,6 +357,7 @@ class Settings(BaseSettings):
     mcp: McpTable = McpTable()
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
+    signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()
@@ -343,6 +366,7 @@ class Settings(BaseSettings):
     llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()
+    a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}

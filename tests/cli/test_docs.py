@@ -27,9 +27,10 @@ ELSEWHERE = (
     "retinue logs --follow",
     "retinue logs --agent my-agent --failed",
     'retinue orchestrate "Write a Python web scraper"',
+    "retinue keys trust partner https://agents.example.org/.well-known/jwks.json",
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
-hub in the background and its log, and of the guide to orchestration."""
+hub in the background and its log, of the guide to orchestration, and of keys at a URL."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

@@ -289,7 +289,7 @@ def _attributes(file: str) -> set[str]:
 def test_every_room_is_in_the_picture() -> None:
     rooms = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
     picture = list_sections(DOCS / "architecture.md")[1].blocks("text")[0]
-    assert rooms | {"settings"} <= set(re.findall(r"│ ([a-z]+) ", picture))
+    assert rooms | {"settings"} <= set(re.findall(r"│ ([a-z0-9]+) ", picture))
 
 
 # Words

@@ -24,6 +24,7 @@ from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
     agent_rule,
     check_address,
@@ -32,11 +33,13 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
+    card_signer,
     configured_registry,
     guard_settings,
     http_limits,
     limit_settings,
     named_registries,
+    public_card_key,
     registry_sources,
     timeout_settings,
 )
@@ -53,7 +56,7 @@ from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -105,7 +108,7 @@ async def serve_agent(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
-        sources = registry_sources(settings, registries)
+        sources = registry_sources(settings, registries, state)
         mesh = await stack.enter_async_context(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
@@ -119,6 +122,9 @@ async def serve_agent(
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
         stack.push_async_callback(messages.aclose)
+        a2a = await stack.enter_async_context(
+            open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
+        )
         app = agent_app(
             agent,
             dispatcher,
@@ -130,9 +136,11 @@ async def serve_agent(
             mcp=mcp,
             process=process,
             messages=messages,
+            a2a=a2a,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
+        stack.callback(a2a.end)
         echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
         _print_skills(agent, echo)
         on_new_lists: Callable[[], Awaitable[None]] | None = None
@@ -145,6 +153,7 @@ async def serve_agent(
                 http,
                 echo,
                 probe_timeout_s=settings.timeouts.probe_s,
+                signer=await asyncio.to_thread(card_signer, settings, state),
             )
             await publication.publish()
             notify = partial(notify_hub, http, state, options.hub_url)
@@ -236,6 +245,7 @@ def agent_app(
     mcp: LazyMcpServer | None = None,
     process: ProcessState | None = None,
     messages: Messages | None = None,
+    a2a: A2aEndpoints | None = None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -256,9 +266,11 @@ def agent_app(
             ),
             *(() if mcp is None else (mcp.route(),)),
             *(() if messages is None else (messages.route(),)),
+            *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
             health_route(),
+            keys_route(partial(public_card_key, settings, state)),
             *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]

@@ -28,10 +28,11 @@ from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
+from retinue.runtime.a2a_endpoints import A2aEndpoints, open_hub_a2a
 from retinue.runtime.access import check_address, guarded, protected_resource
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
-from retinue.runtime.factories import http_limits
+from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.log_files import AgentLogs, keep_small, writes_to
@@ -47,7 +48,7 @@ from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 from retinue.web.error_table import rest_fault
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import identity_of
 
 _log = structlog.get_logger("retinue.hub")
@@ -117,9 +118,11 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, process=process)
+        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, url))
+        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, a2a=a2a, process=process)
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
+        stack.callback(a2a.end)
         writes_log = writes_to(state.hub_log)
         state.write_hub(url, ready=False, writes_log=writes_log)
         stack.callback(state.forget_hub)
@@ -186,6 +189,7 @@ def hub_app(
     host: str,
     url: str,
     mcp: HubMcp | None = None,
+    a2a: A2aEndpoints | None = None,
     process: ProcessState | None = None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
@@ -224,12 +228,14 @@ def hub_app(
             *(() if mcp is None else mcp.routes),
             mesh.messages.route(),
             mesh.messages.route("/agents/{agent}/messages"),
+            *(() if a2a is None else a2a.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             hub_rest(mesh, url),
             health_route(),
             *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
+            keys_route(partial(public_card_key, settings, state)),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]

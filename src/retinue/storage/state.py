@@ -7,6 +7,7 @@ The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark`
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ _OWN = (
     "spending",
     "workflows",
     "sessions",
+    "tasks",
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -45,6 +47,9 @@ _OWN = (
     "moved-servers",
 )
 """The entries of a state folder, as patterns."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_STEM = 80
 
 _PIDS = 2**31
 """Process ids are below this; 0 and negative numbers would address process groups."""
@@ -114,6 +119,15 @@ class State:
     def sessions(self) -> Path:
         """Conversations with the agents, one file each."""
         return self.root / "sessions"
+
+    @property
+    def tasks(self) -> Path:
+        """The A2A tasks of each process, one SQLite file for each."""
+        return self.root / "tasks"
+
+    def tasks_file(self, agent: str, number: int) -> Path:
+        """The task file of the ``number``-th process of an agent, from 1."""
+        return self.tasks / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}-{number}.db"
 
     @property
     def spending(self) -> Path:
