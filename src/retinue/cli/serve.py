@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import database_option, join_option, registry_option, weight_option
+from retinue.cli.options import advertise_option, database_option, join_option, registry_option, weight_option
 from retinue.cli.output import note, working
 from retinue.cli.session import accept_join, open_session, run_command
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
     target: str | None,
@@ -56,6 +57,7 @@ def serve(
     stdio: bool,
     reloads: bool,
     insecure_bind: bool,
+    advertise: str | None,
     port_may_move: bool,
 ) -> int:
     """Serve an agent and publish it.
@@ -65,6 +67,7 @@ def serve(
     it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
     the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.agent_process import ServeOptions, serve_agent
     from retinue.runtime.commands.publishing import check_location
     from retinue.runtime.reloading import serve_reloading
@@ -108,6 +111,7 @@ def serve(
         tag=tag,
         weight=weight,
         hub_url=hub_url,
+        advertise=check_advertised(advertise),
         insecure_bind=insecure_bind,
     )
 
@@ -139,6 +143,7 @@ def serve(
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def hub(
     host: str | None,
@@ -149,6 +154,7 @@ def hub(
     database: str | None,
     hub_url: str | None,
     insecure_bind: bool,
+    advertise: str | None,
     port_may_move: bool,
 ) -> int:
     """Run the hub of this mesh.
@@ -157,6 +163,7 @@ def hub(
     Settings come from retinue.toml; options override them. To add another hub to a mesh, set RETINUE_JOIN
     once to the token that "retinue token new --join" prints at the first hub, and pass its URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.commands.publishing import check_location
     from retinue.runtime.hub_process import HubOptions, run_hub
     from retinue.runtime.serving import run_loop
@@ -176,6 +183,7 @@ def hub(
         port=configured.port if port is None else port,
         port_may_move=port_may_move,
         bare=bare,
+        advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
@@ -237,8 +245,14 @@ def _render_arguments(values: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 def worker(
-    host: str | None, port: int | None, database: str | None, hub_url: str | None, insecure_bind: bool
+    host: str | None,
+    port: int | None,
+    database: str | None,
+    hub_url: str | None,
+    insecure_bind: bool,
+    advertise: str | None,
 ) -> int:
     """Run workflows in an additional process.
 
@@ -247,6 +261,7 @@ def worker(
     failed ones. On another machine than the hub, set RETINUE_JOIN once to the token that
     "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.serving import run_loop
     from retinue.runtime.worker_process import WorkerOptions, run_worker
 
@@ -255,6 +270,7 @@ def worker(
     options = WorkerOptions(
         host=configured.host if host is None else host,
         port=configured.port if port is None else port,
+        advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
     )
     return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo))

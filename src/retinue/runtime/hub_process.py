@@ -29,7 +29,13 @@ from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.a2a_endpoints import A2aEndpoints, open_hub_a2a
-from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.access import (
+    advertised,
+    check_address,
+    guarded,
+    protected_resource,
+    warn_of_wildcard,
+)
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits, public_card_key
@@ -62,6 +68,7 @@ class HubOptions:
     port: int = 9000
     port_may_move: bool = False
     bare: bool = False
+    advertise: str | None = None
     insecure_bind: bool = False
 
 
@@ -79,6 +86,10 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         url = url_of(listener)
         if options.port and not url.endswith(f":{options.port}"):
             echo(f"port {options.port} is taken; using {url}")
+        # processes of this machine use its own address, others the advertised one
+        public_url = options.advertise or url
+        settings = advertised(settings, options.advertise)
+        warn_of_wildcard(options.host, options.advertise, echo)
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
@@ -100,7 +111,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 listings,
                 open_runs=runs.open,
                 hub_id=hub_id,
-                url=url,
+                url=public_url,
                 texts=texts,
                 imports=imports,
                 models=models.not_started,
@@ -118,8 +129,10 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, url))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, a2a=a2a, process=process)
+        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
+        app = hub_app(
+            mesh, settings, state, host=options.host, url=public_url, mcp=mcp, a2a=a2a, process=process
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(a2a.end)
@@ -136,7 +149,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
         stack.push_async_callback(end_task, watching)
-        echo(f"hub at {url} (state {state.root})")
+        reached = "" if public_url == url else f", advertised as {public_url}"
+        echo(f"hub at {url} (state {state.root}){reached}")
         if writes_log:
             keeping = asyncio.create_task(keep_small(state.hub_log, settings.logs))
             stack.push_async_callback(end_task, keeping)
@@ -240,7 +254,7 @@ def hub_app(
             *oci.routes(mesh.home, mesh.home),
         ]
     )
-    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
+    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings), url=url)
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:
@@ -269,6 +283,8 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
     for table in settings.agents:
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
+        if table.advertise is not None:
+            arguments = (*arguments, "--advertise", table.advertise)
         specs.append(ChildSpec(table.target, arguments, environment))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
