@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check soak crash bench env
+.PHONY: help demo test check soak crash tck bench env
 
 help: ## what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)$$/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -36,6 +36,10 @@ soak: ## the long tests: run them before an issue is called done
 crash: ## kill, freeze and cut off the processes of workflows, for long, on SQLite and Postgres
 	@scripts/bootstrap test
 	@exec $(BIN)/python -m pytest tests/crash -m "crash or not crash" --timeout=3600 $(ARGS)
+
+tck: ## the A2A Technology Compatibility Kit against an agent: TCK_DIR=copy of a2aproject/a2a-tck
+	@scripts/bootstrap test
+	@exec $(BIN)/python -m scripts.tck $(TCK_DIR) $(ARGS)
 
 bench: ## the figures, as ratios of one run
 	@scripts/bootstrap test bench

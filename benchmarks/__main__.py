@@ -7,7 +7,9 @@ import sys
 from benchmarks import (
     discovery,
     dispatch,
+    fan_out,
     find_text,
+    koi,
     lookup,
     mcp,
     mcp_hub,
@@ -22,9 +24,11 @@ from benchmarks import (
 BENCHMARKS = {
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
+    "fan_out": fan_out.measure,
     "lookup": lookup.measure,
     "scale": scale.measure,
     "find_text": find_text.measure,
+    "koi": koi.measure,
     "mcp": mcp.measure,
     "mcp_hub": mcp_hub.measure,
     "memory": memory.measure,

@@ -18,6 +18,7 @@ from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.mesh.events import EventBus, Observer, log_line, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
+from retinue.runtime.a2a_endpoints import open_agent_a2a, open_hub_a2a
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_process import hub_app
@@ -162,7 +163,8 @@ class System:
         mesh.events.subscribe_later(log_line)
         self.stack.callback(mesh.events.flush)
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
-        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp)
+        a2a = await self.stack.enter_async_context(open_hub_a2a(mesh, self.settings, self.state, url))
+        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp, a2a=a2a)
         later.app = self.recording.before("hub", app)
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
@@ -197,6 +199,9 @@ class System:
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, self.settings, self.state)
         stack.push_async_callback(messages.aclose)
+        a2a = await stack.enter_async_context(
+            open_agent_a2a(agent, dispatcher, self.settings, self.state, shown, messages.answer_envelope)
+        )
         app = agent_app(
             agent,
             dispatcher,
@@ -207,6 +212,7 @@ class System:
             http=http,
             mcp=mcp,
             messages=messages,
+            a2a=a2a,
         )
         later.app = self.recording.before(agent.name, app)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))

@@ -133,6 +133,13 @@ def test_the_guide_to_asking_runs_as_shown(shell: Shell, monkeypatch: pytest.Mon
     assert "return 2" in shell.type("""retinue call delegate '{"code": "retrun 2"}'""")
 
 
+@requirement("W-23")
+def test_the_guide_to_characters_runs_as_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    assert play("guides/characters.md", shell) == 0
+    assert "return 1" in shell.type("""retinue call REPAIR_CODE '{"code": "retrun 1"}'""")
+
+
 @requirement("L-34")
 def test_the_guide_to_orchestration_runs_as_shown(shell: Shell) -> None:
     """A vote of three scripted models among others."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.responses import Response
 
-from retinue.dashboard.sessions import ROOT
-
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -35,7 +33,7 @@ MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml
 
 def render_page(template: str, context: Mapping[str, Any], status: int = 200) -> Response:
     """A page as a response, with the headers that every page has."""
-    text = _environment().get_template(template).render(context, now=time.time(), root=ROOT)
+    text = _environment().get_template(template).render(context, now=time.time())
     return Response(text, status, HEADERS, media_type="text/html")
 
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import orjson
 from starlette.requests import Request
@@ -73,6 +73,7 @@ class Dashboard:
         self._sessions = sessions
         self._live = live
         self._url = url
+        self._prefix = urlsplit(url).path.rstrip("/")
         self._version = version
         self._verify = verify
         self._has_runs = has_runs
@@ -136,6 +137,8 @@ class Dashboard:
             "version": self._version,
             "path": request.url.path,
             "query": dict(request.query_params),
+            "home": self._prefix + "/",
+            "root": self._prefix + ROOT,
         }
         return render_page(template, {**shared, **context}, status)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.dashboard.asking import Hub
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
-from retinue.dashboard.sessions import Sessions
+from retinue.dashboard.sessions import SessionMiddleware, Sessions
 from retinue.mesh.admission import Admission
 from retinue.mesh.events import EventBus
 from retinue.runtime.mesh import Mesh
@@ -28,8 +29,13 @@ class HubDashboard:
     routes: list[Route]
     sessions: Sessions
     end: Callable[[], None]
-    guard: SecurityMiddleware | None = None
-    """The security checks of the hub, set once its app is made: they verify tokens of the sign-in page."""
+    checks: SecurityMiddleware | None = None
+    """The security checks of the hub, which verify the tokens of the sign-in page."""
+
+    def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
+        """The sessions in front of the hub's checks; to be called before the first request."""
+        self.checks = checks
+        return SessionMiddleware(checks, self.sessions)
 
 
 def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> HubDashboard:
@@ -51,8 +57,8 @@ def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> Hu
         return end
 
     async def verify(token: bytes) -> Principal:
-        assert made.guard is not None
-        return await made.guard.authenticate({b"authorization": b"Bearer " + token})
+        assert made.checks is not None
+        return await made.checks.authenticate({b"authorization": b"Bearer " + token})
 
     sessions, live = Sessions(), LiveUpdates(subscribe)
     dashboard = Dashboard(

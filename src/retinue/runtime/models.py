@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Answer
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import HUB_NAME
 from retinue.core.text import suggest
 from retinue.llm.command_model import TELL_COST, CommandModel
 from retinue.llm.completion import Model
-from retinue.llm.model_agent import describe_model, model_agent
+from retinue.llm.model_agent import ALLOWANCE_S, ModelCalls, OpenModel, describe_model, model_agent
 from retinue.llm.not_started import ModelsNotStarted
+from retinue.llm.prompts import write_task
 from retinue.llm.spec import (
     SEED_MODELS,
     Available,
@@ -139,11 +142,33 @@ def _list_limits(table: LlmTable) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key.startswith(("max_tokens_", "max_cost_"))}
 
 
+def answer_as_character(agent: Agent, settings: Settings, state: State, name: str) -> None:
+    """Let the model of this name answer the actions of a character that have no functions.
+
+    Raises InvalidSettingError for an unknown model, and for one that this machine cannot run.
+    """
+    # imported here, because only processes of characters need it
+    from retinue.authoring.character import CharacterAgent
+
+    assert isinstance(agent, CharacterAgent)
+    spec, open_model, ledger = _open(settings, state, name)
+    calls = ModelCalls(spec, open_model, ledger)
+
+    async def answer_as(context: Context, persona: str, task: str, data: Any) -> Answer:
+        return await calls.answer(context, persona, write_task(task, [("what the request is about", data)]))
+
+    agent.answer_with(answer_as, spec.timeout_s + ALLOWANCE_S)
+
+
 def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
     """The agent of one model, for its own process.
 
     Raises InvalidSettingError for an unknown model, and for one that this machine cannot run.
     """
+    return model_agent(*_open(settings, state, name), version=version("retinue"))
+
+
+def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenModel, Ledger]:
     spec = _choose_model(read_models(settings), name)
     environ = environment()
     backend = find_backend(spec, environ)
@@ -159,7 +184,7 @@ def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
         # seconds and 80 MB, which an agent that is never asked does not need
         return await asyncio.to_thread(_open_api, spec, spec.find_key(environ))
 
-    return model_agent(spec, open_model, ledger, version=version("retinue"))
+    return spec, open_model, ledger
 
 
 def _open_ledger(state: State, spec: ModelSpec, backend: Available) -> Ledger:

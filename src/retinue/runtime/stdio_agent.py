@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.runtime.agent_process import agent_dispatcher, agent_mcp
+from retinue.runtime.agent_process import agent_dispatcher, agent_mcp, attach_model
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.reloading import watch_lists
@@ -35,6 +35,7 @@ async def serve_on_stdio(
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
     agent = target.agent
     state.prepare()
+    attach_model(target, settings, state)
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:

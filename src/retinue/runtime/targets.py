@@ -1,4 +1,4 @@
-"""Loads the target of ``serve`` and ``publish``: a Python file, a module, or an ``agent.json``."""
+"""Loads the target of ``serve`` and ``publish``: a Python file, a module, an ``agent.json``, a character."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ class Target:
     access: AccessRule = _NO_LISTS
     lists_file: Path | None = None
     """The ``agent.json`` with the exposure lists; None without one."""
+    model: str | None = None
+    """The model that answers the actions of a character without functions."""
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
-    """Load ``file.py[:attr]``, ``module:attr`` or ``agent.json``; raises InvalidSettingError.
+    """Load ``file.py[:attr]``, ``module:attr``, ``agent.json`` or a character; raises InvalidSettingError.
 
     A skill without a description, by which nobody finds it, is logged as a warning.
     """
@@ -158,7 +160,10 @@ def _pick(module: ModuleType, attribute: str, text: str) -> Agent:
 
 
 def _load_agent_file(path: Path) -> Target:
-    facts = _read_agent_file(path)
+    facts = _read_object(path)
+    if "entry" not in facts and (character := _load_character(facts, path)):
+        return character
+    _check_keys(facts, path)
     entry = facts.get("entry")
     if not isinstance(entry, str):
         raise InvalidSettingError(
@@ -176,12 +181,34 @@ def _load_agent_file(path: Path) -> Target:
         deprecated=_deprecated(facts, path),
     )
     agent.expose_by(_lists(facts, path))
-    return Target(agent, (path, *loaded.files), _access(facts, path), path)
+    return Target(agent, (path, *loaded.files), _access(facts, path), path, loaded.model)
+
+
+def _load_character(facts: Mapping[str, Any], path: Path) -> Target | None:
+    """A character file, with the Python file that it names, else the one of its own name beside it.
+
+    None for any other file.
+    """
+    # imported here, because other agents need nothing of it
+    from retinue.authoring.character import CharacterAgent
+    from retinue.cards.character_file import is_character, parse_character
+
+    if not is_character(facts):
+        return None
+    character = parse_character(facts, path.name)
+    functions = path.with_suffix(".py") if character.bind is None else path.parent / character.bind
+    is_bound = character.bind is not None or functions.is_file()
+    module = _import_file(functions.resolve()) if is_bound else None
+    agent = CharacterAgent(character, module, path.name)
+    files = (path, functions) if is_bound else (path,)
+    return Target(agent, files, model=character.model if agent.needs_model else None)
 
 
 def read_lists(path: Path) -> ExposureLists | None:
     """Read the ``mcp`` block of an ``agent.json``; raises InvalidSettingError."""
-    return _lists(_read_agent_file(path), path)
+    facts = _read_object(path)
+    _check_keys(facts, path)
+    return _lists(facts, path)
 
 
 def _lists(facts: Mapping[str, Any], path: Path) -> ExposureLists | None:
@@ -210,7 +237,7 @@ def _access(facts: Mapping[str, Any], path: Path) -> AccessRule:
     return AccessRule(_texts(lists, "receive", path), _texts(lists, "send", path))
 
 
-def _read_agent_file(path: Path) -> Mapping[str, Any]:
+def _read_object(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InvalidSettingError(
@@ -228,12 +255,15 @@ def _read_agent_file(path: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(facts, dict):
         raise InvalidSettingError(path.name, _found(facts), remedy="write an object")
+    return facts
+
+
+def _check_keys(facts: Mapping[str, Any], path: Path) -> None:
     for key in facts:
         if key not in _KNOWN:
             raise InvalidSettingError(
                 f"{path.name}: {key}", "unknown key", remedy=f"known are {', '.join(_KNOWN)}"
             )
-    return facts
 
 
 def _text(facts: Mapping[str, Any], key: str, path: Path) -> str | None:

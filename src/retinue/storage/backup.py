@@ -49,6 +49,10 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
             source, place = state.root / name, target / name
             if source in (state.database, state.runs):
                 _copy_database(source, place)
+            elif source == state.tasks:
+                _make_folder(place)
+                for file in source.glob("*.db"):
+                    _copy_database(file, place / file.name)
             elif source == state.registry:
                 _make_folder(place)
                 for layout in _list_layouts(source):

@@ -23,6 +23,9 @@ INVALID_REQUEST = -32600
 UNKNOWN_METHOD = -32601
 INVALID_PARAMETERS = -32602
 INTERNAL_ERROR = -32603
+CONTENT_TYPE_NOT_SUPPORTED = -32005
+"""A2A's code for a media type that is not read."""
+
 NOT_AUTHENTICATED = -33001
 NOT_ALLOWED = -33003
 RUN_CONFLICT = -33010
@@ -297,6 +300,8 @@ def a2a_fault(error: RetinueError) -> A2aFault:
         return A2aFault(None, "failed", error.message, error.fault_data)
     row = row_of(type(error))
     message = row.prefix + error.message
+    if isinstance(error, e.UnsupportedMediaTypeError):
+        return A2aFault(CONTENT_TYPE_NOT_SUPPORTED, None, message, facts_of(error))
     if row.a2a == "error":
         return A2aFault(row.standard_code, None, message, facts_of(error))
     return A2aFault(None, row.a2a, message, facts_of(error))

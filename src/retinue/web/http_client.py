@@ -53,6 +53,14 @@ _UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
+def check_written_url(url: str, *, allow_private: bool) -> None:
+    """Raise UrlRefusedError for a url that is refused as it is written; names are resolved with a request."""
+    target = _parse_url(url)
+    _check_literal(target, allow_private=allow_private)
+    if not allow_private and is_loopback(target.host or ""):
+        raise UrlRefusedError(_origin(target), "the address is not public")
+
+
 class HttpStream:
     """A streamed response with back-pressure.
 

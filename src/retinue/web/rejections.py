@@ -1,7 +1,7 @@
 """Rejections by the security middleware: error responses, OAuth challenges and resource metadata.
 
-A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute``, the
-distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.
+A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute`` and at the
+paths of A2A, the distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.
 
 When an authorization server is configured, each 401 points to ``GET /.well-known/oauth-protected-resource``,
 from which MCP clients find that server (RFC 6750, RFC 9728; MCP 2025-11-25, "Authorization"). The metadata
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -24,11 +25,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from retinue.core.errors import AccessError, InsufficientScopeError, RetinueError
-from retinue.web.codec.jsonrpc import render_error
-from retinue.web.error_table import execute_fault, rest_fault
+from retinue.web.codec.error_info import render_details
+from retinue.web.codec.jsonrpc import INTERNAL_ERROR, render_error
+from retinue.web.error_table import CONTENT_TYPE_NOT_SUPPORTED, a2a_fault, execute_fault, rest_fault
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-DISCOVERY_PATHS = ("/.well-known/oauth-", "/.well-known/openid-configuration")
+JWKS_PATH = "/.well-known/jwks.json"
+DISCOVERY_PATHS = ("/.well-known/oauth-", "/.well-known/openid-configuration", JWKS_PATH)
 """Path prefixes at which OAuth clients look for the authorization server (RFC 8414, RFC 9728, OpenID).
 
 These clients have no token yet: a missing document must yield 404, not 401.
@@ -39,6 +42,8 @@ REGISTRY_CHALLENGE = 'Basic realm="retinue"'
 """Asks registry clients for the token as a password, because they support no bearer token of their own."""
 
 MAX_PATH_LENGTH = 500
+
+_AGENT_PATH = re.compile(r"/agents/[^/]+/?")
 
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_S = 5.0
@@ -131,6 +136,8 @@ class Rejection:
         fault = rest_fault(error)
         if self._scope["path"].endswith("/execute"):
             body = render_error(None, *execute_fault(error))
+        elif self._scope["method"] == "POST" and is_a2a_path(self._scope["path"]):
+            body = _render_a2a(error)
         else:
             body = orjson.dumps(fault.body)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -177,9 +184,34 @@ def metadata_routes(resource: ProtectedResource | None) -> list[BaseRoute]:
     return [Route(path, answer, methods=["GET"]) for path in paths]
 
 
+def keys_route(read_key: Callable[[], Mapping[str, Any]]) -> Route:
+    """The route of the public key that signs cards, as JWK set; it needs no token."""
+
+    async def answer(request: Request) -> Response:
+        key = await asyncio.to_thread(read_key)
+        headers = {"cache-control": "max-age=300", "access-control-allow-origin": "*"}
+        return JSONResponse({"keys": [dict(key)]}, headers=headers)
+
+    return Route(JWKS_PATH, answer, methods=["GET"])
+
+
 def is_registry_path(path: str) -> bool:
     """Whether a path belongs to the registry endpoint."""
     return path.startswith(REGISTRY_PATH) or path == REGISTRY_PATH.rstrip("/")
+
+
+def is_a2a_path(path: str) -> bool:
+    """Whether a POST at this path is A2A: the root, or an agent of the hub."""
+    return path == "/" or _AGENT_PATH.fullmatch(path) is not None
+
+
+def _render_a2a(error: RetinueError) -> bytes:
+    code, _, message, facts = a2a_fault(error)
+    is_own = code != CONTENT_TYPE_NOT_SUPPORTED
+    details = (
+        render_details(error.type.upper(), facts) if is_own else render_details("CONTENT_TYPE_NOT_SUPPORTED")
+    )
+    return render_error(None, INTERNAL_ERROR if code is None else code, message, details)
 
 
 def is_upload_path(path: str) -> bool:

@@ -73,7 +73,7 @@ function say(state, text) {
 }
 
 function open() {
-  source = new EventSource("/ui/live");
+  source = new EventSource(`${document.documentElement.dataset.root}/live`);
   source.onopen = () => {
     if (document.documentElement.dataset.state === "lost") read();
     say("live", "live");

@@ -1,0 +1,1 @@
+"""Pure codecs of A2A: dicts to calls and back, without I/O."""

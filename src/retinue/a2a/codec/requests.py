@@ -1,0 +1,273 @@
+"""Pure: the parameters of A2A 1.x requests, read from JSON and checked.
+
+Unknown keys are ignored, as the specification wants of later versions. Each error names the field, the
+shape found and the remedy.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retinue.a2a.codec.faults import A2aError, invalid_parameters
+from retinue.core.json_values import name_shape
+
+MAX_ID_LENGTH = 200
+MAX_PARTS = 200
+MAX_PAGE_SIZE = 100
+PAGE_SIZE = 50
+
+CONTENTS = ("text", "raw", "url", "data")
+"""The keys of a part, of which it has exactly one."""
+
+_MESSAGE_KEYS = (
+    "messageId",
+    "contextId",
+    "taskId",
+    "role",
+    "parts",
+    "metadata",
+    "extensions",
+    "referenceTaskIds",
+)
+_PART_KEYS = (*CONTENTS, "metadata", "filename", "mediaType")
+_ROLES = frozenset({"ROLE_USER", "ROLE_AGENT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it arrived; ``json`` holds its known keys."""
+
+    id: str
+    parts: tuple[Mapping[str, Any], ...]
+    json: Mapping[str, Any]
+    context_id: str | None = None
+    task_id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PushConfig:
+    """Where to send the updates of a task; ``legacy``: its client speaks 0.3."""
+
+    url: str
+    id: str | None = None
+    token: str | None = None
+    scheme: str | None = None
+    credentials: str | None = None
+    legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """``SendMessage`` and ``SendStreamingMessage``."""
+
+    message: Message
+    metadata: Mapping[str, Any]
+    history_length: int | None = None
+    return_immediately: bool = False
+    push: PushConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """``ListTasks``; ``after`` is an RFC 3339 timestamp."""
+
+    context_id: str | None = None
+    state: str | None = None
+    after: str | None = None
+    page_size: int = PAGE_SIZE
+    page_token: str = ""
+    history_length: int | None = None
+    with_artifacts: bool = False
+
+
+def read_send(params: Any) -> SendRequest:
+    """Raises A2aError."""
+    given = _fields(params, "params")
+    configuration = _fields(given.get("configuration") or {}, "configuration")
+    push = configuration.get("taskPushNotificationConfig")
+    return SendRequest(
+        read_message(given.get("message")),
+        _object(given.get("metadata") or {}, "metadata"),
+        _count(configuration, "historyLength"),
+        configuration.get("returnImmediately") is True,
+        None if push is None else read_push_config(push, "configuration.taskPushNotificationConfig"),
+    )
+
+
+def read_message(given: Any, at: str = "message") -> Message:
+    """Raises A2aError."""
+    message = _fields(given, at)
+    role = message.get("role")
+    if role not in _ROLES:
+        raise _invalid(f"{at}.role", role, 'make it "ROLE_USER"')
+    parts = message.get("parts")
+    if not isinstance(parts, list) or not 0 < len(parts) <= MAX_PARTS:
+        raise _invalid(f"{at}.parts", parts, f"make it a list of 1 to {MAX_PARTS} parts")
+    read = tuple(_read_part(part, f"{at}.parts[{index}]") for index, part in enumerate(parts))
+    metadata = _object(message.get("metadata") or {}, f"{at}.metadata")
+    for key in ("extensions", "referenceTaskIds"):
+        listed = message.get(key)
+        if listed is not None and not (
+            isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+        ):
+            raise _invalid(f"{at}.{key}", listed, "make it a list of strings")
+    kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
+    return Message(
+        read_id(message, "messageId", at),
+        read,
+        {**kept, "parts": list(read)},
+        _optional_id(message, "contextId", at),
+        _optional_id(message, "taskId", at),
+        metadata,
+    )
+
+
+def read_push_config(given: Any, at: str = "params") -> PushConfig:
+    """Raises A2aError."""
+    config = _fields(given, at)
+    url = config.get("url")
+    if not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
+        raise _invalid(f"{at}.url", url, "make it an http or https url")
+    login = _fields(config.get("authentication") or {}, f"{at}.authentication")
+    return PushConfig(
+        url,
+        _optional_id(config, "id", at),
+        _header_text(config, "token", at),
+        _header_text(login, "scheme", f"{at}.authentication"),
+        _header_text(login, "credentials", f"{at}.authentication"),
+    )
+
+
+def read_list(params: Any) -> ListRequest:
+    """Raises A2aError."""
+    given = _fields(params, "params")
+    size = given.get("pageSize")
+    if size is not None and not (type(size) is int and 1 <= size <= MAX_PAGE_SIZE):
+        raise _invalid("pageSize", size, f"make it a number from 1 to {MAX_PAGE_SIZE}")
+    state = given.get("status") or None
+    if state is not None and not isinstance(state, str):
+        raise _invalid("status", state, "make it the name of a state, such as TASK_STATE_WORKING")
+    token, after = given.get("pageToken") or "", given.get("statusTimestampAfter") or None
+    for key, text in (("pageToken", token), ("statusTimestampAfter", after)):
+        if text is not None and not isinstance(text, str):
+            raise _invalid(key, text, "make it a string")
+    return ListRequest(
+        _optional_id(given, "contextId", "params"),
+        None if state == "TASK_STATE_UNSPECIFIED" else state,
+        after,
+        PAGE_SIZE if size is None else size,
+        token,
+        _count(given, "historyLength"),
+        given.get("includeArtifacts") is True,
+    )
+
+
+def read_params(params: Any) -> Mapping[str, Any]:
+    """The parameters of any request; raises A2aError unless they are an object."""
+    return _fields(params, "params")
+
+
+def read_id(given: Mapping[str, Any], key: str, at: str = "params") -> str:
+    """A required id; raises A2aError."""
+    value = given.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
+        raise _invalid(f"{at}.{key}", value, f"make it a string of 1 to {MAX_ID_LENGTH} characters")
+    return value
+
+
+def read_history_length(params: Mapping[str, Any]) -> int | None:
+    """How many of the last messages of its history a task is returned with; None = all."""
+    return _count(params, "historyLength")
+
+
+_LONGEST_URL = 2000
+
+
+def _optional_id(given: Mapping[str, Any], key: str, at: str) -> str | None:
+    return None if given.get(key) in (None, "") else read_id(given, key, at)
+
+
+def _header_text(given: Mapping[str, Any], key: str, at: str) -> str | None:
+    value = given.get(key)
+    if value is None or value == "":
+        return None
+    if (
+        not isinstance(value, str)
+        or len(value) > _LONGEST_URL
+        or not (value.isascii() and value.isprintable())
+    ):
+        raise _invalid(f"{at}.{key}", value, "make it printable ASCII text: it is sent as a header")
+    return value
+
+
+def _read_part(given: Any, at: str) -> Mapping[str, Any]:
+    part = _fields(given, at)
+    found = [key for key in CONTENTS if key in part]
+    if len(found) != 1:
+        problem = f"{at} has {' and '.join(found) if found else 'no content'}"
+        raise invalid_parameters(f"{problem}; give it exactly one of {', '.join(CONTENTS)}")
+    content = part[found[0]]
+    if found[0] != "data" and not isinstance(content, str):
+        raise _invalid(f"{at}.{found[0]}", content, "make it a string")
+    if found[0] == "raw":
+        _check_base64(content, at)
+    for key in ("filename", "mediaType"):
+        if part.get(key) is not None and not isinstance(part[key], str):
+            raise _invalid(f"{at}.{key}", part[key], "make it a string")
+    if part.get("metadata") is not None:
+        _object(part["metadata"], f"{at}.metadata")
+    return {
+        key: part[key] for key in _PART_KEYS if key in part and (key in CONTENTS or part[key] is not None)
+    }
+
+
+def _check_base64(content: str, at: str) -> None:
+    try:
+        b64decode(content.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid_parameters(f"{at}.raw is not base64; encode the bytes") from None
+
+
+def _count(given: Mapping[str, Any], key: str) -> int | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or value < 0:
+        raise _invalid(key, value, "make it a number from 0 upward")
+    return value
+
+
+def _fields(value: Any, at: str) -> Mapping[str, Any]:
+    """The fields of an object by their names in JSON; protobuf's own names are accepted as well."""
+    found = _object(value, at)
+    if not any("_" in key for key in found):
+        return found
+    return {_JSON_NAMES.get(key, key): one for key, one in found.items()}
+
+
+_JSON_NAMES = {
+    re.sub("[A-Z]", lambda upper: f"_{upper[0].lower()}", name): name
+    for name in (
+        *("messageId", "contextId", "taskId", "referenceTaskIds", "mediaType", "historyLength"),
+        *("acceptedOutputModes", "taskPushNotificationConfig", "returnImmediately", "pageSize", "pageToken"),
+        *("includeArtifacts", "statusTimestampAfter"),
+    )
+}
+"""Names of fields in protobuf → in JSON."""
+
+
+def _object(value: Any, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _invalid(at, value, "make it an object")
+    return value
+
+
+def _invalid(at: str, value: Any, remedy: str) -> A2aError:
+    found = "missing" if value is None else name_shape(value)
+    return invalid_parameters(f"{at} is {found}; {remedy}")
