@@ -61,8 +61,18 @@ steps:
   - {id: last, skill: plus, with: {a: "${{ steps.first.output }}", b: 10}}
 output: {sum: "${{ steps.last.output }}"}
 """
-PAGES = ("/", "/ui/agents", "/ui/agents/shop-agent", "/ui/agents/shop-agent/skills/order", "/ui/calls")
-PAGES += ("/ui/runs", "/ui/workflows", "/ui/workflows/plan-execute", "/ui/mesh", "/ui/sign-in")
+PAGES = [
+    "/",
+    "/ui/agents",
+    "/ui/agents/shop-agent",
+    "/ui/agents/shop-agent/skills/order",
+    "/ui/calls",
+    "/ui/runs",
+    "/ui/workflows",
+    "/ui/workflows/plan-execute",
+    "/ui/mesh",
+    "/ui/sign-in",
+]
 
 
 @dataclass
