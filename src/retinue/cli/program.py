@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look around": {
         "demo": ("retinue[demo]", "Let three agents write tests for a Python module."),
         "doctor": ("doctor:doctor", "Check what works on this machine and print remedies."),
+        "dashboard": ("dashboard:dashboard", "Open the dashboard of the running hub in a browser."),
         "backup": ("backup:backup", "Copy the state folder while its hub runs."),
     },
     "Agents": {
@@ -71,9 +72,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("runs:cancel", "Cancel a run, its branches and the calls in flight."),
         "rerun": ("runs:rerun", "Run again from a step, as a new run."),
         "signal": ("runs:signal", "Send a signal to a step that waits, such as an approval."),
-    },
-    "The hub's pages": {
-        "dashboard": ("dashboard:dashboard", "Open the dashboard of the hub in a browser."),
     },
     "Access": {
         "token": ("token:token", "Create, list and revoke tokens."),
