@@ -125,8 +125,6 @@ def measure() -> list[Figure]:
         empty, full = found[kind]["memory"]
         figures.append(Figure(f"memory, empty, {kind}", empty / MEGABYTE, "MB"))
         figures.append(Figure(f"memory, {AGENTS:,} personalities, {kind}", full / MEGABYTE, "MB"))
-    empty, full = ours["memory"]
-    figures.append(Figure("memory of a personality, ours", (full - empty) / AGENTS / 1024, "kB", 2.0))
     return figures
 
 
