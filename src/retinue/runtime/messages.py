@@ -34,7 +34,8 @@ from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
 
 if TYPE_CHECKING:
     from retinue.messages.client import MessageInvoker
-    from retinue.messages.receiver import MessageOptions, Receiver
+    from retinue.messages.exchange import MessageOptions
+    from retinue.messages.receiver import Receiver
 
 LOG_BYTES = 10 * 1024 * 1024
 LOG_FILES = 3
@@ -275,7 +276,7 @@ def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str
 
 
 def _options(settings: Settings) -> MessageOptions:
-    from retinue.messages.receiver import MessageOptions
+    from retinue.messages.exchange import MessageOptions
 
     table = settings.messages
     return MessageOptions(
