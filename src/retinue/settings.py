@@ -194,6 +194,13 @@ class LimitTable(_Table):
     burst: int = Field(100, ge=1)
 
 
+class LogTable(_Table):
+    """``[logs]``: size and number of the log files in the state folder."""
+
+    file_bytes: int = Field(10 * 1024 * 1024, ge=1024)
+    files: int = Field(4, ge=1, le=100)
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
 
@@ -374,6 +381,7 @@ class Settings(BaseSettings):
     timeouts: TimeoutTable = TimeoutTable()
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
+    logs: LogTable = LogTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

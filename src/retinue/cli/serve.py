@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
 from retinue.cli.options import advertise_option, database_option, join_option, registry_option, weight_option
-from retinue.cli.session import accept_join, open_session
+from retinue.cli.output import note, working
+from retinue.cli.session import accept_join, open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.storage.state import HubAddress
 
 
 @click.command()
@@ -131,6 +135,9 @@ def serve(
 )
 @registry_option("Also find agents in this registry; repeatable.", multiple=True)
 @click.option("--bare", is_flag=True, help="Do not start the agents of installed packages.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Run in the background; see retinue status, logs and stop."
+)
 @database_option
 @join_option
 @click.option(
@@ -143,6 +150,7 @@ def hub(
     port: int | None,
     registries: tuple[str, ...],
     bare: bool,
+    detach: bool,
     database: str | None,
     hub_url: str | None,
     insecure_bind: bool,
@@ -160,6 +168,9 @@ def hub(
     from retinue.runtime.hub_process import HubOptions, run_hub
     from retinue.runtime.serving import run_loop
 
+    if detach:
+        arguments = click.get_current_context().params
+        return _detach_hub({name: value for name, value in arguments.items() if name != "detach"})
     flags: dict[str, Any] = {}
     if registries:
         flags["registries"] = tuple(check_location(registry) for registry in registries)
@@ -176,6 +187,49 @@ def hub(
         insecure_bind=insecure_bind,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
+
+
+def _detach_hub(arguments: dict[str, Any]) -> int:
+    """Start the hub with the same arguments in the background and wait until it answers."""
+    from retinue.runtime.commands.hub_start import detach_hub
+    from retinue.web.http_client import HttpClient
+
+    session = open_session()
+    configured = session.settings.hub
+    port = configured.port if arguments["port"] is None else arguments["port"]
+
+    async def start() -> HubAddress:
+        async with HttpClient() as http:
+            return await detach_hub(
+                session.state,
+                http,
+                _render_arguments(arguments),
+                host=arguments["host"] or configured.host,
+                port=0 if arguments["port_may_move"] else port,
+                probe_timeout_s=session.settings.timeouts.probe_s,
+                logs=session.settings.logs,
+            )
+
+    with working("starting the hub …"):
+        found = run_command(start())
+    click.echo(f"hub at {found.url} (pid {found.pid}, state {session.state.root})")
+    note(f"its log: {session.state.hub_log}, or retinue logs -f; stop it: retinue stop")
+    if not found.is_ready:
+        note("its agents are still starting; see retinue status")
+    return 0
+
+
+def _render_arguments(values: Mapping[str, Any]) -> list[str]:
+    """The options of the command that is running, as they were given."""
+    given = []
+    for option in click.get_current_context().command.params:
+        value = values.get(option.name or "")
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is True:
+                given.append(option.opts[0])
+            elif one is not None and one is not False:
+                given += [option.opts[0], str(one)]
+    return given
 
 
 @click.command()

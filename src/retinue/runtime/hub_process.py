@@ -41,6 +41,7 @@ from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
+from retinue.runtime.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
@@ -135,7 +136,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(a2a.end)
-        state.write_hub(url, ready=False)
+        writes_log = writes_to(state.hub_log)
+        state.write_hub(url, ready=False, writes_log=writes_log)
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         models.not_started.watch(mesh.directory)
@@ -149,7 +151,13 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         stack.push_async_callback(end_task, watching)
         reached = "" if public_url == url else f", advertised as {public_url}"
         echo(f"hub at {url} (state {state.root}){reached}")
-        children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(echo))
+        if writes_log:
+            keeping = asyncio.create_task(keep_small(state.hub_log, settings.logs))
+            stack.push_async_callback(end_task, keeping)
+        logs = AgentLogs(state.agent_logs, settings.logs)
+        stack.callback(logs.close)
+        probe_child = _card_probe(mesh.http, settings.timeouts.probe_s)
+        children = Supervisor(probe_child, _report(echo, logs), logs.take)
         stack.push_async_callback(children.stop)
         process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
@@ -176,7 +184,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             launching = asyncio.create_task(runs.launch(echo))
             stack.push_async_callback(end_task, launching)
             # a client that reads the file expects the hub to answer
-            state.write_hub(url)
+            state.write_hub(url, writes_log=writes_log)
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
@@ -300,16 +308,18 @@ def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
     return probe
 
 
-def _report(echo: Echo) -> OnChange:
+def _report(echo: Echo, logs: AgentLogs) -> OnChange:
     names: dict[str, str] = {}
 
     def report(child: str, news: Ready | ChildFailedError | None) -> None:
         if news is None:
             echo(f"{names.get(child, child)} ended; starting it again")
         elif isinstance(news, ChildFailedError):
+            logs.name(child)
             echo(f"{news.message}; trying again")
         else:
             names[child] = str(news["name"])
+            logs.name(child, names[child])
             echo(f"{names[child]} at {news['url']}")
 
     return report
