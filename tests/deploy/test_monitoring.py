@@ -124,10 +124,10 @@ def test_promtool_accepts_configuration_and_rules_and_their_unit_tests_pass(tmp_
         )
         assert done.returncode == 0, done.stdout + done.stderr
     (tmp_path / "rules.yml").write_text((tmp_path / "rules.yml").read_text().replace("> 800", "> > 800"))
-    done = subprocess.run(
+    broken = subprocess.run(
         [promtool, "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, check=False
     )
-    assert done.returncode != 0, "it would have found a mistake"
+    assert broken.returncode != 0, "it would have found a mistake"
 
 
 @contextmanager
