@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    a2a,
     discovery,
     dispatch,
     find_text,
@@ -20,6 +21,7 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "a2a": a2a.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "lookup": lookup.measure,
