@@ -38,7 +38,7 @@ def main(groups: list[str]) -> int:
     wanted = sorted(set(groups) | (present or set()))
     try:
         settings = read_settings()
-        uv = _find_uv(settings)
+        uv = find_uv(settings)
         print(f"retinue: installing what uv.lock names ({', '.join(['run', *wanted])}) …", file=sys.stderr)
         _sync(uv, wanted, settings)
     except (UvNotFoundError, SyncFailedError) as error:
@@ -74,7 +74,7 @@ def _stamped_groups(key: str) -> set[str] | None:
     return set(stamp["groups"]) if stamp.get("key") == key else None
 
 
-def _find_uv(settings: Settings) -> Path:
+def find_uv(settings: Settings) -> Path:
     """A uv on the path that is new enough for the lock file, else the pinned one under ``.tools``."""
     version = pinned_version()
     found = shutil.which("uv")

@@ -13,11 +13,9 @@ import pytest
 
 IMPORTS = "13: imports of MCP servers"
 ORCHESTRATION = "14: orchestration tools (seed 002)"
-MESSAGES = "15: messages (seed 000)"
 KOI = "16: KOI (seed 003)"
-FUTURES = "futures of the messages (seed 000)"
 
-OPEN_ISSUES = frozenset({IMPORTS, ORCHESTRATION, MESSAGES, KOI, FUTURES})
+OPEN_ISSUES = frozenset({IMPORTS, ORCHESTRATION, KOI})
 """The issues that are still to come. Remove one when it is finished: no row may wait for it any more."""
 
 
@@ -37,9 +35,7 @@ class Requirement:
 
 REQUIREMENTS: dict[str, Requirement] = {
     # Seed 000: capability discovery by performatives
-    "W-01": Requirement(
-        "a codon is a named pattern of performatives; the first is query and inform", MESSAGES
-    ),
+    "W-01": Requirement("a codon is a named pattern of performatives; the first is query and inform"),
     "W-02": Requirement("performative QUERY_CAPABILITIES"),
     "W-03": Requirement("query_type is summary, specific or action_details"),
     "W-04": Requirement("query_parameters is an optional object"),
@@ -61,14 +57,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "W-18": Requirement("several agents are asked at once and the best for a task is chosen"),
     "W-19": Requirement("Eddy to Jules and back, with the literal payloads of the seed"),
     "W-20": Requirement("TASK_REQUEST delegates after discovery"),
-    "W-21": Requirement(
-        "the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input", MESSAGES
-    ),
-    "W-22": Requirement("message log in the MCP_MESSAGE_SENT and MCP_MESSAGE_RECEIVED form", MESSAGES),
+    "W-21": Requirement("the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input"),
+    "W-22": Requirement("message log in the MCP_MESSAGE_SENT and MCP_MESSAGE_RECEIVED form"),
     "W-23": Requirement("an ElizaOS character file, comments and all, becomes an agent"),
-    "W-24": Requirement(
-        "SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus", FUTURES
-    ),
+    "W-24": Requirement("SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus"),
     "W-25": Requirement(
         "specific matches topics, skill ids, tags, action names, similes; hidden never match"
     ),
@@ -148,20 +140,20 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-05": Requirement(
         "KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN", rest=KOI
     ),
-    "K-06": Requirement("KoiAgentNode and its arguments", KOI),
-    "K-07": Requirement("the agent node provides its personality; identity and cache in .koi/{name}", KOI),
-    "K-08": Requirement("the agent runs a KOI node and an MCP server", KOI),
-    "K-09": Requirement("start handles and broadcasts the own personality once, errors caught", KOI),
-    "K-10": Requirement("update_traits makes a new bundle, handled and broadcast", KOI),
-    "K-11": Requirement("external changes to the own profile are blocked", KOI),
-    "K-12": Requirement("CoordinatorAdapterNode is a FULL node", KOI),
-    "K-13": Requirement("the KOI API under /koi-net on the registry's port", KOI),
-    "K-14": Requirement("a broadcast personality is registered, then every event is processed", KOI),
-    "K-15": Requirement("a personality is visible as soon as its broadcast returns", KOI),
-    "K-16": Requirement("register_personality_handlers(processor, mcp_adapter)", KOI),
-    "K-17": Requirement("RID handler: own-RID guard and normalised NEW and UPDATE", KOI),
-    "K-18": Requirement("bundle handler: validate, register, or stop the chain", KOI),
-    "K-19": Requirement("network handler: subscribed neighbours; all for the own personality", KOI),
+    "K-06": Requirement("KoiAgentNode and its arguments"),
+    "K-07": Requirement("the agent node provides its personality; identity and cache in .koi/{name}"),
+    "K-08": Requirement("the agent runs a KOI node and an MCP server"),
+    "K-09": Requirement("start handles and broadcasts the own personality once, errors caught"),
+    "K-10": Requirement("update_traits makes a new bundle, handled and broadcast"),
+    "K-11": Requirement("external changes to the own profile are blocked"),
+    "K-12": Requirement("CoordinatorAdapterNode is a FULL node"),
+    "K-13": Requirement("the KOI API under /koi-net on the registry's port"),
+    "K-14": Requirement("a broadcast personality is registered, then every event is processed"),
+    "K-15": Requirement("a personality is visible as soon as its broadcast returns"),
+    "K-16": Requirement("register_personality_handlers(processor, mcp_adapter)"),
+    "K-17": Requirement("RID handler: own-RID guard and normalised NEW and UPDATE"),
+    "K-18": Requirement("bundle handler: validate, register, or stop the chain"),
+    "K-19": Requirement("network handler: subscribed neighbours; all for the own personality"),
     "K-20": Requirement("MCPAdapter: agents, tools for one and for all"),
     "K-21": Requirement("registry server: three GETs and their 404s"),
     "K-22": Requirement("agent server: three GETs, POST /tools/call/{trait}, 404 and 400"),
@@ -170,23 +162,23 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-25": Requirement("load_config: file, KOI_MCP_CONFIG, single variables"),
     "K-26": Requirement("the configuration models"),
     "K-27": Requirement("the three files in configs/"),
-    "K-28": Requirement("subcommands coordinator, agent, demo", KOI),
-    "K-29": Requirement("the demo runs a coordinator and two agents and stops cleanly", KOI),
-    "K-30": Requirement("ports 9000, 8101, 8102 and the seed's names", rest=KOI),
-    "K-31": Requirement("a sequential processor that survives handlers; failed webhooks are sent again", KOI),
-    "K-32": Requirement("the first version trusts its network", KOI),
+    "K-28": Requirement("subcommands coordinator, agent, demo"),
+    "K-29": Requirement("the demo runs a coordinator and two agents and stops cleanly"),
+    "K-30": Requirement("ports 9000, 8101, 8102 and the seed's names"),
+    "K-31": Requirement("a sequential processor that survives handlers; failed webhooks are sent again"),
+    "K-32": Requirement("the first version trusts its network"),
     "K-33": Requirement("callable traits are real functions"),
-    "K-34": Requirement("the first broadcast is retried", rest=KOI),
-    "K-35": Requirement("no redundancy between broadcast and pipeline", KOI),
-    "K-36": Requirement("the registry persists", KOI),
+    "K-34": Requirement("the first broadcast is retried"),
+    "K-35": Requirement("no redundancy between broadcast and pipeline"),
+    "K-36": Requirement("the registry persists"),
     "K-37": Requirement("endpoints are secured", rest=KOI),
-    "K-38": Requirement("FORGET removes an agent from the adapter", rest=KOI),
-    "K-39": Requirement("many agents: persistence and sharding", KOI),
+    "K-38": Requirement("FORGET removes an agent from the adapter"),
+    "K-39": Requirement("many agents: persistence and sharding", rest=KOI),
     "K-40": Requirement("a general framework of extensions, metrics, auth", KOI),
-    "K-41": Requirement("a late joiner gets the personalities; two agents exchange theirs", KOI),
-    "K-42": Requirement("the bundle of an event without contents is fetched", KOI),
-    "K-43": Requirement("FORGET deletes the cache entry", KOI),
-    "K-44": Requirement("a poll empties what it returned; unsent queues survive a restart", KOI),
+    "K-41": Requirement("a late joiner gets the personalities; two agents exchange theirs"),
+    "K-42": Requirement("the bundle of an event without contents is fetched"),
+    "K-43": Requirement("FORGET deletes the cache entry"),
+    "K-44": Requirement("a poll empties what it returned; unsent queues survive a restart"),
     # Seed 004: inter-agent MCP
     "S-01": Requirement("every agent can be MCP server and MCP client at once", rest=IMPORTS),
     "S-02": Requirement("the server exposes tools and resources"),

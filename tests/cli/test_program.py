@@ -16,7 +16,6 @@ from retinue.core.errors import HubRunningError
 from tests.cli.conftest import Retinue
 
 SLOW = ("pydantic", "aiohttp", "rich", "structlog", "starlette", "orjson", "asyncio")
-LATER = ("koi",)
 
 
 def _load(name: str) -> click.Command:
@@ -82,10 +81,6 @@ def test_without_arguments_the_help_is_shown(retinue: Retinue) -> None:
     assert shown.exit_code == 0
     assert shown.stdout == retinue("--help").stdout
     assert all(heading in shown.stdout for heading in SECTIONS)
-
-
-def test_commands_that_come_later_are_not_listed() -> None:
-    assert not set(LATER) & set(TABLE)
 
 
 def test_version(retinue: Retinue) -> None:

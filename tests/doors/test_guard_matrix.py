@@ -132,10 +132,11 @@ async def test_every_request_of_a_chain_carries_its_id(
 
 
 def trace_id_of(sent: Exchange) -> Any:
-    """The trace id of a request: in its headers, or in the metadata of an MCP or A2A message (S-13)."""
+    """The trace id of a request: in its headers, or in the metadata of its message (S-13)."""
     found = sent.headers.get("x-openstarry-trace-id")
-    if found is not None:
-        return found
-    params = sent.request["params"]
-    metadata = params["message"]["metadata"] if "message" in params else params["_meta"]
-    return metadata["X-OpenStarry-Trace-ID"]
+    if found is None:
+        params = sent.request.get("params", {})
+        in_message = params.get("message", {}).get("metadata")
+        keys = sent.request.get("trace") or in_message or params["_meta"]
+        found = keys["X-OpenStarry-Trace-ID"]
+    return found

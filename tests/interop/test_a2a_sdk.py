@@ -85,7 +85,7 @@ def read_result(task: types.Task) -> Any:
 
 
 DIRECT = {"prompt": "x", "workflow": "direct"}
-STEP = {"name": "w", "steps": [{"id": "a", "skill": "shout", "input": {"text": "hi"}}]}
+STEP = {"name": "w", "steps": [{"id": "a", "skill": "shout", "with": {"text": "hi"}}]}
 
 HUB_ARGUMENTS: dict[str, dict[str, Any]] = {
     "show_agent": {"name": "echo"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -54,7 +55,7 @@ async def until(check: Callable[[], object], within_s: float = WITHIN_S) -> None
 
 async def post(url: str, data: Any) -> tuple[int, Any]:
     """Status and JSON of the reply; bytes are sent as they are."""
-    body = data if isinstance(data, bytes) else orjson.dumps(data)
+    body = io.BytesIO(data if isinstance(data, bytes) else orjson.dumps(data))
     async with aiohttp.ClientSession() as session, session.post(url, data=body) as reply:
         text = await reply.read()
         return reply.status, decode_json(text) if text else None

@@ -1,119 +1,138 @@
-"""A2A tasks and the process that runs them: killed, started again, stopped."""
+"""An agent of the SDK of A2A behind a hub, in real processes: imported, found, called, removed."""
 
 from __future__ import annotations
 
-import signal
-import threading
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
-import urllib3
+import pytest
+from a2a.client.card_resolver import parse_agent_card
+from a2a.utils.signing import create_signature_verifier
+from jwt.api_jwk import PyJWK
+from mcp import Client
 
-from tests.processes.running import Program, program, wait_until
+from tests.processes.running import program
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(30.0))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def foreign_agent(version: str) -> Iterator[str]:
+    port = _free_port()
+    command = [sys.executable, "-m", "tests.a2a.foreign_agent", str(port), version]
+    agent = subprocess.Popen(command, cwd=ROOT)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        agent.terminate()
+        agent.wait(10)
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_an_imported_agent_is_called_by_every_client_of_the_hub(
+    version: str, tmp_path: Path, port: int
+) -> None:
+    def run(*arguments: str) -> str:
+        environ = {**os.environ, "HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "retinue", *arguments]
+        found = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    with foreign_agent(version) as peer, program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("0 agents")
+        said = run("import", "a2a", peer, "--name", "peer")
+        assert said.startswith("peer: 11 skills: say, count, mixed"), said
+        assert orjson.loads(run("call", "say", '{"prompt": "hi"}')) == "HI"
+        assert orjson.loads(run("call", "count", '{"prompt": "abc"}')) == {"letters": 3, "ratio": 0.5}
+        found = orjson.loads(run("find", "three steps", "--json"))
+        assert found["skills"][0]["skill"] == "slow"
+        async with Client(f"{url}/mcp") as client:
+            result = await client.call_tool("peer__say", {"prompt": "over mcp"})
+            assert [getattr(block, "text", None) for block in result.content] == ["OVER MCP"]
+        assert "peer" in run("imports")
+        run("imports", "remove", "peer")
+        assert "no imports" in run("imports")
+
 
 AGENT = '''
-import asyncio
 from retinue import Agent, Context
-agent = Agent("keeper", version="1.0.0")
 
-@agent.skill
-async def wait(ctx: Context) -> str:
-    """Never ends."""
-    await asyncio.Event().wait()
-    return "never"
+agent = Agent("greeter", version="1.0.0")
 
-@agent.skill
+
+@agent.skill(expose=True)
+async def greet(ctx: Context, name: str, times: int = 1) -> dict[str, str]:
+    """Greets somebody."""
+    await ctx.progress(0.5, "thinking")
+    return {"text": f"Hello, {name}!" * times}
+
+
+@agent.skill(expose=True)
 async def ask(ctx: Context) -> str:
-    """Asks."""
-    return await ctx.elicit("Who?", str)
-
-@agent.skill
-async def greet(name: str) -> str:
-    """Says hello."""
-    return f"hello {name}"
+    """Asks for a name."""
+    return f"Hello, {await ctx.elicit('Who are you?', str)}!"
 '''
 
 
-def ask(url: str, method: str, params: Any) -> Any:
-    """One request of 1.x."""
-    body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-    headers = {"content-type": "application/json", "a2a-version": "1.0"}
-    return orjson.loads(_http.request("POST", url, body=body, headers=headers).data)
+async def test_an_agent_of_ours_is_imported_over_a2a_with_its_schemas_and_its_signature(
+    tmp_path: Path, port: int
+) -> None:
+    """Two states: the publisher's, and the one that trusts its key."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for home in (here, there):
+        home.mkdir()
+    (there / "greeter.py").write_text(AGENT)
+
+    def state_of(home: Path) -> dict[str, str]:
+        return {"RETINUE_HOME": str(home / "state"), "RETINUE_SIGNATURES__POLICY": "require"}
+
+    def run(home: Path, *arguments: str) -> str:
+        environ = {**os.environ, **state_of(home)}
+        command = [sys.executable, "-m", "retinue", *arguments]
+        found = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    with (
+        program("serve", "greeter.py", cwd=there, environment=state_of(there)) as served,
+        program("hub", "--bare", "--port", str(port), cwd=here, environment=state_of(here)) as hub,
+    ):
+        peer = served.url_in("greeter 1.0.0 at")
+        hub.wait_for("0 agents")
+        refused = run(here, "import", "a2a", peer, "--name", "greeter")
+        assert "which is not trusted" in refused
+        run(here, "imports", "remove", "greeter")
+        run(here, "keys", "trust", "publisher", f"{peer}/.well-known/jwks.json")
+        assert run(here, "import", "a2a", peer, "--name", "greeter").startswith(
+            "greeter: 2 skills: greet, ask"
+        )
+        said = run(here, "call", "greet", '{"name": "Ada", "times": 2}')
+        assert orjson.loads(said) == {"text": "Hello, Ada!Hello, Ada!"}
+        listed = orjson.loads(run(here, "agents", "--json"))["agents"]
+        assert [one.get("signature") for one in listed if one["name"] == "greeter"] == ["valid"]
+        card = await asyncio.to_thread(_read_json, f"{peer}/.well-known/agent-card.json")
+        keys = await asyncio.to_thread(_read_json, f"{peer}/.well-known/jwks.json")
+        verify = create_signature_verifier(lambda kid, jku: PyJWK.from_dict(keys["keys"][0]), ["ES256"])
+        verify(parse_agent_card(card))
 
 
-def start(url: str, skill: str, **arguments: Any) -> Any:
-    part = {"data": {"skill": skill, "arguments": arguments}}
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [part]}
-    params = {"message": message, "configuration": {"returnImmediately": True}}
-    return ask(url, "SendMessage", params)["result"]["task"]
-
-
-def serve(folder: Path) -> Any:
-    file = folder / "keeper.py"
-    file.write_text(AGENT)
-    return program("serve", str(file), "--no-publish", cwd=folder)
-
-
-def url_of(served: Program) -> str:
-    return served.url_in("keeper 1.0.0 at")
-
-
-def test_a_task_whose_process_was_killed_is_failed_with_the_reason(tmp_path: Path) -> None:
-    with serve(tmp_path) as served:
-        url = url_of(served)
-        done, working, asking = start(url, "greet", name="Ann"), start(url, "wait"), start(url, "ask")
-        assert working["status"]["state"] == "TASK_STATE_WORKING"
-        assert asking["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        served.send(signal.SIGKILL)
-        served.process.wait(10)
-    with serve(tmp_path) as served:
-        url = url_of(served)
-        for lost in (working, asking):
-            found = ask(url, "GetTask", {"id": lost["id"]})["result"]
-            assert found["status"]["state"] == "TASK_STATE_FAILED"
-            assert (
-                "the process that ran this task has ended" in found["status"]["message"]["parts"][0]["text"]
-            )
-            assert found["history"][0] == lost["history"][0]
-        kept = ask(url, "GetTask", {"id": done["id"]})["result"]
-        assert kept["artifacts"][0]["parts"] == [{"text": "hello Ann"}]
-        assert ask(url, "CancelTask", {"id": working["id"]})["error"]["code"] == -32002
-        assert ask(url, "ListTasks", {})["result"]["totalSize"] == 3
-
-
-def test_two_processes_of_one_agent_keep_tasks_of_their_own(tmp_path: Path) -> None:
-    with serve(tmp_path) as one, serve(tmp_path) as other:
-        task = start(url_of(one), "wait")
-        start(url_of(other), "greet", name="Ben")
-        found = ask(url_of(one), "GetTask", {"id": task["id"]})["result"]
-        assert found["status"]["state"] == "TASK_STATE_WORKING", "the other one has not taken it for lost"
-        assert ask(url_of(other), "GetTask", {"id": task["id"]})["error"]["code"] == -32001
-
-
-def test_a_stop_ends_streams_and_fails_their_tasks_with_the_reason(tmp_path: Path) -> None:
-    body: list[bytes] = []
-    with serve(tmp_path) as served:
-        url = url_of(served)
-        task = start(url, "wait")
-
-        def follow() -> None:
-            request = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task["id"]}}
-            headers = {"content-type": "application/json", "a2a-version": "1.0"}
-            reply = _http.request(
-                "POST", url, body=orjson.dumps(request), headers=headers, preload_content=False
-            )
-            body.extend(reply.stream())
-
-        follower = threading.Thread(target=follow)
-        follower.start()
-        wait_until(lambda: bool(body), "the first event")
-        assert served.end(signal.SIGTERM) == 0
-        follower.join(10)
-    assert b"TASK_STATE_FAILED" in body[-1]
-    assert b"the agent stopped while this task worked" in body[-1]
-    with serve(tmp_path) as served:
-        found = ask(url_of(served), "GetTask", {"id": task["id"]})["result"]
-        assert "the agent stopped" in found["status"]["message"]["parts"][0]["text"]
+def _read_json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        return orjson.loads(reply.read())

@@ -101,6 +101,7 @@ class Subscription:
 
     owner: str
     request: Envelope
+    agent: str
     id: str = field(default_factory=new_id)
     stop: Callable[[], None] = lambda: None
     failures: int = 0
@@ -115,15 +116,15 @@ class Subscription:
 class Subscriptions:
     """The subscriptions of one process; ``send`` delivers one reply to the request of a subscription."""
 
-    def __init__(self, send: Callable[[Envelope, Reply, Callable[[bool], None]], None]) -> None:
+    def __init__(self, send: Callable[[Envelope, Reply, str, Callable[[bool], None]], None]) -> None:
         self._send = send
         self._all: dict[tuple[str, str], Subscription] = {}
 
-    def add(self, owner: str, request: Envelope) -> Subscription:
-        """A new subscription; raises BusyError when there are too many."""
+    def add(self, owner: str, request: Envelope, agent: str) -> Subscription:
+        """A new subscription to news of ``agent``; raises BusyError when there are too many."""
         if len({id(one) for one in self._all.values()}) >= MAX_SUBSCRIPTIONS:
             raise BusyError(f"{MAX_SUBSCRIPTIONS} subscriptions are open", 60.0)
-        subscription = Subscription(owner, request)
+        subscription = Subscription(owner, request, agent)
         for name in subscription.names():
             if (old := self._all.get((owner, name))) is not None:
                 self.end(old)
@@ -145,7 +146,7 @@ class Subscriptions:
             if subscription.failures >= MAX_FAILURES:
                 self.end(subscription)
 
-        self._send(subscription.request, reply, note)
+        self._send(subscription.request, reply, subscription.agent, note)
 
     def end(self, subscription: Subscription) -> None:
         """End one subscription."""

@@ -169,7 +169,7 @@ class Receiver:
         self._watch = watch
         self._key = key
         self._log = log
-        self.conversations = conversations or Conversations()
+        self.conversations = Conversations() if conversations is None else conversations
         self.tasks = Tasks()
         self.subscriptions = Subscriptions(self._deliver)
 
@@ -250,7 +250,10 @@ class Receiver:
             exchange = Exchange(
                 request, principal, principal_key(principal), target, run, wait_s, in_background
             )
-            reply, later, calls_used = await self._answer(exchange)
+            try:
+                reply, later, calls_used = await self._answer(exchange)
+            finally:
+                agent = exchange.target or agent
         except NotUnderstoodError as error:
             if request is None:
                 self._note("RECEIVED", message)
@@ -267,12 +270,11 @@ class Receiver:
     def _render(
         self, request: Envelope, reply: Reply, agent: str | None = None, calls_used: int | None = None
     ) -> dict[str, Any]:
-        sender = agent or (request.receiver if self._forwards else "") or self.own
         envelope = reply_to(
             request,
             reply.performative,
             reply.payload,
-            sender=self.own if sender == ANYBODY else sender,
+            sender=agent or self.own,
             warnings=ontology_warnings(request),
         )
         trace = {key: value for key, value in request.trace.items() if key.casefold() == ID_KEY.casefold()}
@@ -369,10 +371,19 @@ class Receiver:
     async def _query_capabilities(self, exchange: Exchange) -> Reply:
         payload = exchange.request.payload
         asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
-        outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
+        target = exchange.target
+        if target is None:
+            # for anybody: the hub asks every agent that the sender sees (Yellow Pages)
+            asked, target = {**asked, "agent": ANYBODY}, self.own
+        outcome = await exchange.run(QUERY_CAPABILITIES, asked, target, _NULL, exchange.deadline)
+        if isinstance(outcome.error, UnknownAgentError) and self._forwards:
+            # another spelling of its name, as in all other messages
+            await self.find_record(exchange)
+            outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
         if outcome.error is not None:
             return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
-        return Reply("INFORM_CAPABILITIES", outcome.value)
+        told = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
+        return Reply("INFORM_CAPABILITIES", {"status": "success", **told})
 
     async def find_record(self, exchange: Exchange) -> AgentRecord | None:
         """The record of the agent that a message is for; None where it is for anybody."""
@@ -428,7 +439,8 @@ class Receiver:
         if not exchange.in_background:
             outcome = await call(_NULL)
             return reply_of_outcome(outcome, outcome.call_id), False, outcome.calls_used
-        task = self.tasks.start(request, exchange.owner, exchange.target or "", call)
+        is_sync = exchange.wait_s > 0
+        task = self.tasks.start(request, exchange.owner, exchange.target or "", call, listens=not is_sync)
         assert task.work is not None
         try:
             await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
@@ -449,14 +461,16 @@ class Receiver:
     def _send_end(self, task: MessageTask, reply: Reply) -> None:
         if reply.performative != "TASK_ACCEPT":
             self._close_conversation(task, reply)
-            self._deliver(task.request, reply)
+            self._deliver(task.request, reply, task.agent)
 
     def _close_conversation(self, task: MessageTask, reply: Reply) -> None:
         self.conversations.take(task.request.message_id, reply.performative, task.owner)
 
-    def _deliver(self, request: Envelope, reply: Reply, done: Callable[[bool], None] | None = None) -> None:
+    def _deliver(
+        self, request: Envelope, reply: Reply, agent: str, done: Callable[[bool], None] | None = None
+    ) -> None:
         assert request.callback_url is not None
-        self._callbacks.deliver(request.callback_url, self._render(request, reply), done)
+        self._callbacks.deliver(request.callback_url, self._render(request, reply, agent), done)
 
     async def _query_ref(self, exchange: Exchange) -> Reply:
         return await questions.query_ref(exchange, self._find_task(exchange), self.find_record)
@@ -483,7 +497,7 @@ class Receiver:
             task = self._find_task(exchange)
             if task is None:
                 raise questions.unknown_task(request)
-            subscription = self.subscriptions.add(exchange.owner, request)
+            subscription = self.subscriptions.add(exchange.owner, request, task.agent)
 
             def tell(told: MessageTask, reply: Reply) -> None:
                 self.subscriptions.tell(subscription, reply)
@@ -510,7 +524,7 @@ class Receiver:
         first = await self._summarise(target, principal)
         if first.performative != "INFORM_CAPABILITIES":
             return first
-        subscription = self.subscriptions.add(exchange.owner, exchange.request)
+        subscription = self.subscriptions.add(exchange.owner, exchange.request, target)
         subscription.last = first
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()

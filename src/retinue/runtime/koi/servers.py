@@ -8,7 +8,7 @@ of ``app`` does where a server such as uvicorn runs one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.routing import BaseRoute, Router
@@ -56,12 +56,17 @@ class _Server:
         self._guard = guard or SecurityMiddleware
         self._routes: list[BaseRoute] = []
         self._is_running = False
+        self._more: list[Callable[[], AbstractAsyncContextManager[Any]]] = []
         self.app: ASGIApp = self._guard(Router(routes=self._routes, lifespan=self._lifespan))
 
     def add_routes(self, routes: Iterable[BaseRoute]) -> None:
         """Serve further routes at the same port, such as those of a KOI node."""
         self._routes.extend(routes)
         self.app = self._guard(Router(routes=self._routes, lifespan=self._lifespan))
+
+    def run_with(self, opened: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        """Enter this too wherever the lifespan of ``app`` starts the server, such as the start of a node."""
+        self._more.append(opened)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -83,7 +88,10 @@ class _Server:
         if self._is_running:
             yield
             return
-        async with self.running():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.running())
+            for opened in self._more:
+                await stack.enter_async_context(opened())
             yield
 
 

@@ -1,0 +1,5 @@
+"""The node of a coordinator."""
+
+from retinue.runtime.koi.nodes import CoordinatorAdapterNode
+
+__all__ = ["CoordinatorAdapterNode"]

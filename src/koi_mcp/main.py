@@ -1,0 +1,5 @@
+"""The programs."""
+
+from retinue.cli.koi import main
+
+__all__ = ["main"]

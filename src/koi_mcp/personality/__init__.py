@@ -1,0 +1,1 @@
+"""Personalities: identifiers, traits and profiles."""

@@ -1,0 +1,5 @@
+"""The identifier of a personality."""
+
+from retinue.koi.codec.personality import AgentPersonality
+
+__all__ = ["AgentPersonality"]

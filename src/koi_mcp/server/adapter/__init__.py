@@ -1,0 +1,1 @@
+"""The adapter from personalities to MCP."""

@@ -1,0 +1,5 @@
+"""The server of an agent."""
+
+from retinue.runtime.koi.servers import AgentPersonalityServer
+
+__all__ = ["AgentPersonalityServer"]

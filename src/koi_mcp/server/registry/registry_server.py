@@ -1,0 +1,5 @@
+"""The server of a coordinator."""
+
+from retinue.runtime.koi.servers import AgentRegistryServer
+
+__all__ = ["AgentRegistryServer"]

@@ -1,0 +1,1 @@
+"""Asynchronous utilities; ``async`` is a keyword, so import them with importlib."""

@@ -1,0 +1,117 @@
+"""Exchange 3-14: the programs of seed 003 as processes, from their start to Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from retinue.runtime.koi.config import CONFIGS
+from retinue.runtime.koi.programs import find_ports
+from tests.mcp.clients import connect, texts
+from tests.processes.running import Program
+from tests.requirements import requirement
+
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def get(url: str) -> Any:
+    reply = _http.request("GET", url)
+    assert reply.status == 200, reply.data
+    return json.loads(reply.data)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@requirement("K-28")
+@requirement("K-29")
+@requirement("K-30")
+async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    program = Program("koi", "demo", cwd=tmp_path, environment={"RETINUE_HOME": str(tmp_path / "state")})
+    try:
+        base = await asyncio.to_thread(program.url_in, "coordinator at ")
+        await asyncio.to_thread(program.wait_for, "Ctrl-C ends the demo")
+        listed = get(f"{base}/resources/list")["resources"]
+        assert {one["id"] for one in listed} == {"agent:helpful-agent", "agent:creative-agent"}
+        async with connect(f"{base}/mcp") as client:
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert names == {"helpful-agent__calculate", "creative-agent__make_acrostic"}
+            through = await client.call_tool("helpful-agent__calculate", {"input": "6 * 7"})
+            assert texts(through) == ["42.0"]
+        helpful = next(one["url"] for one in listed if one["id"] == "agent:helpful-agent")
+        async with connect(f"{helpful}/mcp") as client:
+            called = await client.call_tool("calculate", {"input": "1 / 4"})
+            assert texts(called) == ["0.25"]
+        ports = [int(re.sub(r".*:", "", url)) for url in (base, *(one["url"] for one in listed))]
+        program.send(signal.SIGINT)
+        assert await asyncio.to_thread(program.process.wait, 20) == 0, program.output
+        assert all(map(is_free, ports))
+        assert {path.name for path in (tmp_path / ".koi").iterdir()} == {
+            "koi-mcp-coordinator",
+            "helpful-agent",
+            "creative-agent",
+        }
+    finally:
+        program.close()
+
+
+@requirement("K-29")
+def test_the_ports_of_the_demo_move_together() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        first = [port - 1, port, port + 1]
+        moved = find_ports(first)
+        shift = moved[0] - first[0]
+        assert shift > 0
+        assert moved == [one + shift for one in first]
+
+
+@requirement("K-28")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("agent", "--config", "nowhere.json"), "nowhere.json"),
+        (("agent", "--config", str(CONFIGS / "coordinator.json")), "it has no section agent"),
+        (("coordinator", "--config", str(CONFIGS / "agent1.json")), "it has no section coordinator"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line_with_the_remedy(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    command, *rest = arguments
+    done = subprocess.run(
+        [sys.executable, "-c", f"from retinue.cli.koi import {command}_main; {command}_main()", *rest],
+        cwd=tmp_path,
+        env={"RETINUE_HOME": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
+
+
+@requirement("K-28")
+def test_the_programs_of_the_seed_are_installed() -> None:
+    scripts = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]["scripts"]
+    assert scripts.keys() >= {"koi-mcp-coordinator", "koi-mcp-agent", "koi-mcp-demo"}
+    for name in ("coordinator", "agent", "demo"):
+        assert scripts[f"koi-mcp-{name}"] == f"retinue.cli.koi:{name}_main"
