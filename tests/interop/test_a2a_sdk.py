@@ -11,7 +11,7 @@ import pytest
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.helpers import get_artifact_text, new_text_message
 from a2a.types import a2a_pb2 as types
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -39,7 +39,9 @@ async def open_client(url: str, version: str, token: str, *, streaming: bool) ->
 def message_for(skill: str, arguments: dict[str, Any]) -> types.Message:
     """A message that names a skill in a data part."""
     part = {"data": {"skill": skill, "arguments": arguments}}
-    return ParseDict({"messageId": "m", "role": "ROLE_USER", "parts": [part]}, types.Message())
+    message = types.Message()
+    ParseDict({"messageId": "m", "role": "ROLE_USER", "parts": [part]}, message)
+    return message
 
 
 async def call(client: Any, message: types.Message) -> types.Task:

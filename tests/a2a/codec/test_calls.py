@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from a2a.types import a2a_pb2 as types
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as old_types
 from a2a.types import a2a_pb2 as types
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
