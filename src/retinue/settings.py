@@ -132,6 +132,18 @@ class LlmTable(_Table):
     max_cost_per_day: float | None = Field(None, gt=0)
 
 
+class KoiTable(_Table):
+    """``[koi]``: the hub as a coordinator of a KOI network, and what its node accepts.
+
+    ``known`` are RIDs or names of nodes, for the policy ``known``.
+    """
+
+    enabled: bool = False
+    join: str | None = None
+    trust: Literal["open", "known", "signed"] | None = None
+    known: tuple[str, ...] = ()
+
+
 class TimeoutTable(_Table):
     """``[timeouts]``: time limits in seconds (DESIGN 7)."""
 
@@ -341,6 +353,7 @@ class Settings(BaseSettings):
     worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
+    koi: KoiTable = KoiTable()
     llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()

@@ -46,6 +46,8 @@ def render_agent_row(
     }
     if capabilities := render_capabilities(record):
         row["capabilities"] = capabilities
+    if listing.owner is not None:
+        row["owner"] = listing.owner
     if deprecated := render_deprecation(record):
         row["deprecated"] = deprecated
     if listing.since is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import structlog
-from starlette.routing import Router
+from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
@@ -80,6 +80,7 @@ class ServeOptions:
     weight: int | None = None
     hub_url: str | None = None
     insecure_bind: bool = False
+    koi_join: str | None = None
 
 
 async def serve_agent(
@@ -123,6 +124,14 @@ async def serve_agent(
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
+        member = None
+        if options.koi_join is not None:
+            # imported here, because most agents are on no KOI network
+            from retinue.runtime.koi.membership import KoiMember, make_node
+
+            private = settings.allow_private_urls
+            node = make_node(agent.name, url, state, settings.koi, options.koi_join, allow_private=private)
+            member = KoiMember(agent, url, node)
         app = agent_app(
             agent,
             dispatcher,
@@ -135,6 +144,7 @@ async def serve_agent(
             process=process,
             messages=messages,
             a2a=a2a,
+            koi_routes=() if member is None else member.routes,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -169,6 +179,9 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        if member is not None:
+            await stack.enter_async_context(member.running())
+            echo(f"KOI node at {url}/koi-net, joining {options.koi_join}")
         process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": url})
         await stop.wait()
@@ -243,6 +256,7 @@ def agent_app(
     process: ProcessState | None = None,
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -266,6 +280,7 @@ def agent_app(
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
+            *koi_routes,
             health_route(),
             *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
