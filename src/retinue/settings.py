@@ -6,13 +6,23 @@ The error for an invalid value names its location, the shape of the value found 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -24,6 +34,7 @@ from pydantic_settings import (
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
+from retinue.web.addresses import check_public_url
 
 FILE = "retinue.toml"
 
@@ -34,11 +45,18 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+PublicUrl = Annotated[str, AfterValidator(check_public_url)]
+"""The URL under which others reach a process, such as that of a proxy in front of it."""
+
+Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
+
+
 class HubTable(_Table):
     """``[hub]``: address and listing mode of the hub."""
 
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
+    advertise: PublicUrl | None = None
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
@@ -52,11 +70,12 @@ class AgentTable(_Table):
     target: str
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
+    advertise: PublicUrl | None = None
 
 
 class ImportTable(_Table):
-    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, or an HTTP API
-    whose OpenAPI document is at a URL or in a file.
+    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, an HTTP API
+    whose OpenAPI document is at a URL or in a file, or an agent that speaks ``a2a`` at a URL.
 
     ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
     environment.
@@ -72,6 +91,7 @@ class ImportTable(_Table):
     env: Mapping[str, str] = {}
     folder: Path | None = None
     openapi: str | None = None
+    a2a: str | None = None
     server: str | None = None
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
@@ -79,8 +99,8 @@ class ImportTable(_Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.url, self.command, self.openapi)) != 1:
-            raise ValueError("an import has one of url, command and openapi")
+        if sum(one is not None for one in (self.url, self.command, self.openapi, self.a2a)) != 1:
+            raise ValueError("an import has one of url, command, openapi and a2a")
         return self
 
 
@@ -177,11 +197,19 @@ class LimitTable(_Table):
     burst: int = Field(100, ge=1)
 
 
+class LogTable(_Table):
+    """``[logs]``: size and number of the log files in the state folder."""
+
+    file_bytes: int = Field(10 * 1024 * 1024, ge=1024)
+    files: int = Field(4, ge=1, le=100)
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    proxies: tuple[Proxy, ...] = ()
 
 
 class AuthTable(_Table):
@@ -258,6 +286,18 @@ class DirectoryTable(_Table):
     tag: str | None = None
 
 
+class SignatureTable(_Table):
+    """``[signatures]``: whether published cards are signed, and which signatures others need.
+
+    ``trusted`` names files of public keys (JWK sets), besides those of ``retinue keys trust``.
+    """
+
+    sign: bool = True
+    policy: Literal["require", "warn", "off"] = "warn"
+    trusted: tuple[Path, ...] = ()
+    valid_days: float | None = Field(None, gt=0)
+
+
 class MetricsTable(_Table):
     """``[metrics]``: who may read ``/metrics``."""
 
@@ -269,6 +309,7 @@ class WorkerTable(_Table):
 
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=0, le=65535)
+    advertise: PublicUrl | None = None
 
 
 class HookTable(_Table):
@@ -343,11 +384,13 @@ class Settings(BaseSettings):
     timeouts: TimeoutTable = TimeoutTable()
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
+    logs: LogTable = LogTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
+    signatures: SignatureTable = SignatureTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -62,7 +63,7 @@ def plan_card(retinue_home: Path) -> bytes:
     return card
 
 
-def publish(home: Path, name: str, card: bytes, skills: tuple[str, ...] = (), **options: str) -> None:
+def publish(home: Path, name: str, card: bytes, skills: tuple[str, ...] = (), **options: Any) -> None:
     """Put a card into the registry of a state folder."""
     State(home).prepare()
     created = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

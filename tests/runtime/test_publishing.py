@@ -61,8 +61,9 @@ async def test_a_reference_is_looked_for_in_every_registry(state: State) -> None
     settings = Settings(registries=(DEAD,))
     async with open_catalog(settings, state, None) as catalog:
         published = await catalog.publish(CARD)
-        artifact, place = await catalog.pull("agents/plan")
-        assert (artifact.content, place) == (CARD.content, published.registry)
+        pulled = await catalog.pull("agents/plan")
+        assert (pulled.artifact.content, pulled.registry) == (CARD.content, published.registry)
+        assert pulled.verdict.state == "valid"
 
 
 async def test_a_registry_that_could_not_be_asked_is_the_reason_why_nothing_was_found(state: State) -> None:

@@ -234,7 +234,7 @@ async def test_the_card_is_the_same_wherever_it_is_read(
     for location in (None, own_docker_registry):
         async with open_catalog(system.settings, system.state, location) as catalog:
             published = await catalog.publish(target)
-            artifact, _ = await catalog.pull("agents/plan:v1")
+            artifact = (await catalog.pull("agents/plan:v1")).artifact
             assert (published.repository, published.tag) == ("agents/plan", "v1")
             assert artifact.content == read_block("card")
     base = (await system.start_agent(plan_agent(), shown_url="http://localhost:8001")).url

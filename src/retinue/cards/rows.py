@@ -44,6 +44,8 @@ def render_agent_row(
         "reference": f"{listing.key}:{listing.tag}" if listing.tag else listing.key,
         "digest": listing.digest,
     }
+    if listing.signature != "none":
+        row["signature"] = listing.signature
     if capabilities := render_capabilities(record):
         row["capabilities"] = capabilities
     if listing.owner is not None:

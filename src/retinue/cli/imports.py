@@ -1,4 +1,4 @@
-"""``retinue import`` and ``retinue imports``: MCP servers and HTTP APIs as agents of this state's hub."""
+"""``retinue import`` and ``retinue imports``: MCP servers, HTTP APIs and A2A agents in this state's hub."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @click.group("import")
 def import_() -> None:
-    """Import an MCP server or an HTTP API as an agent.
+    """Import an MCP server, an HTTP API or an A2A agent.
 
     The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL,
-    openapi an HTTP API by its document. claude, claude-desktop, cursor, vscode, gemini, codex and zed list
-    the servers in the configuration of that client, and import those that are named, or --all.
+    openapi an HTTP API by its document, a2a an agent by the URL of its A2A card. claude, claude-desktop,
+    cursor, vscode, gemini, codex and zed list the servers in the configuration of that client, and import
+    those that are named, or --all.
     """
 
 
@@ -111,6 +112,31 @@ def openapi(document: str, name: str | None, server: str | None, strict: bool, p
         "strict": strict,
         "visibility": "mesh" if private else "exposed",
     }
+    _add({_check_name(name): found})
+
+
+@import_.command()
+@click.argument("url", metavar="URL")
+@click.option("--name", help="Name of the agent; default: from the host.")
+@click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
+@click.option("--token-env", metavar="VARIABLE", help="Variable of the hub with the bearer token to send.")
+@click.option("--private", is_flag=True, help="Offer the skills to the mesh only, not to MCP clients.")
+def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | None, private: bool) -> None:
+    """Import an agent that speaks A2A (Agent2Agent), 1.x or 0.3, by its URL.
+
+    The card is read from URL/.well-known/agent-card.json, or from URL itself if it ends with .json. Its
+    skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
+    from the hub's environment.
+    """
+    if name is None:
+        name = re.sub(r"[^a-z0-9_-]+", "-", (urlsplit(url).hostname or "").lower()).strip("-")[:40]
+    pairs = _pairs("--header", headers)
+    if token_env is not None:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
+            problem = f"{token_env[:40]!r} is not the name of a variable"
+            raise InvalidSettingError("--token-env", problem, remedy="give its name, without $")
+        pairs["Authorization"] = f"Bearer ${{{token_env}}}"
+    found = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
     _add({_check_name(name): found})
 
 
@@ -357,7 +383,7 @@ async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
 
 
 def _describe(table: ImportTable) -> str:
-    return table.url or table.openapi or " ".join([table.command or "", *table.args])
+    return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:

@@ -40,17 +40,20 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "The mesh": {
         "hub": ("serve:hub", "Run the hub of this mesh."),
+        "status": ("control:status", "Show whether the hub of this state runs."),
+        "stop": ("control:stop", "Stop the hub of this state."),
         "mcp": (
             "serve:mcp",
             "Serve MCP on standard input and output, for clients that start a program.",
         ),
+        "logs": ("logs:logs", "Show calls, and what the hub and its agents printed."),
         "agents": ("agents:agents", "List the agents."),
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("skills:find", "Find skills by words or by id."),
         "call": ("skills:call", "Call a skill on any agent that offers it."),
         "ask": ("ask:ask", "Ask agents what they can do now."),
         "connect": ("connect:connect", "Connect an MCP client to the hub."),
-        "import": ("imports:import_", "Import an MCP server or an HTTP API as an agent."),
+        "import": ("imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": ("imports:imports", "List the imported servers, accept their changes, remove them."),
         "koi": ("koi:koi", "Run agents and a coordinator on a KOI network."),
     },
@@ -71,6 +74,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Access": {
         "token": ("token:token", "Create, list and revoke tokens."),
+        "keys": (
+            "keys:keys",
+            "List the keys for signatures of agent cards; trust or forget those of others.",
+        ),
     },
     "Your shell": {
         "completion": ("completion:completion", "Print the completion script for a shell."),

@@ -13,9 +13,9 @@ from retinue.cli.output import clean, note, print_json, warn, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
-    from retinue.oci.codec.artifacts import Artifact
     from retinue.oci.mirror import MirrorReport
     from retinue.oci.registry import Published
+    from retinue.runtime.commands.publishing import Pulled
 
 REGISTRY_HELP = "An OCI registry (http://host:port) or a folder; else the one in the state folder."
 
@@ -70,17 +70,22 @@ def pull(reference: str, output: str | None, force: bool, registry: str | None) 
     """Fetch an agent card or a workflow from a registry.
 
     REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
-    The content is verified against its digest and written under its own title.
+    The content is verified against its digest, a card also against its signature. It is written under its
+    own title.
     """
     from retinue.runtime.commands.publishing import write_content
 
-    artifact, place = run_command(_pull(reference, registry))
+    pulled = run_command(_pull(reference, registry))
+    artifact, place, verdict = pulled.artifact, pulled.registry, pulled.verdict
+    if verdict.state in ("invalid", "unknown_key"):
+        warn(f"{reference}: {verdict.reason}")
     if output == "-":
         click.echo(artifact.content, nl=False)
         return
     path = write_content(artifact, output, force=force)
     click.echo(str(path))
-    note(f"{len(artifact.content):,} bytes, {artifact.digest}, from {place}")
+    signed = f", signed by {clean(verdict.owner)}" if verdict.state == "valid" else ""
+    note(f"{len(artifact.content):,} bytes, {artifact.digest}, from {place}{signed}")
 
 
 @click.command()
@@ -109,7 +114,7 @@ async def _publish(
         return await catalog.publish(content, **options)
 
 
-async def _pull(reference: str, registry: str | None) -> tuple[Artifact, str]:
+async def _pull(reference: str, registry: str | None) -> Pulled:
     from retinue.runtime.commands.publishing import open_catalog
 
     session = open_session()

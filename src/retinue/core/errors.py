@@ -61,7 +61,8 @@ RetinueError
 │   ├── InvalidReferenceError
 │   ├── DigestMismatchError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
-│   │   └── ContentMissingError  a manifest names content that does not exist
+│   │   ├── ContentMissingError  a manifest names content that does not exist
+│   │   └── CardSignatureError  a card without a valid signature where one is required
 │   ├── RepositoryTakenError  the repository holds a card of another name
 │   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
@@ -76,7 +77,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from retinue.core.durations import render_duration
 
@@ -1179,6 +1180,29 @@ class ContentMissingError(MalformedArtifactError):
     @property
     def data(self) -> dict[str, Any]:
         return {"digest": self.digest}
+
+
+class CardSignatureError(MalformedArtifactError):
+    """A card that is not signed with a trusted key, where the settings require that.
+
+    ``state`` is that of its signature: none, invalid, unknown_key.
+    """
+
+    type = "card_signature"
+    _REMEDIES: ClassVar[Mapping[str, str]] = {
+        "none": "ask its publisher to sign it: publish it again",
+        "unknown_key": "if you trust its publisher: retinue keys trust NAME JWKS",
+        "invalid": "do not use it; ask its publisher to publish it again",
+    }
+
+    def __init__(self, reference: str, state: str, reason: str) -> None:
+        super().__init__(reference, reason)
+        self.remedy = self._REMEDIES.get(state, self._REMEDIES["invalid"])
+        self.state = state
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"signature": self.state}
 
 
 class RepositoryTakenError(RegistryError):

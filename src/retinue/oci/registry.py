@@ -6,7 +6,7 @@ and maintain the index artifact in registries without a catalog (SPEC 2, doubt 5
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -232,15 +232,19 @@ async def publish_card(
     created: datetime,
     repository: str | None = None,
     tag: str | None = None,
+    signatures: Sequence[Mapping[str, str]] = (),
 ) -> Published:
     """Publish an agent card byte for byte, as ``oras push`` would (SPEC 2, formats).
 
     ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
-    one of the major version (`default_tag`). Raises RepositoryTakenError when the repository holds anything
-    but a card of this name, TagTakenError when the tag holds another major version of it.
+    one of the major version (`default_tag`); ``signatures`` are over the bytes. Raises RepositoryTakenError
+    when the repository holds anything but a card of this name, TagTakenError when the tag holds another major
+    version of it.
     """
     place = repository or card_repository(name)
-    artifact = card_artifact(name, card, version=version, skills=skills, created=created)
+    artifact = card_artifact(
+        name, card, version=version, skills=skills, created=created, signatures=signatures
+    )
     tag = tag or default_tag(version)
     return await _publish(registry, place, tag, artifact, only_version_of(name, place, tag, version))
 

@@ -15,8 +15,11 @@ from datetime import UTC, datetime
 from itertools import islice
 from math import inf
 
+import structlog
+
 from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import parse_card
+from retinue.cards.signatures import CardVerifier
 from retinue.core.errors import (
     MalformedArtifactError,
     ReferenceNotFoundError,
@@ -24,7 +27,7 @@ from retinue.core.errors import (
     RetinueError,
     SchemaRefusedError,
 )
-from retinue.core.record import AgentRecord, Listing
+from retinue.core.record import AgentRecord, Listing, SignatureState
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.schema.checks import check_skill
@@ -32,6 +35,8 @@ from retinue.oci.codec.artifacts import Artifact
 from retinue.oci.codec.catalog import Heads
 from retinue.oci.codec.reference import Reference, choose_version_tags, is_repository
 from retinue.oci.registry import Registry, read_published
+
+_log = structlog.get_logger("retinue.oci")
 
 AGENTS = "agents/"
 WORKFLOWS = "workflows/"
@@ -150,12 +155,15 @@ class RegistrySource(Source):
         registry: Registry,
         *,
         tag: str | None = None,
+        verifier: CardVerifier | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = name
         self._registry = registry
         self._tag = tag
+        self._verifier = verifier
+        self._trust: object = None
         self._clock = clock
         self._now = now
         self._stamp: str | None = None
@@ -165,6 +173,11 @@ class RegistrySource(Source):
 
     def remember(self, held: Iterable[Entry]) -> None:
         """Take over stored entries of this source, so that unchanged cards are not read again."""
+        if self._verifier is not None:
+            self._trust = self._verifier.revision()
+            if self._verifier.policy == "require":
+                # they may have been taken in under another policy, or with a key that is trusted no more
+                return
         for entry in held:
             if entry.source == self.name and entry.tag is not None and entry.digest is not None:
                 held_before = self._known.get(entry.key, ())
@@ -175,12 +188,22 @@ class RegistrySource(Source):
         generation = self._registry.generation()
         return generation is not None and generation != self._stamp
 
+    def _verify_anew(self) -> None:
+        """Read every card again after a change of the trusted keys."""
+        if self._verifier is None or (trust := self._verifier.revision()) == self._trust:
+            return
+        if self._trust is not None:
+            self._known.clear()
+            self._stamp = None
+        self._trust = trust
+
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         """Every card of the registry; raises RegistryError when its repositories cannot be listed (doubt 5).
 
         Without ``thorough`` an unchanged card costs one small request, and a new tag next to the chosen one
         appears within `TAGS_TTL_S`; every other change appears at once.
         """
+        self._verify_anew()
         began_at = self._clock()
         tags_since = inf if thorough else began_at - TAGS_TTL_S
         stamp = self._registry.generation()
@@ -369,6 +392,7 @@ class RegistrySource(Source):
             check_card(record, artifact.content, reference=str(reference))
             if _MAY_EXPLODE.search(artifact.content):
                 _check_schemas(record, str(reference))
+            signature = self._verify(reference, artifact)
         except MalformedArtifactError as error:
             return _Known(tag, artifact.digest, error=error), None
         listing = Listing(
@@ -380,8 +404,17 @@ class RegistrySource(Source):
             raw=artifact.content,
             published_at=artifact.published_at,
             fetched_at=self._now(),
+            signature=signature,
         )
         return _Known(tag, artifact.digest), listing
+
+    def _verify(self, reference: Reference, artifact: Artifact) -> SignatureState:
+        if self._verifier is None:
+            return "none"
+        verdict = self._verifier.check(artifact.signatures, (artifact.content,), reference=str(reference))
+        if verdict.state == "invalid":
+            _log.warning("card badly signed", reference=str(reference), reason=verdict.reason)
+        return verdict.state
 
 
 def _check_schemas(record: AgentRecord, reference: str) -> None:

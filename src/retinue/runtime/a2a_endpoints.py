@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cachetools import LRUCache
 from starlette.routing import Route
 from starlette.types import Scope
 
@@ -19,20 +22,29 @@ from retinue.a2a.server.push import PushSender
 from retinue.a2a.server.service import A2aService, Envelopes
 from retinue.authoring.agent import Agent
 from retinue.cards.a2a_card import CARD_PATH, CardOptions, render_agent_card
+from retinue.cards.pallet_card import encode_card
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.core.call import Principal
 from retinue.core.errors import UnknownAgentError
 from retinue.core.record import AgentRecord
 from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.permissions import is_seen
+from retinue.runtime.factories import card_signer
 from retinue.runtime.messages import CallbackClient
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import check_written_url
+from retinue.web.rejections import JWKS_PATH
 
 if TYPE_CHECKING:  # an agent's process has no hub in it
     from retinue.runtime.mesh import Mesh
+
+MAX_SIGNED = 500
+"""Signed cards that are kept: each reader may see another one."""
+
+SIGN_AGAIN = 0.75
+"""Part of the life of a signature after which a card is signed again."""
 
 
 def card_options(settings: Settings, legacy: bool | None) -> CardOptions:
@@ -51,6 +63,32 @@ class A2aEndpoints:
     def end(self) -> None:
         """End every running task and stream now, so that a server that waits for them can stop."""
         self.service.end()
+
+
+class CardSigning:
+    """Signs the A2A cards of one process, each once, and again before its signature ends."""
+
+    def __init__(self, settings: Settings, state: State, url: str) -> None:
+        self._make_signer = partial(card_signer, settings, state)
+        self._jku = f"{url.rstrip('/')}{JWKS_PATH}"
+        self._signed: LRUCache[bytes, tuple[float, Mapping[str, Any]]] = LRUCache(MAX_SIGNED)
+
+    async def sign(self, card: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The card with its signature; as it is where the settings say that cards are not signed."""
+        content = encode_card(card)
+        until, signed = self._signed.get(content, (0.0, card))
+        if until <= time.monotonic():
+            until, signed = await asyncio.to_thread(self._sign, card)
+            self._signed[content] = until, signed
+        return signed
+
+    def _sign(self, card: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+        signer = self._make_signer()
+        if signer is None:
+            return inf, card
+        valid_s = inf if signer.valid_s is None else signer.valid_s
+        signed = signer.sign_agent_card(card, jku=self._jku)
+        return time.monotonic() + valid_s * SIGN_AGAIN, signed
 
 
 @asynccontextmanager
@@ -80,10 +118,12 @@ async def open_agent_a2a(
     async def find_record(caller: Principal) -> AgentRecord:
         return record_for(caller)
 
+    signing = CardSigning(settings, state, url)
+
     async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-        return render_agent_card(
-            record_for(caller), url, scopes=caller.scopes, options=card_options(settings, legacy)
-        )
+        options = card_options(settings, legacy)
+        card = render_agent_card(record_for(caller), url, scopes=caller.scopes, options=options)
+        return await signing.sign(card)
 
     served = A2aAgent(agent.name, find_record, render)
 
@@ -123,10 +163,13 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
             raise UnknownAgentError(name) from None
         return replace(listing.record, skills=list_shown_skills(listing.record, caller.scopes))
 
+    signing = CardSigning(settings, state, url)
+
     def describe(name: str | None, find: Callable[[Principal], Any], at: str) -> A2aAgent:
         async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-            return render_agent_card(
-                await find(caller), at, scopes=caller.scopes, options=card_options(settings, legacy)
+            options = card_options(settings, legacy)
+            return await signing.sign(
+                render_agent_card(await find(caller), at, scopes=caller.scopes, options=options)
             )
 
         return A2aAgent(name, find, render, is_named=name is not None)

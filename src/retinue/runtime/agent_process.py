@@ -26,18 +26,22 @@ from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
+    advertised,
     agent_rule,
     check_address,
     guarded,
     protected_resource,
+    warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
+    card_signer,
     configured_registry,
     guard_settings,
     http_limits,
     limit_settings,
     named_registries,
+    public_card_key,
     registry_sources,
     timeout_settings,
 )
@@ -54,7 +58,7 @@ from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import metadata_routes
+from retinue.web.rejections import keys_route, metadata_routes
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -79,6 +83,7 @@ class ServeOptions:
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
+    advertise: str | None = None
     insecure_bind: bool = False
     koi_join: str | None = None
 
@@ -100,14 +105,17 @@ async def serve_agent(
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
-    url = url_of(listener)
+    own_url = url_of(listener)
+    url = options.advertise or own_url
+    settings = advertised(settings, options.advertise)
+    warn_of_wildcard(options.host, options.advertise, echo)
     stop = Stop()
     stop.on_signals()
     supervisor = stop.with_supervisor()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
-        sources = registry_sources(settings, registries)
+        sources = registry_sources(settings, registries, state)
         mesh = await stack.enter_async_context(
             JoinedMesh.open(settings, state, http, sources, options.hub_url)
         )
@@ -149,7 +157,8 @@ async def serve_agent(
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(a2a.end)
-        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
+        reached = "" if url == own_url else f", advertised as {url}"
+        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {own_url}{reached}")
         _print_skills(agent, echo)
         on_new_lists: Callable[[], Awaitable[None]] | None = None
         if options.publish:
@@ -161,6 +170,7 @@ async def serve_agent(
                 http,
                 echo,
                 probe_timeout_s=settings.timeouts.probe_s,
+                signer=await asyncio.to_thread(card_signer, settings, state),
             )
             await publication.publish()
             notify = partial(notify_hub, http, state, options.hub_url)
@@ -183,7 +193,7 @@ async def serve_agent(
             await stack.enter_async_context(member.running())
             echo(f"KOI node at {url}/koi-net, joining {options.koi_join}")
         process.is_started = True
-        report_ready(supervisor, {"name": agent.name, "url": url})
+        report_ready(supervisor, {"name": agent.name, "url": own_url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
@@ -282,11 +292,12 @@ def agent_app(
             agent_rest(agent, dispatcher, url),
             *koi_routes,
             health_route(),
+            keys_route(partial(public_card_key, settings, state)),
             *(() if process is None else process.routes()),
             *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host, http)
+    return guarded(app, settings, state, host, http, url=url)
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from math import inf
 
 import structlog
 
 from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
+from retinue.cards.signatures import Signer
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.execute.probe import find_trouble
@@ -30,6 +32,9 @@ _log = structlog.get_logger("retinue.card_publication")
 _REPLACE_AFTER = 2
 """Number of consecutive failed probes of a successor before its card is replaced."""
 
+_SIGN_AGAIN = 0.75
+"""Part of the life of a signature after which a card that is still served is signed again."""
+
 
 class CardPublication:
     """The publication of one agent's card in one registry, under one tag."""
@@ -43,6 +48,7 @@ class CardPublication:
         echo: Echo,
         *,
         probe_timeout_s: float,
+        signer: Signer | None = None,
     ) -> None:
         self._registry = registry
         self._read_record = read_record
@@ -52,6 +58,8 @@ class CardPublication:
         self._http = http
         self._echo = echo
         self._probe_timeout_s = probe_timeout_s
+        self._signer = signer
+        self._sign_again_at = inf
         self._published: Published | None = None
         self._failed_probes = 0
         self._is_replaced = False
@@ -92,6 +100,8 @@ class CardPublication:
         current = await self._registry.find_digest(self._reference)
         if current == published.digest:
             self._is_replaced, self._failed_probes = False, 0
+            if self._signer is not None and self._signer.clock() >= self._sign_again_at:
+                self._published = await self._push()
             return False
         if current is not None:
             self._is_replaced = True
@@ -124,6 +134,11 @@ class CardPublication:
         card = render_card(self._record, scopes=PUBLISHED_SCOPES)
         content = encode_card(card)
         check_card(self._record, content, reference=self._record.name)
+        signatures = []
+        if self._signer is not None:
+            signatures = [self._signer.sign(content)]
+            valid_s = self._signer.valid_s
+            self._sign_again_at = inf if valid_s is None else self._signer.clock() + valid_s * _SIGN_AGAIN
         return await publish_card(
             self._registry,
             self._record.name,
@@ -132,6 +147,7 @@ class CardPublication:
             skills=[skill["id"] for skill in card["skills"]],
             created=datetime.now(UTC),
             tag=self._tag,
+            signatures=signatures,
         )
 
     async def _find_other(self) -> AgentRecord | None:

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from retinue.cards.signatures import CardVerifier, Signer
 from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import QUERY_CAPABILITIES
@@ -27,6 +29,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
 from retinue.settings import RegistryTable, Settings, environment, load_settings
+from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_state_folder
 from retinue.web.connection_gate import HttpLimits
@@ -101,10 +104,39 @@ def mesh_sources(settings: Settings, state: State, registries: Iterable[str]) ->
     )
 
 
-def registry_sources(settings: Settings, registries: Mapping[str, Registry]) -> list[RegistrySource]:
-    """The registries as sources of the directory."""
+def registry_sources(
+    settings: Settings, registries: Mapping[str, Registry], state: State | None = None
+) -> list[RegistrySource]:
+    """The registries as sources of the directory; ``state`` has the keys that are trusted."""
     tag = settings.directory.tag
-    return [RegistrySource(name, registry, tag=tag) for name, registry in registries.items()]
+    verifier = None if state is None else card_verifier(settings, state)
+    return [
+        RegistrySource(name, registry, tag=tag, verifier=verifier) for name, registry in registries.items()
+    ]
+
+
+def card_keys(settings: Settings, state: State) -> CardKeys:
+    """The keys for signatures of cards."""
+    return CardKeys(state.keys, [path.expanduser() for path in settings.signatures.trusted])
+
+
+def public_card_key(settings: Settings, state: State) -> Mapping[str, Any]:
+    """The public key of this state, as JWK. Raises StateError."""
+    return card_keys(settings, state).signing_key().public
+
+
+def card_verifier(settings: Settings, state: State) -> CardVerifier:
+    """What decides whether the signature of a card suffices."""
+    keys = card_keys(settings, state)
+    return CardVerifier(settings.signatures.policy, keys.trusted, keys.revision)
+
+
+def card_signer(settings: Settings, state: State) -> Signer | None:
+    """What signs the cards that this state publishes; None where the settings say so. Raises StateError."""
+    table = settings.signatures
+    if not table.sign:
+        return None
+    return Signer(card_keys(settings, state).signing_key(), table.valid_days)
 
 
 def guard_settings(settings: Settings) -> GuardSettings:
@@ -151,7 +183,7 @@ async def open_directory(registries: Sequence[str] | None = None) -> AsyncIterat
         if registries is not None:
             del named[HOME_SOURCE]
         directory = Directory(
-            MemoryListings(), registry_sources(settings, named), ttl_s=settings.directory.ttl_s
+            MemoryListings(), registry_sources(settings, named, state), ttl_s=settings.directory.ttl_s
         )
         directory.dispatch_query = _query_dispatcher(directory, http)
         try:

@@ -57,7 +57,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
-from retinue.runtime.messages import Messages, hub_messages
+from retinue.runtime.messages import LazyMessageInvoker, Messages, hub_messages
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -141,7 +141,7 @@ async def open_mesh(
         live_sources += [] if personalities is None else [personalities]
         directory = Directory(
             listings,
-            [*registry_sources(settings, registries), *live_sources],
+            [*registry_sources(settings, registries, state), *live_sources],
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
@@ -171,7 +171,8 @@ async def open_mesh(
         invokers = {} if imports is None else imports.invokers
         if models is not None:
             invokers[models.name] = models
-        remote = InteractiveInvoker(mcp_client, plain)
+        by_messages = LazyMessageInvoker(http, plain, signer, bearer.token_for)
+        remote = InteractiveInvoker(mcp_client, by_messages)
         if personalities is not None:
             # imported here, because most hubs are on no KOI network
             from retinue.koi.client import TraitInvoker
@@ -227,6 +228,7 @@ async def open_mesh(
         )
         agent = made.agent
         messages = hub_messages(agent, directory, dispatcher, settings, state)
+        by_messages.messages = messages
         stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
             made.tools.note_run()

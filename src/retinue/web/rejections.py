@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +30,8 @@ from retinue.web.codec.jsonrpc import INTERNAL_ERROR, render_error
 from retinue.web.error_table import CONTENT_TYPE_NOT_SUPPORTED, a2a_fault, execute_fault, rest_fault
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-DISCOVERY_PATHS = ("/.well-known/oauth-", "/.well-known/openid-configuration")
+JWKS_PATH = "/.well-known/jwks.json"
+DISCOVERY_PATHS = ("/.well-known/oauth-", "/.well-known/openid-configuration", JWKS_PATH)
 """Path prefixes at which OAuth clients look for the authorization server (RFC 8414, RFC 9728, OpenID).
 
 These clients have no token yet: a missing document must yield 404, not 401.
@@ -181,6 +182,17 @@ def metadata_routes(resource: ProtectedResource | None) -> list[BaseRoute]:
 
     paths = (METADATA_PATH, METADATA_PATH + "/{path:path}")
     return [Route(path, answer, methods=["GET"]) for path in paths]
+
+
+def keys_route(read_key: Callable[[], Mapping[str, Any]]) -> Route:
+    """The route of the public key that signs cards, as JWK set; it needs no token."""
+
+    async def answer(request: Request) -> Response:
+        key = await asyncio.to_thread(read_key)
+        headers = {"cache-control": "max-age=300", "access-control-allow-origin": "*"}
+        return JSONResponse({"keys": [dict(key)]}, headers=headers)
+
+    return Route(JWKS_PATH, answer, methods=["GET"])
 
 
 def is_registry_path(path: str) -> bool:

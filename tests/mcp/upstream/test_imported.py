@@ -17,13 +17,13 @@ from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
-from retinue.mcp.upstream.pins import Document, Pins
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import new_trace
+from retinue.mesh.pins import Document, Pins
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server
 from tests.serving import serve_app

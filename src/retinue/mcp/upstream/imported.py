@@ -21,11 +21,11 @@ from retinue.core.call import Answer, Call, TraceContext
 from retinue.core.errors import AgentUnreachableError, BusyError, RetinueError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
-from retinue.mcp.upstream.pins import Pins
 from retinue.mcp.upstream.session import ServerSession, Transport
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.pins import Pins
 from retinue.web.codec.trace import render_trace_meta
 
 IMPORTS = "imports"

@@ -243,12 +243,15 @@ class ListingCache:
             return False
         if new.tag != current.tag or new.digest != current.digest:
             return False
-        if new.digest is not None:
+        if new.digest is not None and new.signature == "none":
             return True
         try:
             whole = self.open(current.id)
         except StateError:
             return False
+        if new.digest is not None:
+            # the same card may be trusted now, or no more
+            return whole is not None and whole.signature == new.signature
         return whole is not None and whole.record == self._override(new).record
 
     def _write(self, listings: Sequence[Listing]) -> None:

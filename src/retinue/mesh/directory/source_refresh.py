@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 
 from retinue.core.durations import render_duration
-from retinue.core.errors import RegistryUnreachableError, RetinueError
+from retinue.core.errors import CardSignatureError, RegistryUnreachableError, RetinueError
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.directory.listing_cache import ListingCache
 from retinue.mesh.directory.sources import Reading, Source, SourceProblem
@@ -87,7 +87,8 @@ class SourceSync:
 
     async def _list_gone(self, reading: Reading) -> list[ListingKey]:
         listed = {a.id for a in reading.listings}
-        spared = {p.key for p in reading.problems}
+        # a card that cannot be read may be readable again soon; one that is not trusted is not used meanwhile
+        spared = {p.key for p in reading.problems if not isinstance(p.error, CardSignatureError)}
         if None in spared:
             return []
         gone: list[ListingKey] = []

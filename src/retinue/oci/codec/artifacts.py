@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import orjson
+
 from retinue.core.errors import (
     DigestMismatchError,
     MalformedArtifactError,
@@ -33,6 +35,9 @@ from retinue.oci.codec.reference import card_repository, default_tag, digest_of,
 
 CARD_ARTIFACT_TYPE = "application/vnd.a2a.agent.card"
 CARD_MEDIA_TYPE = "application/json"
+CARD_SIGNATURES = "dev.retinue.card.signatures"
+"""Annotation of a card's manifest: a JSON list of signatures over the bytes of the card."""
+
 CARD_SUFFIX = "_agent_card.json"
 INDEX_ARTIFACT_TYPE = "application/vnd.retinue.index"
 WORKFLOW_MEDIA_TYPE = "application/yaml"
@@ -94,6 +99,16 @@ class Artifact:
         return "workflow" if self.media_type in WORKFLOW_MEDIA_TYPES else "other"
 
     @property
+    def signatures(self) -> Any:
+        """The signatures over the content, as they are in the manifest; () where there are none."""
+        text = self.manifest.annotations.get(CARD_SIGNATURES, "")
+        try:
+            return orjson.loads(text) if text else ()
+        except ValueError:
+            # not signed in a way that anybody can verify
+            return [text]
+
+    @property
     def published_at(self) -> datetime | None:
         """The manifest's RFC 3339 time, always with a zone; None when absent or unreadable."""
         try:
@@ -115,15 +130,19 @@ def card_artifact(
     version: str | None,
     skills: Sequence[str],
     created: datetime,
+    signatures: Sequence[Mapping[str, str]] = (),
 ) -> NewArtifact:
     """Build the artifact of an agent card as seed 001 publishes it: ``<short>_agent_card.json`` in one layer.
 
-    ``card`` holds the exact bytes to serve, ``skills`` the ids visible to others.
+    ``card`` holds the exact bytes to serve, ``skills`` the ids visible to others, ``signatures`` those over
+    the bytes.
     Raises InvalidReferenceError when the name yields no repository.
     """
     facts = {"skills": ",".join(skills), CREATED: rfc3339(created)}
     if version is not None:
         facts = {"version": version, **facts}
+    if signatures:
+        facts[CARD_SIGNATURES] = orjson.dumps(list(signatures)).decode()
     short = card_repository(name).removeprefix("agents/")
     return NewArtifact(card, CARD_MEDIA_TYPE, short + CARD_SUFFIX, CARD_ARTIFACT_TYPE, facts)
 

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import orjson
 
 from retinue.core.durations import render_duration
-from retinue.core.errors import RetinueError, StateError
+from retinue.core.errors import CardSignatureError, RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.llm.spec import Available
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -33,7 +33,8 @@ from retinue.mcp.upstream.client import open_response
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
-from retinue.runtime.factories import configured_registry
+from retinue.oci.source import RegistrySource
+from retinue.runtime.factories import card_verifier, configured_registry
 from retinue.runtime.models import list_model_states
 from retinue.runtime.serving import bind, check_loopback
 from retinue.settings import Settings
@@ -93,12 +94,20 @@ async def examine(
     async with HttpClient() as http:
         given = environ.get(HUB_VARIABLE)
         if folder.status == "fail":
-            skipped = ["local token", "database", "runs", "registry", *([] if given else ["hub"])]
+            skipped = [
+                "local token",
+                "database",
+                "runs",
+                "registry",
+                "signatures",
+                *([] if given else ["hub"]),
+            ]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
             checks += [_check_token(state), _check_database(state), _check_runs(settings, state)]
             checks.append(await _guarded("registry", lambda: _check_layouts(home)))
+            checks.append(await _guarded("signatures", lambda: _check_signatures(settings, state, home)))
         hub_url = None
         if given or folder.status != "fail":
             hub_check, hub_url = await _check_hub(state, given, settings, http)
@@ -242,6 +251,21 @@ async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
         return await check()
     except (RetinueError, OSError) as error:
         return _failed(name, error)
+
+
+async def _check_signatures(settings: Settings, state: State, home: LayoutRegistry) -> Check:
+    """The cards in the state's registry that the policy refuses, and those that are badly signed."""
+    policy = settings.signatures.policy
+    reading = await RegistrySource("home", home, verifier=card_verifier(settings, state)).read_all()
+    refused = [one.error for one in reading.problems if isinstance(one.error, CardSignatureError)]
+    bad = [one for one in reading.listings if one.signature in ("invalid", "unknown_key")]
+    if refused:
+        return Check("signatures", "fail", "; ".join(one.message for one in refused), refused[0].remedy)
+    if bad:
+        named = ", ".join(f"{one.name} ({one.signature})" for one in bad)
+        return Check("signatures", "warn", f"without a valid signature: {named}", "publish them again")
+    signed = sum(one.signature == "valid" for one in reading.listings)
+    return Check("signatures", "ok", f"policy {policy}; {signed} of {len(reading.listings)} cards are signed")
 
 
 async def _check_layouts(home: LayoutRegistry) -> Check:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from retinue.cards.rows import render_skill_row
+from retinue.cards.signatures import Verdict
 from retinue.core.errors import (
     InvalidReferenceError,
     InvalidSettingError,
@@ -25,7 +27,13 @@ from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository,
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import MirrorReport, mirror
 from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
-from retinue.runtime.factories import configured_registry, named_registries, open_directory
+from retinue.runtime.factories import (
+    card_signer,
+    card_verifier,
+    configured_registry,
+    named_registries,
+    open_directory,
+)
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.publishables import Card, WorkflowText
 from retinue.settings import Settings
@@ -45,6 +53,15 @@ async def open_catalog(settings: Settings, state: State, location: str | None) -
         yield Catalog(settings, state, http, check_location(location) if location is not None else None)
 
 
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pulled artifact, the name of its registry, and the verdict on the signature of a card."""
+
+    artifact: Artifact
+    registry: str
+    verdict: Verdict = Verdict("none")  # noqa: RUF009 - it is frozen
+
+
 class Catalog:
     """Publishes to and removes from one registry; pulls from it or, without a location, from all."""
 
@@ -60,6 +77,7 @@ class Catalog:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
         if isinstance(target, Card):
+            signer = card_signer(self._settings, self._state)
             published = await publish_card(
                 registry,
                 target.name,
@@ -69,6 +87,7 @@ class Catalog:
                 created=created,
                 repository=repository,
                 tag=tag,
+                signatures=() if signer is None else [signer.sign(target.content)],
             )
         else:
             published = await publish_workflow(
@@ -82,8 +101,8 @@ class Catalog:
         await notify_hub(self._http, self._state, None)
         return published
 
-    async def pull(self, text: str) -> tuple[Artifact, str]:
-        """The verified artifact of a reference, and the name of its registry.
+    async def pull(self, text: str) -> Pulled:
+        """The verified artifact of a reference; raises CardSignatureError where the policy refuses the card.
 
         The registry is the one in the reference, else that of this catalog, else the first that has it.
         """
@@ -93,7 +112,12 @@ class Catalog:
         failures: list[RetinueError] = []
         for registry in registries:
             try:
-                return await registry.pull(plain), registry.name
+                artifact = await registry.pull(plain)
+                if artifact.form == "card":
+                    verifier = card_verifier(self._settings, self._state)
+                    verdict = verifier.check(artifact.signatures, (artifact.content,), reference=text)
+                    return Pulled(artifact, registry.name, verdict)
+                return Pulled(artifact, registry.name)
             except RetinueError as error:
                 failures.append(error)
         # an unreachable registry is more informative than one that does not have the artifact

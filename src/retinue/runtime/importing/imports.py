@@ -16,17 +16,19 @@ import structlog
 from filelock import FileLock
 from pydantic import ValidationError
 
+from retinue.a2a.client.imported import AgentSpec, ImportedAgents
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
-from retinue.mcp.upstream.pins import Document, Pins
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
+from retinue.mesh.pins import Document, Pins
 from retinue.openapi.imported import ApiSpec, ImportedApis
+from retinue.runtime.factories import card_verifier
 from retinue.runtime.importing.logins import ImportLogin, LoginFile, logins_folder
 from retinue.settings import ImportTable, Settings, environment
 from retinue.storage.files import file_mode, replace_file, storage_errors
@@ -145,13 +147,15 @@ def _spec_of(
 
 
 class Imports:
-    """The imports of a hub: MCP servers and HTTP APIs."""
+    """The imports of a hub: MCP servers, HTTP APIs and agents that speak A2A."""
 
     def __init__(self, settings: Settings, state: State) -> None:
         self._settings = settings
         self._state = state
-        self._servers = ImportedServers(version("retinue"), open_pins(settings, state))
+        pins = open_pins(settings, state)
+        self._servers = ImportedServers(version("retinue"), pins)
         self._apis = ImportedApis(environment())
+        self._agents = ImportedAgents(pins, card_verifier(settings, state))
 
     @property
     def servers(self) -> ImportedServers:
@@ -165,12 +169,12 @@ class Imports:
     @property
     def sources(self) -> list[Source]:
         """The sources for the directory."""
-        return [self._servers, self._apis]
+        return [self._servers, self._apis, self._agents]
 
     @property
     def invokers(self) -> dict[str, Invoker]:
         """What invokes the skills of each source."""
-        return {self._servers.name: self._servers, self._apis.name: self._apis}
+        return {one.name: one for one in (self._servers, self._apis, self._agents)}
 
     @asynccontextmanager
     async def running(self, directory: Directory, http: HttpClient) -> AsyncIterator[None]:
@@ -182,6 +186,7 @@ class Imports:
 
         self._servers.subscribe(on_change)
         self._apis.subscribe(on_change)
+        self._agents.subscribe(on_change)
         await self._configure(http)
         watching = asyncio.create_task(self._watch(directory, http), name="imports")
         try:
@@ -189,14 +194,16 @@ class Imports:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            await asyncio.gather(self._servers.aclose(), self._apis.aclose())
+            await asyncio.gather(self._servers.aclose(), self._apis.aclose(), self._agents.aclose())
 
     async def _configure(self, http: HttpClient) -> None:
         tables, own = read_imports(self._settings, self._state), environment()
         apis = {name: table for name, table in tables.items() if table.openapi is not None}
-        servers = {name: table for name, table in tables.items() if name not in apis}
+        agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
+        servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
         await self._servers.configure(import_specs(servers, http, own, self._state))
         await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
+        await self._agents.configure(agents, http)
 
     async def _watch(self, directory: Directory, http: HttpClient) -> None:
         files = self._state.imports, self._state.pins, logins_folder(self._state)
@@ -213,10 +220,18 @@ class Imports:
                     await directory.ensure_fresh()
                 if accepted != before[1]:
                     self._servers.accept(_read_pins(self._state))
+                    self._agents.review()
                 if logged_in != before[2]:
                     self._servers.retry()
             except RetinueError as error:
                 _log.warning("imports not read", error=error.message)
+
+
+def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
+    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    return AgentSpec(
+        name, table.a2a or "", headers, visibility=table.visibility, fingerprint=repr((table, headers))
+    )
 
 
 def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:

@@ -1,0 +1,172 @@
+"""Calls to an agent of the SDK of A2A, in both versions, streamed and not, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from retinue.a2a.client.agent_client import A2aClient, AgentPlace
+from retinue.a2a.codec.exchange import TaskState, read_result
+from retinue.core.call import Answer, Hop, Part, TraceContext
+from retinue.core.errors import (
+    AgentUnreachableError,
+    InputRequiredError,
+    NotAuthenticatedError,
+    RemoteFaultError,
+)
+from retinue.core.record import Skill
+from retinue.mesh.channel import NullChannel
+from retinue.testing.scripted_caller import ScriptedCaller
+from retinue.web.codec.trace import parse_trace_meta
+from retinue.web.http_client import HttpClient
+from tests.a2a.foreign_agent import Executor, app_of, card_of
+from tests.serving import serve_app
+from tests.strategies import json_values
+
+TRACE = TraceContext("t1", depth=2, path=(Hop("hub", "run"),))
+WAYS = [("1.0", True), ("1.0", False), ("0.3", True), ("0.3", False)]
+
+
+@dataclass
+class Peer:
+    client: A2aClient
+    executor: Executor
+
+    async def call(self, skill: str, text: str = "hi", channel: Any = None, **more: Any) -> Answer:
+        given = {"prompt": text, **more}
+        async with asyncio.timeout(20):
+            return await self.client.call(Skill(skill), given, TRACE, channel or NullChannel())
+
+
+@asynccontextmanager
+async def serve(version: str, *, streams: bool) -> AsyncIterator[Peer]:
+    executor = Executor()
+    # the card that decides whether a stream is answered at all
+    app = app_of(card_of("http://127.0.0.1/a2a", version, streams=streams), executor)
+    async with serve_app(app) as url, HttpClient() as http:
+        place = AgentPlace("foreign", f"{url}/a2a", version, streams=streams)
+        yield Peer(A2aClient(http, place), executor)
+
+
+@pytest.fixture(params=WAYS, ids=["1.0 streamed", "1.0", "0.3 streamed", "0.3"])
+async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
+    version, streams = request.param
+    async with serve(version, streams=streams) as found:
+        yield found
+
+
+async def test_text_goes_in_and_comes_out(peer: Peer) -> None:
+    assert (await peer.call("say")).value == "HI"
+
+
+async def test_data_comes_out_with_whole_numbers(peer: Peer) -> None:
+    assert (await peer.call("count", "abc")).value == {"letters": 3, "ratio": 0.5}
+
+
+async def test_a_message_in_reply_is_a_result(peer: Peer) -> None:
+    assert (await peer.call("reply")).value == "message: hi"
+
+
+async def test_text_and_data_and_files_are_kept_apart(peer: Peer) -> None:
+    answer = await peer.call("mixed")
+    assert answer.value["text"] == "see"
+    assert answer.parts == (Part("image", "cG5n", "image/png"),)
+
+
+async def test_the_agent_gets_the_skill_the_data_and_the_trace(peer: Peer) -> None:
+    got = (await peer.call("echo", "look", data={"a": 1})).value
+    assert got["metadata"]["skill"] == "echo"
+    assert [part.get("text", part.get("data")) for part in got["parts"]] == ["look", {"a": 1}]
+    trace = parse_trace_meta(got["metadata"])
+    assert trace is not None
+    assert (trace.id, trace.depth, trace.path) == ("t1", 2, TRACE.path)
+
+
+async def test_a_question_reaches_the_caller_and_its_answer_the_agent(peer: Peer) -> None:
+    caller = ScriptedCaller(answers=[{"answer": "Ada"}])
+    assert (await peer.call("greet", channel=caller)).value == "Hello, Ada!"
+    assert caller.questions == ["Who are you?"]
+
+
+async def test_a_question_to_nobody_fails_and_cancels_the_task(peer: Peer) -> None:
+    with pytest.raises(InputRequiredError, match="Who are you"):
+        await peer.call("greet")
+    assert len(peer.executor.cancelled) == 1
+
+
+async def test_failures_have_the_agents_reason(peer: Peer) -> None:
+    with pytest.raises(RemoteFaultError, match="agent foreign failed: the disk is full"):
+        await peer.call("fail")
+    with pytest.raises(RemoteFaultError, match="agent foreign rejected the task: not today"):
+        await peer.call("reject")
+
+
+async def test_a_login_that_is_asked_for_names_the_remedy(peer: Peer) -> None:
+    with pytest.raises(NotAuthenticatedError, match=r"log in at example\.org") as caught:
+        await peer.call("login")
+    assert "--token-env" in caught.value.remedy
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_progress_of_a_stream_reaches_the_caller(version: str) -> None:
+    async with serve(version, streams=True) as peer:
+        caller = ScriptedCaller()
+        assert (await peer.call("slow", channel=caller)).value == "HI"
+    assert [text for _, text in caller.progress_reports] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_cancelled_call_cancels_the_task(version: str) -> None:
+    async with serve(version, streams=True) as peer:
+        calling = asyncio.create_task(peer.call("hang"))
+        await peer.executor.began.wait()
+        await asyncio.sleep(0.05)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert len(peer.executor.cancelled) == 1
+
+
+async def test_a_card_that_promises_streams_in_vain_is_asked_without() -> None:
+    app = app_of(card_of("http://127.0.0.1/a2a", streams=False), Executor())
+    async with serve_app(app) as url, HttpClient() as http:
+        client = A2aClient(http, AgentPlace("foreign", f"{url}/a2a", streams=True))
+        assert (await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())).value == "A"
+
+
+async def test_an_agent_that_is_gone_is_unreachable() -> None:
+    async with HttpClient() as http:
+        client = A2aClient(http, AgentPlace("gone", "http://127.0.0.1:1/a2a"))
+        with pytest.raises(AgentUnreachableError) as caught:
+            await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_what_is_no_a2a_reply_is_an_error_of_the_agent(streams: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"jsonrpc": "2.0", "id": "1", "result": 3}'})
+
+    async with serve_app(app) as url, HttpClient() as http:
+        client = A2aClient(http, AgentPlace("odd", url, streams=streams))
+        with pytest.raises(RemoteFaultError, match="agent odd: its reply is no object"):
+            await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())
+
+
+@given(json_values)
+def test_any_event_is_taken_or_refused(event: Any) -> None:
+    task = TaskState()
+    for wrapped in (event, {"task": event}, {"statusUpdate": event}, {"artifactUpdate": event}):
+        try:
+            task.take(wrapped, "odd")
+        except RemoteFaultError:
+            continue
+        read_result(task.list_parts(), has_schema=True)
+        read_result(task.list_parts(), has_schema=False)
