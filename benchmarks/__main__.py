@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     discovery,
     dispatch,
+    fan_out,
     find_text,
     koi,
     lookup,
@@ -23,6 +24,7 @@ from benchmarks import (
 BENCHMARKS = {
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
+    "fan_out": fan_out.measure,
     "lookup": lookup.measure,
     "scale": scale.measure,
     "find_text": find_text.measure,

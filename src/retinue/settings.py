@@ -6,13 +6,23 @@ The error for an invalid value names its location, the shape of the value found 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -24,6 +34,7 @@ from pydantic_settings import (
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
+from retinue.web.addresses import check_public_url
 
 FILE = "retinue.toml"
 
@@ -34,11 +45,18 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+PublicUrl = Annotated[str, AfterValidator(check_public_url)]
+"""The URL under which others reach a process, such as that of a proxy in front of it."""
+
+Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
+
+
 class HubTable(_Table):
     """``[hub]``: address and listing mode of the hub."""
 
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
+    advertise: PublicUrl | None = None
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
@@ -52,6 +70,7 @@ class AgentTable(_Table):
     target: str
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
+    advertise: PublicUrl | None = None
 
 
 class ImportTable(_Table):
@@ -166,11 +185,19 @@ class LimitTable(_Table):
     burst: int = Field(100, ge=1)
 
 
+class LogTable(_Table):
+    """``[logs]``: size and number of the log files in the state folder."""
+
+    file_bytes: int = Field(10 * 1024 * 1024, ge=1024)
+    files: int = Field(4, ge=1, le=100)
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    proxies: tuple[Proxy, ...] = ()
 
 
 class AuthTable(_Table):
@@ -270,6 +297,7 @@ class WorkerTable(_Table):
 
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=0, le=65535)
+    advertise: PublicUrl | None = None
 
 
 class DiscoveryTable(_Table):
@@ -358,6 +386,7 @@ class Settings(BaseSettings):
     timeouts: TimeoutTable = TimeoutTable()
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
+    logs: LogTable = LogTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

@@ -22,11 +22,15 @@ ELSEWHERE = (
     "retinue demo textwrap",
     """retinue signal trip approve '{"ok": true}'""",
     "retinue mcp",
+    "retinue hub --detach",
+    "retinue stop",
+    "retinue logs --follow",
+    "retinue logs --agent my-agent --failed",
     'retinue orchestrate "Write a Python web scraper"',
     "retinue keys trust partner https://agents.example.org/.well-known/jwks.json",
 )
-"""What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of
-the guide to orchestration, and of keys at a URL."""
+"""What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
+hub in the background and its log, of the guide to orchestration, and of keys at a URL."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

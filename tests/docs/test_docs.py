@@ -26,6 +26,7 @@ from retinue.core.call import Status
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import Visibility
 from retinue.execute import server as execute
+from retinue.mesh.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
 from retinue.settings import Settings, load_settings
@@ -364,3 +365,11 @@ def _anchors(page: Path) -> set[str]:
 def test_the_guides_are_all_reachable_from_the_readme() -> None:
     linked = set(re.findall(r"\]\((docs/[^)#]+\.md)", README.read_text(encoding="utf-8")))
     assert {str(page.relative_to(ROOT)) for page in GUIDES if page != README} <= linked
+
+
+def test_every_metric_is_documented_with_its_kind_and_labels() -> None:
+    documented = {
+        name.strip("`"): (kind, tuple(re.findall(r"`(\w+)`", labels)), meaning)
+        for name, kind, labels, meaning in table_rows(read("operating.md"), "metric")
+    }
+    assert documented == {name: (one.kind, one.labels, one.help) for name, one in METRICS.items()}

@@ -15,6 +15,8 @@ import orjson
 
 from retinue.authoring.context import Context
 from retinue.core.errors import RemoteFaultError
+from retinue.messages.client import value_of as value_of_reply
+from retinue.messages.codec.envelope import parse_envelope
 from retinue.storage.state import HUB_VARIABLE
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
 from tests.mcp.clients import read_result, sessionless
@@ -204,6 +206,45 @@ async def open_stdio(hub_url: str) -> AsyncIterator[StdioClient]:
             await process.wait()
 
 
+class MessagesGuard:
+    """A TASK_REQUEST to the next agent's ``/messages``, by a client that knows id and depth alone."""
+
+    name = "messages"
+    hops = 1
+    tells_path = False
+
+    async def call(self, link: Link) -> Any:
+        trace = link.ctx.trace
+        headers = {"x_openstarry_trace_id": trace.id, "x_openstarry_trace_depth": str(trace.depth + 1)}
+        message = {"performative": "TASK_REQUEST", "payload": {"task_type": link.skill}}
+        reply = await link.wire.post(f"{link.urls[link.agent]}/messages", message, **headers)
+        return value_of_message(reply.json, link)
+
+
+class HubMessagesGuard:
+    """A TASK_REQUEST through the hub, with the trace in the message itself."""
+
+    name = "messages through the hub"
+    hops = 1
+    tells_path = False
+
+    async def call(self, link: Link) -> Any:
+        depth = link.ctx.trace.depth + 1
+        message = {
+            "performative": "TASK_REQUEST",
+            "receiver": {"agent_id": link.agent},
+            "payload": {"task_type": link.skill},
+            "trace": {"X-OpenStarry-Trace-ID": link.ctx.trace.id, "X-OpenStarry-Trace-Depth": depth},
+        }
+        url, headers = f"{link.hub.url}/messages", {"authorization": link.system.token}
+        return value_of_message((await link.wire.post(url, message, **headers)).json, link)
+
+
+def value_of_message(reply: Any, link: Link) -> Any:
+    """The value of a reply to a task; raises its error."""
+    return value_of_reply(parse_envelope(reply), link.agent, link.skill)
+
+
 async def call_tool(link: Link, url: str, tool: str, **meta: Any) -> Any:
     """One tool call of the sessionless era, one hop deeper; the trace in ``_meta`` and as headers."""
     depth = link.ctx.trace.depth + 1
@@ -238,4 +279,6 @@ ENDPOINTS: tuple[GuardEndpoint, ...] = (
     McpRelayGuard(),
     McpHubGuard(),
     McpStdioGuard(),
+    MessagesGuard(),
+    HubMessagesGuard(),
 )

@@ -102,6 +102,32 @@ def hub_skill(skill_id: str, **arguments: Any) -> Endpoint:
     return lambda world, token: world.wire.call(world.hub.url, skill_id, arguments, **token)
 
 
+def envelope(receiver: str, performative: str, **payload: Any) -> dict[str, Any]:
+    """A message with a fixed id."""
+    return {
+        "message_id": "m",
+        "performative": performative,
+        "receiver": {"agent_id": receiver},
+        "payload": payload,
+    }
+
+
+def messages(path: str, receiver: str, performative: str, **payload: Any) -> Endpoint:
+    """One message; the ids and times of replies are taken out by `plain`."""
+    message = envelope(receiver, performative, **payload)
+    return lambda world, token: world.wire.post(f"{world.hub.url}{path}", message, **token)
+
+
+MESSAGES: dict[str, dict[str, Any]] = {
+    "QUERY_CAPABILITIES": {"query_type": "summary"},
+    "QUERY_IF": {"condition": {"action": SKILL}},
+    "QUERY_REF": {"reference": SKILL},
+    "TASK_REQUEST": {"task_type": SKILL},
+    "PROPOSE": {"task_type": SKILL},
+    "CANCEL": {"task_id": "t"},
+}
+
+
 def mcp(path: str, method: str, **params: Any) -> Endpoint:
     """One request of the sessionless era."""
     message, headers = sessionless(method, params)
@@ -208,6 +234,20 @@ ENDPOINTS: dict[str, Endpoint] = {
     "MCP of the agent, session": mcp_session(f"/agents/{SECRET}/mcp", "tools/list"),
     "MCP of the agent, read": mcp(f"/agents/{SECRET}/mcp", "resources/read", uri=WORD),
     "MCP of its other name": mcp(f"/agents/{SECRET}@home/mcp", "tools/call", name=SKILL),
+    "messages, task of anybody": messages("/messages", "*", "TASK_REQUEST", task_type=SKILL),
+    "messages, task of the hub": messages("/messages", "", "TASK_REQUEST", task_type=SKILL),
+    "messages, nearly its skill": messages("/messages", "*", "TASK_REQUEST", task_type="keep_secrets"),
+    "messages, nearly its name": messages("/messages", "secret-agenT", "TASK_REQUEST", task_type=SKILL),
+    "messages, all capabilities": messages("/messages", "*", "QUERY_CAPABILITIES", query_type="summary"),
+    "messages, agents": messages("/messages", "", "QUERY_REF", reference="agents"),
+    "messages, send_message": hub_skill(
+        "send_message", message=envelope(SECRET, "TASK_REQUEST", task_type=SKILL)
+    ),
+    **{
+        f"messages, {performative} {path}": messages(path, receiver, performative, **payload)
+        for path, receiver in (("/messages", SECRET), (f"/agents/{SECRET}/messages", ""))
+        for performative, payload in MESSAGES.items()
+    },
     "MCP of the agent, stream": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}/mcp", **t),
     "MCP of the agent, lost session": lambda w, t: w.wire.get(
         f"{w.hub.url}/agents/{SECRET}/mcp", mcp_session_id="0" * 32, **t
@@ -226,6 +266,7 @@ CALLERS: dict[str, Callable[[World], dict[str, str]]] = {
 def plain(reply: Reply) -> tuple[int, bytes]:
     """The answer without what differs between any two processes: ports, times, digests, call ids."""
     body = re.sub(rb"127\.0\.0\.1:\d+|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)|sha256:[0-9a-f]+", b"", reply.body)
+    body = re.sub(rb'"(message_id|task_id)":"[0-9a-f]{32}"', b"", body)
     return reply.status, re.sub(rb'"(mean|p50|p95|ms|latency)[a-z_0-9]*":[\d.]+', b"", body)
 
 
@@ -401,6 +442,8 @@ PATHS = (
     ("GET", "/v2/"),
     ("GET", "/v2/_catalog"),
     ("POST", "/hooks/registry"),
+    ("POST", "/messages"),
+    ("POST", "/agents/open-agent/messages"),
     ("GET", "/nothing"),
 )
 

@@ -132,6 +132,9 @@ async def test_every_request_of_a_chain_carries_its_id(
 
 
 def trace_id_of(sent: Exchange) -> Any:
-    """The trace id of a request: in its headers, or in the metadata of an MCP message (S-13)."""
+    """The trace id of a request: in its headers, in the metadata of an MCP message, in a message (S-13)."""
     found = sent.headers.get("x-openstarry-trace-id")
-    return found or sent.request["params"]["_meta"]["X-OpenStarry-Trace-ID"]
+    if found is None:
+        keys = sent.request.get("trace") or sent.request["params"]["_meta"]
+        found = keys["X-OpenStarry-Trace-ID"]
+    return found

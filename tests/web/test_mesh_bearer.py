@@ -167,3 +167,13 @@ def raise_remedy(keys: Path) -> None:
         joined_token(keys, "http://hub:9000")
     except StateDamagedError as error:
         raise StateDamagedError("joined.json", error.remedy, remedy="") from error
+
+
+async def test_a_token_for_the_advertised_address_is_good_although_a_proxy_replaced_the_host() -> None:
+    bearer = MeshBearer(KEY, own_place="Mesh.example")
+    token = bearer.make("https://mesh.example/agents/one").encode()
+    assert await bearer.read(token, "127.0.0.1:8001") is not None
+    with pytest.raises(NotAuthenticatedError, match="another host"):
+        await MeshBearer(KEY, own_place="other.example").read(token, "127.0.0.1:8001")
+    with pytest.raises(NotAuthenticatedError, match="another host"):
+        await MeshBearer(KEY).read(token, "")

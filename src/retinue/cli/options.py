@@ -41,6 +41,16 @@ def join_option(command: F) -> F:
     )(command)
 
 
+def advertise_option(command: F) -> F:
+    """``--advertise URL``"""
+    return click.option(
+        "--advertise",
+        metavar="URL",
+        help="URL at which others reach it, such as that of a proxy; it may have a path. "
+        "Default: the address that it listens on.",
+    )(command)
+
+
 def weight_option(command: F) -> F:
     """``--weight N``"""
     return click.option(

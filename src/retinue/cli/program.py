@@ -40,10 +40,13 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "The mesh": {
         "hub": ("serve:hub", "Run the hub of this mesh."),
+        "status": ("control:status", "Show whether the hub of this state runs."),
+        "stop": ("control:stop", "Stop the hub of this state."),
         "mcp": (
             "serve:mcp",
             "Serve MCP on standard input and output, for clients that start a program.",
         ),
+        "logs": ("logs:logs", "Show calls, and what the hub and its agents printed."),
         "agents": ("agents:agents", "List the agents."),
         "show": ("agents:show", "Show one agent and its skills."),
         "find": ("skills:find", "Find skills by words or by id."),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import database_option, join_option, registry_option, weight_option
-from retinue.cli.session import accept_join, open_session
+from retinue.cli.options import advertise_option, database_option, join_option, registry_option, weight_option
+from retinue.cli.output import note, working
+from retinue.cli.session import accept_join, open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.storage.state import HubAddress
 
 
 @click.command()
@@ -38,6 +42,7 @@ from retinue.cli.session import accept_join, open_session
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
     target: str | None,
@@ -52,6 +57,7 @@ def serve(
     stdio: bool,
     reloads: bool,
     insecure_bind: bool,
+    advertise: str | None,
     port_may_move: bool,
 ) -> int:
     """Serve an agent and publish it.
@@ -61,6 +67,7 @@ def serve(
     it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
     the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.agent_process import ServeOptions, serve_agent
     from retinue.runtime.commands.publishing import check_location
     from retinue.runtime.reloading import serve_reloading
@@ -104,6 +111,7 @@ def serve(
         tag=tag,
         weight=weight,
         hub_url=hub_url,
+        advertise=check_advertised(advertise),
         insecure_bind=insecure_bind,
     )
 
@@ -127,20 +135,26 @@ def serve(
 )
 @registry_option("Also find agents in this registry; repeatable.", multiple=True)
 @click.option("--bare", is_flag=True, help="Do not start the agents of installed packages.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Run in the background; see retinue status, logs and stop."
+)
 @database_option
 @join_option
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def hub(
     host: str | None,
     port: int | None,
     registries: tuple[str, ...],
     bare: bool,
+    detach: bool,
     database: str | None,
     hub_url: str | None,
     insecure_bind: bool,
+    advertise: str | None,
     port_may_move: bool,
 ) -> int:
     """Run the hub of this mesh.
@@ -149,10 +163,14 @@ def hub(
     Settings come from retinue.toml; options override them. To add another hub to a mesh, set RETINUE_JOIN
     once to the token that "retinue token new --join" prints at the first hub, and pass its URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.commands.publishing import check_location
     from retinue.runtime.hub_process import HubOptions, run_hub
     from retinue.runtime.serving import run_loop
 
+    if detach:
+        arguments = click.get_current_context().params
+        return _detach_hub({name: value for name, value in arguments.items() if name != "detach"})
     flags: dict[str, Any] = {}
     if registries:
         flags["registries"] = tuple(check_location(registry) for registry in registries)
@@ -165,9 +183,53 @@ def hub(
         port=configured.port if port is None else port,
         port_may_move=port_may_move,
         bare=bare,
+        advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
+
+
+def _detach_hub(arguments: dict[str, Any]) -> int:
+    """Start the hub with the same arguments in the background and wait until it answers."""
+    from retinue.runtime.commands.hub_start import detach_hub
+    from retinue.web.http_client import HttpClient
+
+    session = open_session()
+    configured = session.settings.hub
+    port = configured.port if arguments["port"] is None else arguments["port"]
+
+    async def start() -> HubAddress:
+        async with HttpClient() as http:
+            return await detach_hub(
+                session.state,
+                http,
+                _render_arguments(arguments),
+                host=arguments["host"] or configured.host,
+                port=0 if arguments["port_may_move"] else port,
+                probe_timeout_s=session.settings.timeouts.probe_s,
+                logs=session.settings.logs,
+            )
+
+    with working("starting the hub …"):
+        found = run_command(start())
+    click.echo(f"hub at {found.url} (pid {found.pid}, state {session.state.root})")
+    note(f"its log: {session.state.hub_log}, or retinue logs -f; stop it: retinue stop")
+    if not found.is_ready:
+        note("its agents are still starting; see retinue status")
+    return 0
+
+
+def _render_arguments(values: Mapping[str, Any]) -> list[str]:
+    """The options of the command that is running, as they were given."""
+    given = []
+    for option in click.get_current_context().command.params:
+        value = values.get(option.name or "")
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is True:
+                given.append(option.opts[0])
+            elif one is not None and one is not False:
+                given += [option.opts[0], str(one)]
+    return given
 
 
 @click.command()
@@ -183,8 +245,14 @@ def hub(
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
+@advertise_option
 def worker(
-    host: str | None, port: int | None, database: str | None, hub_url: str | None, insecure_bind: bool
+    host: str | None,
+    port: int | None,
+    database: str | None,
+    hub_url: str | None,
+    insecure_bind: bool,
+    advertise: str | None,
 ) -> int:
     """Run workflows in an additional process.
 
@@ -193,6 +261,7 @@ def worker(
     failed ones. On another machine than the hub, set RETINUE_JOIN once to the token that
     "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
+    from retinue.runtime.access import check_advertised
     from retinue.runtime.serving import run_loop
     from retinue.runtime.worker_process import WorkerOptions, run_worker
 
@@ -201,6 +270,7 @@ def worker(
     options = WorkerOptions(
         host=configured.host if host is None else host,
         port=configured.port if port is None else port,
+        advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
     )
     return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo))

@@ -140,16 +140,18 @@ class ReadableLines:
             return self._other(logger, method, row)
         if row["skill"] == "refresh_agents" and row.get("status") == "done":
             raise structlog.DropEvent  # agents that come and go say so to the hub: no call of a person
-        at = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
-        agent = f" → {row['agent']}" if row.get("agent") else ""
-        error = f" ({row['error']})" if row.get("error") else ""
-        took = (
-            f"{row['duration_ms']:.0f} ms"
-            if row["duration_ms"] < 10_000
-            else f"{row['duration_ms'] / 1000:.1f} s"
-        )
-        line = f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}"
+        line = render_call(row)
         return f"{line}\n{row['exception']}" if row.get("exception") else line
+
+
+def render_call(row: Mapping[str, Any]) -> str:
+    """The log row of a call for people: ``06:25:53 greet → my-agent  18 ms  done``."""
+    at = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
+    agent = f" → {row['agent']}" if row.get("agent") else ""
+    error = f" ({row['error']})" if row.get("error") else ""
+    duration_ms = row["duration_ms"]
+    took = f"{duration_ms:.0f} ms" if duration_ms < 10_000 else f"{duration_ms / 1000:.1f} s"
+    return f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}"
 
 
 def _plain(text: Any) -> str:

@@ -29,20 +29,26 @@ KEEP = 1_000
 KEEP_S = 3600.0
 
 _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
+_NOTHING: frozenset[Capability] = frozenset()
 
 News = Callable[["MessageTask", Reply], None]
 """Gets what is said of a task: TASK_ACCEPT with its progress, and the reply that ends it."""
 
 
 class TaskChannel(NullChannel):
-    """Turns progress and log lines of a task into news; questions fail, as where nobody listens."""
+    """Turns progress and log lines of a task into news; questions fail, as where nobody listens.
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    It claims to listen only where the task is to be accepted at once: through a hub, a call with progress
+    takes a longer way.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, listens: bool) -> None:
         self._tell = tell
+        self._listens = listens
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return _CAPABILITIES
+        return _CAPABILITIES if self._listens else _NOTHING
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         share = "" if fraction is None else f"{fraction:.0%}"
@@ -99,21 +105,33 @@ class Tasks:
         self._ended: dict[str, MessageTask] = {}
         self._named: dict[tuple[str, str], MessageTask] = {}
 
-    def start(self, request: Envelope, owner: str, agent: str, run: Run) -> MessageTask:
-        """Start a task; raises BusyError when too many are running."""
+    def start(
+        self, request: Envelope, owner: str, agent: str, run: Run, *, listens: bool = True
+    ) -> MessageTask:
+        """Start a task; ``listens`` = its progress is asked for.
+
+        Raises BusyError when too many are running.
+        """
         if len(self._running) >= self._limit:
             raise BusyError(f"{self._limit} tasks are running", 1.0)
         task = MessageTask(new_id(), owner, request, agent)
         for name in task.names():
             self._named[owner, name] = task
         self._running.add(task)
-        task.work = asyncio.create_task(self._work(task, run), name=f"message task {task.id}")
+        task.work = asyncio.create_task(self._work(task, run, listens), name=f"message task {task.id}")
         return task
 
     def find(self, reference: str, owner: str) -> MessageTask | None:
         """The task of this owner that an id names: its own, the message's, or ``reply_with``."""
         self._prune()
         return self._named.get((owner, reference.removeprefix("task:")))
+
+    def forget(self, task: MessageTask) -> None:
+        """Drop a task that has ended."""
+        self._ended.pop(task.id, None)
+        for name in task.names():
+            if self._named.get((task.owner, name)) is task:
+                del self._named[task.owner, name]
 
     async def cancel(self, task: MessageTask) -> None:
         """Cancel the call behind a task and wait until it has ended."""
@@ -126,13 +144,13 @@ class Tasks:
         for task in list(self._running):
             await self.cancel(task)
 
-    async def _work(self, task: MessageTask, run: Run) -> None:
+    async def _work(self, task: MessageTask, run: Run, listens: bool) -> None:
         def tell(comments: str) -> None:
             task.comments = comments[:500]
             self._notify(task, task.describe())
 
         try:
-            outcome = await run(TaskChannel(tell))
+            outcome = await run(TaskChannel(tell, listens=listens))
             task.calls_used = outcome.calls_used
             task.reply = reply_of_outcome(outcome, task.id)
         except asyncio.CancelledError:
@@ -159,7 +177,4 @@ class Tasks:
             oldest = next(iter(self._ended.values()))
             if len(self._ended) <= self._keep and (oldest.ended_at or 0.0) > limit:
                 return
-            del self._ended[oldest.id]
-            for name in oldest.names():
-                if self._named.get((oldest.owner, name)) is oldest:
-                    del self._named[oldest.owner, name]
+            self.forget(oldest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
@@ -11,10 +12,12 @@ from retinue.core.errors import InvalidSettingError
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import AccessTable, Settings
 from retinue.storage.state import State
+from retinue.web.addresses import check_public_url
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
 from retinue.web.metrics_endpoint import PATH as METRICS_PATH
+from retinue.web.public_address import PublicAddress
 from retinue.web.rejections import ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
@@ -52,17 +55,57 @@ def guarded(
     host: str,
     http: HttpClient,
     tokens: Mapping[str, Principal] | None = None,
+    *,
+    url: str = "",
 ) -> ASGIApp:
-    """The app behind the security middleware; ``tokens`` are accepted besides the state's token."""
+    """The app behind the security middleware; ``tokens`` are accepted besides the state's token.
+
+    ``url`` is the one that the process advertises; the path in it is a prefix of a proxy.
+    """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    return SecurityMiddleware(
-        app, security_settings(settings, host), known, token_readers(settings, state, http)
+    secured = SecurityMiddleware(
+        app, security_settings(settings, host), known, token_readers(settings, state, http, url)
     )
+    prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
+    return PublicAddress(secured, prefix, proxies) if prefix or proxies else secured
 
 
-def token_readers(settings: Settings, state: State, http: HttpClient) -> list[TokenReader]:
+def advertised(settings: Settings, url: str | None) -> Settings:
+    """The settings of a process that others reach at ``url``: its host is one of the process's names."""
+    if url is None:
+        return settings
+    doors, auth = settings.doors, settings.auth
+    host = urlsplit(url).hostname or ""
+    changed = {"doors": doors.model_copy(update={"hosts": (*doors.hosts, host)})}
+    if auth.resource is None:
+        return settings.model_copy(update={**changed, "auth": auth.model_copy(update={"resource": url})})
+    return settings.model_copy(update=changed)
+
+
+def check_advertised(url: str | None) -> str | None:
+    """The URL of an option ``--advertise``; raises InvalidSettingError."""
+    try:
+        return None if url is None else check_public_url(url)
+    except ValueError as error:
+        remedy = "such as --advertise https://mesh.example"
+        raise InvalidSettingError("--advertise", str(error), remedy=remedy) from error
+
+
+def warn_of_wildcard(host: str, advertise: str | None, echo: Callable[[str], None]) -> None:
+    """Say that a process which listens on every address has told others the one of this machine only."""
+    if advertise is None and host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        echo(
+            f"warning: it listens on {host}, but tells other machines 127.0.0.1; pass --advertise URL with "
+            "the address at which they reach it"
+        )
+
+
+def token_readers(settings: Settings, state: State, http: HttpClient, url: str = "") -> list[TokenReader]:
     """Readers of the tokens accepted besides the state's own: issued tokens, mesh tokens, JWTs."""
-    readers: list[TokenReader] = [KnownTokens(state.keys), MeshBearer(state.mesh_key())]
+    parts = urlsplit(url)
+    # the host is a name of this process only if it was advertised, see `advertised`
+    own_place = parts.netloc if parts.hostname in settings.doors.hosts else ""
+    readers: list[TokenReader] = [KnownTokens(state.keys), MeshBearer(state.mesh_key(), own_place=own_place)]
     auth = settings.auth
     if auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         from retinue.web.jwt_tokens import JwtReader, JwtSettings  # with cryptography: 13 MB

@@ -26,10 +26,12 @@ from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
+    advertised,
     agent_rule,
     check_address,
     guarded,
     protected_resource,
+    warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.factories import (
@@ -81,6 +83,7 @@ class ServeOptions:
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
+    advertise: str | None = None
     insecure_bind: bool = False
 
 
@@ -101,7 +104,10 @@ async def serve_agent(
     listener = bind(
         options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
     )
-    url = url_of(listener)
+    own_url = url_of(listener)
+    url = options.advertise or own_url
+    settings = advertised(settings, options.advertise)
+    warn_of_wildcard(options.host, options.advertise, echo)
     stop = Stop()
     stop.on_signals()
     supervisor = stop.with_supervisor()
@@ -141,7 +147,8 @@ async def serve_agent(
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(a2a.end)
-        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {url}")
+        reached = "" if url == own_url else f", advertised as {url}"
+        echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {own_url}{reached}")
         _print_skills(agent, echo)
         on_new_lists: Callable[[], Awaitable[None]] | None = None
         if options.publish:
@@ -173,7 +180,7 @@ async def serve_agent(
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
         process.is_started = True
-        report_ready(supervisor, {"name": agent.name, "url": url})
+        report_ready(supervisor, {"name": agent.name, "url": own_url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
     return 0
@@ -275,7 +282,7 @@ def agent_app(
             *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host, http)
+    return guarded(app, settings, state, host, http, url=url)
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

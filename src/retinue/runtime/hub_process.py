@@ -32,12 +32,19 @@ from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.a2a_endpoints import A2aEndpoints, open_hub_a2a
-from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.access import (
+    advertised,
+    check_address,
+    guarded,
+    protected_resource,
+    warn_of_wildcard,
+)
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
+from retinue.runtime.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
@@ -64,6 +71,7 @@ class HubOptions:
     port: int = 9000
     port_may_move: bool = False
     bare: bool = False
+    advertise: str | None = None
     insecure_bind: bool = False
 
 
@@ -81,6 +89,10 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         url = url_of(listener)
         if options.port and not url.endswith(f":{options.port}"):
             echo(f"port {options.port} is taken; using {url}")
+        # processes of this machine use its own address, others the advertised one
+        public_url = options.advertise or url
+        settings = advertised(settings, options.advertise)
+        warn_of_wildcard(options.host, options.advertise, echo)
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
@@ -102,7 +114,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 listings,
                 open_runs=runs.open,
                 hub_id=hub_id,
-                url=url,
+                url=public_url,
                 texts=texts,
                 imports=imports,
                 models=models.not_started,
@@ -120,12 +132,15 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, url))
-        app = hub_app(mesh, settings, state, host=options.host, url=url, mcp=mcp, a2a=a2a, process=process)
+        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
+        app = hub_app(
+            mesh, settings, state, host=options.host, url=public_url, mcp=mcp, a2a=a2a, process=process
+        )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
         stack.callback(a2a.end)
-        state.write_hub(url, ready=False)
+        writes_log = writes_to(state.hub_log)
+        state.write_hub(url, ready=False, writes_log=writes_log)
         stack.callback(state.forget_hub)
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         models.not_started.watch(mesh.directory)
@@ -137,8 +152,15 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
         stack.push_async_callback(end_task, watching)
-        echo(f"hub at {url} (state {state.root})")
-        children = Supervisor(_card_probe(mesh.http, settings.timeouts.probe_s), _report(echo))
+        reached = "" if public_url == url else f", advertised as {public_url}"
+        echo(f"hub at {url} (state {state.root}){reached}")
+        if writes_log:
+            keeping = asyncio.create_task(keep_small(state.hub_log, settings.logs))
+            stack.push_async_callback(end_task, keeping)
+        logs = AgentLogs(state.agent_logs, settings.logs)
+        stack.callback(logs.close)
+        probe_child = _card_probe(mesh.http, settings.timeouts.probe_s)
+        children = Supervisor(probe_child, _report(echo, logs), logs.take)
         stack.push_async_callback(children.stop)
         process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
@@ -165,7 +187,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             launching = asyncio.create_task(runs.launch(echo))
             stack.push_async_callback(end_task, launching)
             # a client that reads the file expects the hub to answer
-            state.write_hub(url)
+            state.write_hub(url, writes_log=writes_log)
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
@@ -236,7 +258,7 @@ def hub_app(
             *oci.routes(mesh.home, mesh.home),
         ]
     )
-    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings))
+    return guarded(app, settings, state, host, mesh.http, hook_tokens(settings), url=url)
 
 
 def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
@@ -279,6 +301,8 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
     for table in settings.agents:
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
+        if table.advertise is not None:
+            arguments = (*arguments, "--advertise", table.advertise)
         specs.append(ChildSpec(table.target, arguments, environment))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
@@ -302,16 +326,18 @@ def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
     return probe
 
 
-def _report(echo: Echo) -> OnChange:
+def _report(echo: Echo, logs: AgentLogs) -> OnChange:
     names: dict[str, str] = {}
 
     def report(child: str, news: Ready | ChildFailedError | None) -> None:
         if news is None:
             echo(f"{names.get(child, child)} ended; starting it again")
         elif isinstance(news, ChildFailedError):
+            logs.name(child)
             echo(f"{news.message}; trying again")
         else:
             names[child] = str(news["name"])
+            logs.name(child, names[child])
             echo(f"{names[child]} at {news['url']}")
 
     return report

@@ -34,6 +34,7 @@ from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
 from retinue.mesh.servers import Ask, Servers
 from retinue.runtime.factories import mesh_sources
+from retinue.runtime.messages import LazyMessageInvoker
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
@@ -89,7 +90,7 @@ class JoinedMesh:
         bearer = MeshBearer(state.mesh_key(), of_mesh)
         plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
         client = AgentClient(http, bearer.token_for, signer)
-        peers = InteractiveInvoker(client, plain)
+        peers = InteractiveInvoker(client, LazyMessageInvoker(http, plain, signer, bearer.token_for))
 
         async def find_peer(name: str) -> tuple[Listing, AgentClient]:
             await directory.ensure_fresh()

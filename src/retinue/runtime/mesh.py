@@ -57,7 +57,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
-from retinue.runtime.messages import Messages, hub_messages
+from retinue.runtime.messages import LazyMessageInvoker, Messages, hub_messages
 from retinue.runtime.shelves import open_shelves
 from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -167,7 +167,8 @@ async def open_mesh(
         invokers = {} if imports is None else imports.invokers
         if models is not None:
             invokers[models.name] = models
-        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, plain), invokers)
+        by_messages = LazyMessageInvoker(http, plain, signer, bearer.token_for)
+        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, by_messages), invokers)
         dispatcher = Dispatcher(
             agent=HUB_NAME,
             lookup=lookup,
@@ -217,6 +218,7 @@ async def open_mesh(
         )
         agent = made.agent
         messages = hub_messages(agent, directory, dispatcher, settings, state)
+        by_messages.messages = messages
         stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
             made.tools.note_run()

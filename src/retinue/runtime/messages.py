@@ -5,10 +5,8 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +15,14 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import Outcome, Principal, TraceContext
+from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import UnknownAgentError
-from retinue.core.record import AgentRecord
+from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Dispatcher, Invoker
+from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
 from retinue.mesh.permissions import AgentView, is_seen
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -32,6 +31,10 @@ from retinue.web.security import RequestIdentity
 from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
 
 if TYPE_CHECKING:
+    from logging.handlers import RotatingFileHandler
+
+    from retinue.messages.client import MessageInvoker
+    from retinue.messages.exchange import MessageOptions
     from retinue.messages.receiver import Receiver
 
 LOG_BYTES = 10 * 1024 * 1024
@@ -41,16 +44,20 @@ LOG_FILES = 3
 class Messages:
     """The receiver of one process, made with its first message; close it with `aclose`."""
 
-    def __init__(self, make: Callable[[CallbackClient], Receiver], *, private_callbacks: bool) -> None:
+    def __init__(
+        self, make: Callable[[CallbackClient, MessageLog | None], Receiver], settings: Settings
+    ) -> None:
+        table = settings.messages
         self._make = make
-        self._client = CallbackClient(private_callbacks)
+        self._client = CallbackClient(table.private_callbacks and settings.allow_private_urls)
+        self._log = None if table.log is None else MessageLog(table.log)
         self._receiver: Receiver | None = None
 
     @property
     def receiver(self) -> Receiver:
         """The receiver."""
         if self._receiver is None:
-            self._receiver = self._make(self._client)
+            self._receiver = self._make(self._client, self._log)
         return self._receiver
 
     def route(self, path: str = "/messages") -> Route:
@@ -79,6 +86,44 @@ class Messages:
         if self._receiver is not None:
             await self._receiver.aclose()
         await self._client.aclose()
+        if self._log is not None:
+            self._log.close()
+
+
+class LazyMessageInvoker:
+    """Skills of agents that take messages alone; the client is loaded with the first of them."""
+
+    def __init__(
+        self, http: HttpClient, other: Invoker, signer: Signer, token_for: Callable[[str, str], str | None]
+    ) -> None:
+        self._http = http
+        self._other = other
+        self._signer = signer
+        self._token_for = token_for
+        self._invoker: MessageInvoker | None = None
+        self.messages: Messages | None = None
+        """What receives replies that arrive on their own."""
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """As `MessageInvoker.invoke`."""
+        if listing.record.url is not None:
+            return await self._other.invoke(listing, skill, call, admitted, channel)
+        return await self._load().invoke(listing, skill, call, admitted, channel)
+
+    def _load(self) -> MessageInvoker:
+        if self._invoker is None:
+            from retinue.messages.client import MessageInvoker
+
+            self._invoker = MessageInvoker(
+                self._http,
+                self._other,
+                signer=self._signer,
+                token_for=self._token_for,
+                conversations=None if self.messages is None else self.messages.receiver.conversations,
+            )
+        return self._invoker
 
 
 class _Endpoint:
@@ -152,7 +197,7 @@ def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, sta
     def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
         return agent.changes.subscribe(lambda change: changed())
 
-    def make(client: CallbackClient) -> Receiver:
+    def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
         from retinue.messages.callbacks import Callbacks
         from retinue.messages.receiver import Receiver
 
@@ -162,10 +207,12 @@ def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, sta
             record_of,
             Callbacks(client, client.check_url),
             watch=watch,
-            **_options(settings, state),
+            log=log,
+            key=state.mesh_key(),
+            options=_options(settings),
         )
 
-    return Messages(make, private_callbacks=_allows_private(settings))
+    return Messages(make, settings)
 
 
 def hub_messages(
@@ -196,7 +243,7 @@ def hub_messages(
 
         return own.changes.subscribe(lambda _: changed()) if name == own.name else directory.subscribe(note)
 
-    def make(client: CallbackClient) -> Receiver:
+    def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
         from retinue.messages.callbacks import Callbacks
         from retinue.messages.receiver import Receiver
 
@@ -207,10 +254,12 @@ def hub_messages(
             Callbacks(client, client.check_url),
             forwards=True,
             watch=watch,
-            **_options(settings, state),
+            log=log,
+            key=state.mesh_key(),
+            options=_options(settings),
         )
 
-    return Messages(make, private_callbacks=_allows_private(settings))
+    return Messages(make, settings)
 
 
 def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str | None:
@@ -226,32 +275,37 @@ def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str
     return found.pop() if len(found) == 1 else None
 
 
-def _options(settings: Settings, state: State) -> dict[str, Any]:
-    from retinue.messages.receiver import MessageOptions
+def _options(settings: Settings) -> MessageOptions:
+    from retinue.messages.exchange import MessageOptions
 
     table = settings.messages
-    options = MessageOptions(
+    return MessageOptions(
         strict=table.strict, signatures=table.signatures, sign=table.sign, wait_s=table.wait_s
     )
-    return {
-        "options": options,
-        "key": state.mesh_key(),
-        "log": None if table.log is None else message_log(table.log),
-    }
 
 
-def _allows_private(settings: Settings) -> bool:
-    return settings.messages.private_callbacks and settings.allow_private_urls
+class MessageLog:
+    """Appends lines to the message log, which is rotated at 10 MB and readable by its owner only."""
 
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._handler: RotatingFileHandler | None = None
 
-def message_log(file: Path) -> Callable[[str], None]:
-    """Appends lines to the message log, which is rotated at 10 MB; it is readable by its owner only."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch(mode=0o600)
-    handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    def __call__(self, line: str) -> None:
+        # needed only where there is a log
+        import logging
+        from logging.handlers import RotatingFileHandler
 
-    def write(line: str) -> None:
-        handler.emit(logging.LogRecord("retinue.messages", logging.INFO, "", 0, line, None, None))
+        if self._handler is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.touch(mode=0o600)
+            self._handler = RotatingFileHandler(
+                self._file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8"
+            )
+            self._handler.setFormatter(logging.Formatter("%(message)s"))
+        self._handler.emit(logging.LogRecord("retinue.messages", logging.INFO, "", 0, line, None, None))
 
-    return write
+    def close(self) -> None:
+        """Close the file."""
+        if self._handler is not None:
+            self._handler.close()

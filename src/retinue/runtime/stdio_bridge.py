@@ -37,7 +37,8 @@ async def run_bridge(settings: Settings, state: State, path: str) -> int:
     async with HttpClient() as http:
 
         async def find_hub() -> str:
-            return await ensure_hub(state, http, probe_timeout_s=settings.timeouts.probe_s)
+            timeout_s = settings.timeouts.probe_s
+            return await ensure_hub(state, http, probe_timeout_s=timeout_s, logs=settings.logs)
 
         bridge = Bridge(http, write, find_hub, find_running, token=state.local_token(), path=path)
         await bridge.run(read_lines(sys.stdin.fileno()))

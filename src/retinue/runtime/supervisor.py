@@ -53,6 +53,10 @@ OnChange = Callable[[str, Ready | ChildFailedError | None], None]
 """Called with the child's name and its report when it is ready, None when it ended, or its failed start."""
 
 
+OnOutput = Callable[[str, str], None]
+"""Called with the child's name and each line that it prints."""
+
+
 def report_ready(descriptor: int | None, facts: Ready) -> None:
     """Report to the supervisor that this child answers; ``facts`` are JSON, such as its URL."""
     if descriptor is not None:
@@ -63,11 +67,12 @@ def report_ready(descriptor: int | None, facts: Ready) -> None:
 class Child:
     """One supervised process."""
 
-    def __init__(self, spec: ChildSpec, probe: Probe) -> None:
+    def __init__(self, spec: ChildSpec, probe: Probe, on_output: OnOutput = lambda name, line: None) -> None:
         self.spec = spec
         self.restarts = 0
         self._is_ready = False
         self._probe = probe
+        self._on_output = on_output
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -171,6 +176,7 @@ class Child:
         async for line in process.stdout:
             text = line.decode("utf-8", "replace").rstrip()
             self._tail.append(text)
+            self._on_output(self.spec.name, text)
             _log.debug("output", child=self.spec.name, line=text)
 
     def _last_line(self) -> str:
@@ -180,12 +186,18 @@ class Child:
 class Supervisor:
     """Keeps a set of children running; ``on_change`` is called at each start, end and failed start.
 
-    A child that ended or failed to start is started again.
+    A child that ended or failed to start is started again. ``on_output`` gets what the children print.
     """
 
-    def __init__(self, probe: Probe, on_change: OnChange = lambda name, news: None) -> None:
+    def __init__(
+        self,
+        probe: Probe,
+        on_change: OnChange = lambda name, news: None,
+        on_output: OnOutput = lambda name, line: None,
+    ) -> None:
         self._probe = probe
         self._on_change = on_change
+        self._on_output = on_output
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -195,7 +207,7 @@ class Supervisor:
         A failed child is retried in the background. With ``insist`` the first failure stops all children
         and is raised as ChildFailedError.
         """
-        started = [Child(spec, self._probe) for spec in specs]
+        started = [Child(spec, self._probe, self._on_output) for spec in specs]
         self._children.extend(started)
         outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
         ready: list[Ready] = []

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_line
-from retinue.runtime.access import check_address, guarded, protected_resource
+from retinue.runtime.access import advertised, check_address, guarded, protected_resource
 from retinue.runtime.background_tasks import BackgroundTasks
 from retinue.runtime.factories import http_limits
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
@@ -33,6 +33,7 @@ class WorkerOptions:
 
     host: str = "127.0.0.1"
     port: int | None = None
+    advertise: str | None = None
     insecure_bind: bool = False
 
 
@@ -46,6 +47,7 @@ async def run_worker(options: WorkerOptions, settings: Settings, state: State, e
         if options.port is not None:
             check_address(options.host, settings, insecure_ok=options.insecure_bind)
             listener = bind(options.host, options.port)
+            settings = advertised(settings, options.advertise)
             stack.callback(listener.close)
         stop = Stop()
         stop.on_signals()
@@ -63,9 +65,11 @@ async def run_worker(options: WorkerOptions, settings: Settings, state: State, e
         process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
         await stack.enter_async_context(process.exporting(SERVICE, environment()))
         if listener is not None:
-            app = worker_app(mesh, settings, state, process, host=options.host)
+            url = options.advertise or url_of(listener)
+            app = worker_app(mesh, settings, state, process, host=options.host, url=url)
             await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
-            echo(f"worker at {url_of(listener)}")
+            reached = "" if options.advertise is None else f", advertised as {url}"
+            echo(f"worker at {url_of(listener)}{reached}")
         # the registries may be unreachable by the time that a run starts here
         await mesh.directory.ensure_fresh()
         background = asyncio.create_task(BackgroundTasks.of(mesh, settings).run())
@@ -85,7 +89,9 @@ async def run_worker(options: WorkerOptions, settings: Settings, state: State, e
     return 0
 
 
-def worker_app(mesh: Mesh, settings: Settings, state: State, process: ProcessState, *, host: str) -> ASGIApp:
+def worker_app(
+    mesh: Mesh, settings: Settings, state: State, process: ProcessState, *, host: str, url: str
+) -> ASGIApp:
     """The endpoints of a worker, behind the security middleware."""
     routes = [health_route(), *process.routes(), *metadata_routes(protected_resource(settings))]
-    return guarded(Router(routes=routes), settings, state, host, mesh.http)
+    return guarded(Router(routes=routes), settings, state, host, mesh.http, url=url)

@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``spending/``, ``hub.json`` and ``hub.lock`` (DESIGN 3).
+``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock`` (DESIGN 3).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _OWN = (
     "tasks",
     "hub.json",
     "hub.lock",
-    "hub.log",
+    "hub.log*",
+    "logs",
     "hub-start.lock",
     "imports.toml*",
     "imported-tools.json",
@@ -67,12 +68,18 @@ def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """Address of the running hub; ``is_ready`` once the agents that it starts have answered or timed out."""
+    """Address of the running hub; ``is_ready`` once the agents that it starts have answered or timed out.
+
+    ``writes_log`` if its output goes to the state folder's ``hub.log``. ``birth`` is the start time of its
+    process where the system reports it.
+    """
 
     url: str
     pid: int
     started_at: str
     is_ready: bool = True
+    writes_log: bool = False
+    birth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,16 @@ class State:
     @property
     def keys(self) -> Path:
         return self.root / "keys"
+
+    @property
+    def hub_log(self) -> Path:
+        """What a hub without a terminal prints."""
+        return self.root / "hub.log"
+
+    @property
+    def agent_logs(self) -> Path:
+        """What the agents that the hub starts print, one file each."""
+        return self.root / "logs"
 
     @property
     def hub_file(self) -> Path:
@@ -250,7 +267,14 @@ class State:
             found = orjson.loads(self.hub_file.read_bytes())
             birth = found.get("birth")
             url, pid = str(found["url"]), int(found["pid"])
-            hub = HubAddress(url, pid, str(found.get("started_at", "")), bool(found.get("ready", True)))
+            hub = HubAddress(
+                url,
+                pid,
+                str(found.get("started_at", "")),
+                bool(found.get("ready", True)),
+                bool(found.get("log", False)),
+                birth,
+            )
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
         except (FileNotFoundError, NotADirectoryError):
@@ -261,10 +285,9 @@ class State:
                 f"it contains no hub address ({error})",
                 remedy="remove the file, then start the hub: retinue hub",
             ) from error
-        same = birth is None or _start_time_of(hub.pid) in (None, birth)
-        return hub if same and _is_alive(hub.pid) else None
+        return hub if is_process(hub.pid, birth) else None
 
-    def write_hub(self, url: str, *, ready: bool = True) -> None:
+    def write_hub(self, url: str, *, ready: bool = True, writes_log: bool = False) -> None:
         """Record this process as the hub at ``url``."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         address: dict[str, object] = {
@@ -272,6 +295,7 @@ class State:
             "pid": os.getpid(),
             "started_at": started_at,
             "ready": ready,
+            "log": writes_log,
         }
         if (birth := _start_time_of(os.getpid())) is not None:
             address["birth"] = birth
@@ -327,11 +351,28 @@ def find_hub_url(state: State) -> str | None:
     return None if hub is None else hub.url
 
 
+def is_process(pid: int, birth: int | None) -> bool:
+    """Whether the process runs and is the one that started at ``birth``, where that is known."""
+    found = _read_process(pid)
+    if found is None:
+        return _is_alive(pid)
+    state, start_time = found
+    # a zombie has ended; in a container without an init process nobody reads its status
+    return state not in ("Z", "X") and birth in (None, start_time)
+
+
 def _start_time_of(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (Linux); None where the system does not report it."""
+    found = _read_process(pid)
+    return None if found is None else found[1]
+
+
+def _read_process(pid: int) -> tuple[str, int] | None:
+    """State and start time of a process (Linux); None where the system does not report them."""
     try:
         # the process name, in parentheses, may contain spaces and parentheses
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -127,6 +127,22 @@ def is_loopback(name: str) -> bool:
     return name == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
+def check_public_url(text: str) -> str:
+    """The URL under which others reach a process, without a slash at its end; raises ValueError."""
+    try:
+        parts = urlsplit(text)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ValueError("write a whole URL, such as https://mesh.example/agents")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("leave out user, query and fragment of the URL")
+    if is_address(parts.hostname or "") and ipaddress.ip_address(parts.hostname or "").is_unspecified:
+        raise ValueError(f"nobody reaches {parts.hostname}: write the address of this machine")
+    return text.rstrip("/")
+
+
 def is_loopback_url(url: str) -> bool:
     """Whether the host of the url is ``localhost`` or a loopback address."""
     try:

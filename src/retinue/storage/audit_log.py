@@ -1,0 +1,91 @@
+"""Reads the calls in ``retinue.db`` from another process than the hub that writes them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from retinue.core.errors import StateError
+
+_ROWS = """
+    SELECT id, row FROM (SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id > :after)
+    WHERE row ->> 'type' = 'CALL:ENDED'
+      AND (:agent IS NULL OR row ->> 'agent' = :agent)
+      AND (:trace IS NULL OR row ->> 'trace_id' = :trace)
+      AND (NOT :failed OR row ->> 'status' <> 'done')
+"""
+_LAST = f"SELECT id, row FROM ({_ROWS} ORDER BY id DESC LIMIT :limit) ORDER BY id"  # noqa: S608
+_IN_FLIGHT = """
+    SELECT row FROM (SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id > :after) AS begun
+    WHERE row ->> 'type' = 'EXEC:TOOL_CALL' AND NOT EXISTS (
+        SELECT 1 FROM audit WHERE id > begun.id AND CAST(row AS TEXT) ->> 'type' = 'CALL:ENDED'
+        AND CAST(row AS TEXT) ->> 'id' = begun.row ->> 'id')
+"""
+_TRACES = """
+    SELECT DISTINCT CAST(row AS TEXT) ->> 'trace_id' AS trace FROM audit
+    WHERE trace IN (SELECT value FROM json_each(:traces))
+"""
+
+
+class AuditLog:
+    """The audit log of the database at ``path``; empty while there is no such database.
+
+    Reading never locks the hub out. Raises StateError for a file that is no database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def find_end(self) -> int:
+        """The id of the newest row; 0 if there is none."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT max(id) FROM audit").fetchone() if connection else None
+        return int(found[0] or 0) if found else 0
+
+    def read_calls(
+        self,
+        *,
+        after: int = 0,
+        limit: int = -1,
+        agent: str | None = None,
+        trace: str | None = None,
+        failed: bool = False,
+    ) -> tuple[Sequence[Mapping[str, Any]], int]:
+        """The newest ended calls with an id beyond ``after``, in their order, and the id of the last one."""
+        asked = {"after": after, "limit": limit, "agent": agent, "trace": trace, "failed": failed}
+        with self._reading() as connection:
+            rows = connection.execute(_LAST, asked).fetchall() if connection else []
+        return [orjson.loads(row) for _, row in rows], rows[-1][0] if rows else after
+
+    def find_traces(self, traces: Collection[str]) -> set[str]:
+        """Those of the trace ids that a call of the log has."""
+        with self._reading() as connection:
+            asked = {"traces": orjson.dumps(sorted(traces)).decode()}
+            rows = connection.execute(_TRACES, asked).fetchall() if connection and traces else []
+        return {trace for (trace,) in rows}
+
+    def read_in_flight(self, *, after: int = 0) -> Sequence[Mapping[str, Any]]:
+        """The calls beyond the id ``after`` that have begun and not ended."""
+        with self._reading() as connection:
+            rows = connection.execute(_IN_FLIGHT, {"after": after}).fetchall() if connection else []
+        return [orjson.loads(row) for (row,) in rows]
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        if not self._path.exists():
+            yield None
+            return
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True)) as connection:
+                has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'audit'"
+                yield connection if connection.execute(has_table).fetchone() else None
+        except sqlite3.Error as error:
+            raise StateError(
+                f"{self._path} cannot be read: {error}", remedy="see what is wrong: retinue doctor"
+            ) from error
