@@ -277,12 +277,14 @@ class Directory:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         view: AgentView | None = None,
         stats_of: Callable[[str], Stats] = lambda agent: Stats(),
+        prefer: Callable[[str], Sequence[Entry]] = lambda words: (),
     ) -> Answers:
         """Ask these ``agents``, or all enabled ones, at once what they can do, and rank their answers.
 
         The question is about ``capabilities`` (``match`` all or any), about one ``action``, or without both
-        a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`. Raises
-        InvalidParametersError for a malformed question.
+        a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`.
+        ``prefer`` gives those to be asked first by the words of the question, where there are too many.
+        Raises InvalidParametersError for a malformed question.
         """
         query = capabilities
         if not isinstance(query, Query):
@@ -298,6 +300,9 @@ class Directory:
             found: list[Entry] = []
             async for page in self.iterate_pages():
                 found += [one for one in page if one.enabled and is_seen(view, one.name)]
+            if len(found) > MAX_ASKED:
+                best = {one.id: place for place, one in enumerate(prefer(" ".join(query.wanted)))}
+                found.sort(key=lambda one: best.get(one.id, MAX_ASKED))
             agents = [self.name_of(one) for one in found[:MAX_ASKED]]
             not_asked = len(found) - len(agents)
         return await ask_agents(
