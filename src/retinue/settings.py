@@ -312,6 +312,20 @@ class WorkerTable(_Table):
     advertise: PublicUrl | None = None
 
 
+class DiscoveryTable(_Table):
+    """``[discovery]``: the hub as a registry of Agentic Resource Discovery (ARD).
+
+    ``publisher`` is the domain in the identifiers of agents; ``upstreams`` are the urls of other registries,
+    or of catalogs if they end with ``.json``.
+    """
+
+    publisher: str = Field("localhost", pattern=r"^[A-Za-z0-9.-]+$")
+    name: str = "Retinue"
+    upstreams: tuple[str, ...] = ()
+    timeout_s: float = Field(5.0, gt=0)
+    max_hops: int = Field(3, ge=1, le=16)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -391,6 +405,7 @@ class Settings(BaseSettings):
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     signatures: SignatureTable = SignatureTable()
+    discovery: DiscoveryTable = DiscoveryTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()

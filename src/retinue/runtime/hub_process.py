@@ -15,6 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
+from retinue.ard.codec.catalog import Publisher
+from retinue.ard.federation import Upstreams
+from retinue.ard.server import DiscoveryEndpoint
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
@@ -278,11 +281,26 @@ def hub_app(
             *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             keys_route(partial(public_card_key, settings, state)),
+            *discovery(mesh, settings, url).routes(),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]
     )
     return guarded(app, settings, state, host, mesh.http, hook_tokens(settings), url=url)
+
+
+def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
+    """The endpoints of ARD; the id of the registry is another one in each process."""
+    table = settings.discovery
+    upstreams = Upstreams(
+        mesh.http,
+        table.upstreams,
+        f"ard-{uuid.uuid4().hex[:16]}",
+        timeout_s=table.timeout_s,
+        max_hops=table.max_hops,
+    )
+    publisher = Publisher(table.publisher, table.name, url.rstrip("/"))
+    return DiscoveryEndpoint(mesh.directory, mesh.search, mesh.access, publisher, upstreams)
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:
