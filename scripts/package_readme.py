@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from hatchling.metadata.plugin.interface import MetadataHookInterface as _Hook
+    from hatchling.metadata.plugin.interface import (  # type: ignore[import-not-found, unused-ignore]
+        MetadataHookInterface as _Hook,
+    )
 except ImportError:  # outside of a build, where only `render_readme` is used
     _Hook = object
 

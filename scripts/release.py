@@ -31,7 +31,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MAIN = ROOT / "pyproject.toml"
 DEMO = ROOT / "packages" / "retinue-testwriter" / "pyproject.toml"
 CHANGELOG = ROOT / "CHANGELOG.md"
-NAMES = ("retinue", "retinue_testwriter")
+PACKAGES = {"retinue": {"retinue", "koi_mcp"}, "retinue_testwriter": {"retinue_testwriter"}}
+"""The distributions and the packages of their wheels."""
+
+NAMES = tuple(PACKAGES)
 STEP_S = 300
 """The limit of one program; the first installation downloads about 200 MB."""
 
@@ -83,7 +86,8 @@ def check_versions() -> str:
     version = read_version()
     demo = tomllib.loads(DEMO.read_text("utf-8"))["project"]
     found = {"packages/retinue-testwriter": demo["version"]}
-    found |= {"its requirement": one.partition("==")[2] for one in demo["dependencies"] if "retinue==" in one}
+    (required,) = [one for one in demo["dependencies"] if one.startswith("retinue==")]
+    found["its requirement"] = required.partition("==")[2]
     locked = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
     found |= {f"uv.lock: {one['name']}": one["version"] for one in locked if one["source"].get("editable")}
     if wrong := {place: one for place, one in found.items() if one != version}:
@@ -131,7 +135,10 @@ def check_wheels(built: Built) -> str:
         with zipfile.ZipFile(wheel) as archive:
             names, metadata = archive.namelist(), _read_metadata(archive)
         folders = {entry.partition("/")[0] for entry in names}
-        if strange := {folder for folder in folders if folder != name and not folder.endswith(".dist-info")}:
+        own = PACKAGES[name]
+        if strange := {
+            folder for folder in folders if folder not in own and not folder.endswith(".dist-info")
+        }:
             raise CheckFailedError(f"{wheel.name} holds {', '.join(sorted(strange))}")
         wanted = [f"{name}/py.typed", f"{name}-{read_version()}.dist-info/licenses/LICENSE"]
         if missing := [entry for entry in wanted if entry not in names]:
@@ -168,10 +175,10 @@ def check_sdists(built: Built) -> str:
 
 
 def install(built: Built, folder: Path, requirement: str = "retinue[demo]") -> Path:
-    """An empty environment with the built wheels and, from the index, what they need; its folder of programs."""
+    """Install the built wheels into an empty environment; what they need comes from the index."""
     _need_index(built)
     _run([built.uv, "venv", "--quiet", folder], environment=built.environment)
-    target = ["--quiet", "--python", folder / "bin" / "python"]
+    target: list[str | Path] = ["--quiet", "--python", folder / "bin" / "python"]
     _run(
         [built.uv, "pip", "install", *target, "--find-links", built.folder, requirement],
         environment=built.environment,
@@ -221,7 +228,16 @@ def try_uvx(built: Built, folder: Path) -> str:
     started = time.monotonic()
     # --no-cache would download everything again; --refresh-package takes these wheels, not earlier ones
     renewed = [word for name in ("retinue", "retinue-testwriter") for word in ("--refresh-package", name)]
-    command = [built.uv, "tool", "run", "--find-links", built.folder, *renewed, "--from", "retinue[demo]"]
+    command: list[str | Path] = [
+        built.uv,
+        "tool",
+        "run",
+        "--find-links",
+        built.folder,
+        *renewed,
+        "--from",
+        "retinue[demo]",
+    ]
     environment = _bare_environment(folder) | {
         name: value
         for name, value in built.environment.items()
@@ -248,9 +264,9 @@ def try_pipx(built: Built, folder: Path) -> str:
         "PIPX_MAN_DIR": str(folder / "man"),
     }
     wheel = built.find("retinue", ".whl")
-    links = f"--find-links={built.folder}"
+    links = f"--pip-args=--find-links={built.folder}"
     _run(
-        [*pipx, "install", "--python", sys.executable, "--pip-args", links, f"{wheel}[demo]"],
+        [*pipx, "install", "--python", sys.executable, links, f"{wheel}[demo]"],
         environment=environment,
     )
     return f"{try_program(folder / 'bin' / 'retinue', folder / 'user')}, {time.monotonic() - started:.0f} s"
@@ -258,7 +274,7 @@ def try_pipx(built: Built, folder: Path) -> str:
 
 def _need_index(built: Built) -> None:
     """Raise SkippedError where no index is reachable and nothing is in uv's cache."""
-    probe = [built.uv, "pip", "compile", "--quiet", "--no-deps", "-"]
+    probe = [str(built.uv), "pip", "compile", "--quiet", "--no-deps", "-"]
     done = subprocess.run(
         probe,
         input="click>=8.3",
