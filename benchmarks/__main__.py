@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    a2a,
     discovery,
     dispatch,
+    fan_out,
     find_text,
     koi,
     lookup,
     mcp,
     mcp_hub,
     memory,
+    messages,
     orchestrate,
     ranking,
     scale,
@@ -21,8 +24,10 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "a2a": a2a.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
+    "fan_out": fan_out.measure,
     "lookup": lookup.measure,
     "scale": scale.measure,
     "find_text": find_text.measure,
@@ -30,6 +35,7 @@ BENCHMARKS = {
     "mcp": mcp.measure,
     "mcp_hub": mcp_hub.measure,
     "memory": memory.measure,
+    "messages": messages.measure,
     "orchestrate": orchestrate.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,

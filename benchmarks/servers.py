@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -10,14 +11,16 @@ import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.mesh.asking.query import Can
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
 from retinue.runtime.agent_process import agent_app
+from retinue.runtime.messages import agent_messages
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import load_settings
 from retinue.storage.state import State
@@ -45,9 +48,32 @@ def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
         """Gives back what it was given."""
         return {"text": text, "count": count}
 
-    dispatcher = local_dispatcher(agent)
+    dispatcher, settings, state = local_dispatcher(agent), load_settings(), State(home)
+    messages = agent_messages(agent, dispatcher, settings, state)
     url = "http://127.0.0.1"
-    return agent_app(agent, dispatcher, load_settings(), State(home), host="127.0.0.1", url=url, http=http)
+    return agent_app(
+        agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, messages=messages
+    )
+
+
+def crowd_app(home: Path, http: HttpClient, agents: int, think_s: float) -> ASGIApp:
+    """Many agents at ``/0``, ``/1``, … of one process, whose judgement takes so many seconds."""
+
+    def make(number: int) -> ASGIApp:
+        agent = Agent(f"agent-{number}", version="1.0.0", topics=["python", "debugging"])
+
+        @agent.can
+        async def judge(capability: str) -> Can:
+            await asyncio.sleep(think_s / 2)  # asked for two capabilities
+            return Can(confidence=number / agents)
+
+        dispatcher = local_dispatcher(agent)
+        settings, state = load_settings(), State(home)
+        return agent_app(
+            agent, dispatcher, settings, state, host="127.0.0.1", url="http://127.0.0.1", http=http
+        )
+
+    return Starlette(routes=[Mount(f"/{number}", make(number)) for number in range(agents)])
 
 
 def registry_app(folder: Path) -> ASGIApp:
@@ -56,13 +82,15 @@ def registry_app(folder: Path) -> ASGIApp:
     return SecurityMiddleware(Starlette(routes=oci.routes(layouts, layouts)))
 
 
-async def main(kind: str, folder: str) -> int:
+async def main(kind: str, *arguments: str) -> int:
     listener = bind("127.0.0.1", 0)
     stop = Stop()
     stop.on_signals()
     with tempfile.TemporaryDirectory() as home:
         if kind == "registry":
-            app = registry_app(Path(folder))
+            app = registry_app(Path(arguments[0]))
+        elif kind == "crowd":
+            app = crowd_app(Path(arguments[0]), HttpClient(), int(arguments[1]), float(arguments[2]))
         else:
             app = bare_app() if kind == "bare" else retinue_app(Path(home), HttpClient())
         async with serving(app, listener, stop):
@@ -72,5 +100,4 @@ async def main(kind: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
-    given = [*sys.argv[1:], ""]
-    sys.exit(run_loop(lambda: main(given[0], given[1])))
+    sys.exit(run_loop(lambda: main(*sys.argv[1:])))

@@ -137,9 +137,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-02": Requirement("PersonalityTrait with from_value"),
     "K-03": Requirement("PersonalityProfile with get_trait, update_trait, add_trait"),
     "K-04": Requirement("traits are simple values or described ones"),
-    "K-05": Requirement(
-        "KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN", rest=KOI
-    ),
+    "K-05": Requirement("KOI nodes, edges, bundles, manifests, events, five handler stages, STOP_CHAIN"),
     "K-06": Requirement("KoiAgentNode and its arguments"),
     "K-07": Requirement("the agent node provides its personality; identity and cache in .koi/{name}"),
     "K-08": Requirement("the agent runs a KOI node and an MCP server"),

@@ -153,9 +153,10 @@ def hub_agent(
     )
     add_orchestration_skills(agent, orchestration, cache, clear_steps)
     add_workflow_list(agent, library, roster)
-    add_capability_skills(agent, directory, AgentSearch(search), roster, access, spending_of)
+    agent_search = AgentSearch(search)
+    add_capability_skills(agent, directory, agent_search, roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
-    add_query_skill(agent, directory, track, access)
+    add_query_skill(agent, directory, agent_search, track, access)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
     if send_message is not None:
