@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    a2a,
     discovery,
     dispatch,
     fan_out,
@@ -14,6 +15,7 @@ from benchmarks import (
     mcp,
     mcp_hub,
     memory,
+    messages,
     orchestrate,
     ranking,
     scale,
@@ -22,6 +24,7 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "a2a": a2a.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "fan_out": fan_out.measure,
@@ -32,6 +35,7 @@ BENCHMARKS = {
     "mcp": mcp.measure,
     "mcp_hub": mcp_hub.measure,
     "memory": memory.measure,
+    "messages": messages.measure,
     "orchestrate": orchestrate.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,

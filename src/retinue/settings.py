@@ -38,6 +38,7 @@ from retinue.web.addresses import check_public_url
 
 FILE = "retinue.toml"
 
+_DATABASES = frozenset({"postgresql", "postgres", "postgresql+psycopg", "sqlite"})
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -49,6 +50,14 @@ PublicUrl = Annotated[str, AfterValidator(check_public_url)]
 """The URL under which others reach a process, such as that of a proxy in front of it."""
 
 Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
+
+
+def _check_database(url: str) -> str:
+    if url.partition("://")[0] not in _DATABASES:
+        raise ValueError(
+            "the runs are stored in Postgres (postgresql://user@host/name) or in the state folder"
+        )
+    return url
 
 
 class HubTable(_Table):
@@ -150,6 +159,18 @@ class LlmTable(_Table):
     max_cost_per_call: float | None = Field(None, gt=0)
     max_cost_per_run: float | None = Field(None, gt=0)
     max_cost_per_day: float | None = Field(None, gt=0)
+
+
+class KoiTable(_Table):
+    """``[koi]``: the hub as a coordinator of a KOI network, and what its node accepts.
+
+    ``known`` are RIDs or names of nodes, for the policy ``known``.
+    """
+
+    enabled: bool = False
+    join: str | None = None
+    trust: Literal["open", "known", "signed"] | None = None
+    known: tuple[str, ...] = ()
 
 
 class TimeoutTable(_Table):
@@ -300,6 +321,20 @@ class WorkerTable(_Table):
     advertise: PublicUrl | None = None
 
 
+class DiscoveryTable(_Table):
+    """``[discovery]``: the hub as a registry of Agentic Resource Discovery (ARD).
+
+    ``publisher`` is the domain in the identifiers of agents; ``upstreams`` are the urls of other registries,
+    or of catalogs if they end with ``.json``.
+    """
+
+    publisher: str = Field("localhost", pattern=r"^[A-Za-z0-9.-]+$")
+    name: str = "Retinue"
+    upstreams: tuple[str, ...] = ()
+    timeout_s: float = Field(5.0, gt=0)
+    max_hops: int = Field(3, ge=1, le=16)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -379,13 +414,15 @@ class Settings(BaseSettings):
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     signatures: SignatureTable = SignatureTable()
+    discovery: DiscoveryTable = DiscoveryTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
+    koi: KoiTable = KoiTable()
     llm: Mapping[str, LlmTable] = {}
-    database: str | None = None
+    database: Annotated[str, AfterValidator(_check_database)] | None = None
     runs: RunTable = RunTable()
     a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()

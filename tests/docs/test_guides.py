@@ -140,7 +140,20 @@ def test_the_guide_to_characters_runs_as_shown(shell: Shell, monkeypatch: pytest
     assert "return 1" in shell.type("""retinue call REPAIR_CODE '{"code": "retrun 1"}'""")
 
 
+@requirement("W-20")
+def test_the_guide_to_messages_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/messages.md", shell) == 2
+    question = """curl -s http://127.0.0.1:8001/messages -H 'Content-Type: application/json' \
+        -d '{"performative": "QUERY_REF", "payload": {"reference": "job-7"}}'"""
+    assert orjson.loads(shell.type(question))["payload"]["result_details"] == {"result": "return 2"}
+
+
 @requirement("L-34")
 def test_the_guide_to_orchestration_runs_as_shown(shell: Shell) -> None:
     """A vote of three scripted models among others."""
     assert play("guides/orchestration.md", shell) == 4
+
+
+@requirement("K-29")
+def test_the_guide_to_koi_networks_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/koi.md", shell) == 3

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import mcp_types as types
 import orjson
+from mcp.server.lowlevel import Server
 
 from retinue import Can, open_directory
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
+from retinue.settings import ImportsTable, ImportTable, Settings
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app
-from tests.system import Reply, System, Wire, publish
+from tests.system import WAIT_S, Reply, System, Wire, publish
 
 PYTHON = {"query_type": "specific", "query_parameters": {"capabilities": ["PYTHON", "fix_bug"]}}
 BOTH = {"status": "success", "match_result": True, "matched_capabilities": ["PYTHON", "fix_bug"]}
@@ -257,3 +260,64 @@ def _echo(name: str) -> Any:
 
 def _judge(own: Can) -> Any:
     return lambda capability: own
+
+
+async def test_the_hub_answers_from_the_card_for_an_imported_server(system: System, wire: Wire) -> None:
+    """Its tools are skills; the question itself is never sent to it."""
+    called: list[str] = []
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="fix_bug", input_schema={"type": "object"})])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        called.append(params.name)
+        return types.CallToolResult(content=[])
+
+    server: Server[Any] = Server("foreign", on_list_tools=list_tools, on_call_tool=call_tool)
+    url = await system.stack.enter_async_context(serve_app(server.streamable_http_app()))
+    imports = ImportsTable.model_validate({"foreign": ImportTable(url=f"{url}/mcp")})
+    system.settings = Settings(imports=imports)
+    hub = await system.start_hub()
+    async with asyncio.timeout(WAIT_S):
+        while (found := hub.mesh.directory.find("foreign")) is None or found.health != "healthy":
+            await asyncio.sleep(0.01)
+    asked = {"query_type": "specific", "query_parameters": {"capabilities": ["fix-bug"]}}
+    reply = await _query(wire, f"{hub.url}/agents/foreign", asked, authorization=system.token)
+    assert (reply.result["match_result"], reply.result["live"]) == (True, False)
+    everybody = await _query(wire, hub.url, {**asked, "agent": "*"}, authorization=system.token)
+    assert [(row["agent"], row["live"]) for row in everybody.result["answers"]] == [("foreign", False)]
+    assert called == []
+
+
+async def test_an_mcp_client_asks_all_and_sees_only_what_is_exposed_to_it(system: System) -> None:
+    await system.start_agent(_coder())
+    await system.start_agent(_offering("inner", "python"))
+    hub = await system.start_hub()
+    asked = {"query_type": "specific", "query_parameters": {"capabilities": ["repair", "solve"]}}
+    async with connect(f"{hub.url}/mcp") as client:
+        reply = orjson.loads(texts(await client.call_tool("query_capabilities", {**asked, "agent": "*"}))[0])
+    assert [row["agent"] for row in reply["answers"]] == ["coder"]
+    assert reply["unable"] == 1
+
+
+async def test_an_agent_of_another_make_is_not_asked_for_a_client_outside_the_mesh(
+    system: System, wire: Wire
+) -> None:
+    """It would tell of skills that this hub does not expose."""
+    told = {"status": "success", "match_result": True, "matched_capabilities": ["python"], "price": 1}
+
+    async def foreign(scope: Any, receive: Any, send: Any) -> None:
+        reply = orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": told})
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
+
+    url = await system.stack.enter_async_context(serve_app(foreign))
+    card = {"name": "foreign", "url": url, "skills": [{"id": "python", "description": "Writes Python."}]}
+    await publish(system.home, orjson.dumps(card))
+    hub = await system.start_hub()
+    asked = {"query_type": "specific", "query_parameters": {"capabilities": ["python"]}, "agent": "foreign"}
+    assert (await _query(wire, hub.url, asked, authorization=system.token)).result == told
+    async with connect(f"{hub.url}/mcp") as client:
+        reply = orjson.loads(texts(await client.call_tool("query_capabilities", asked))[0])
+    assert (reply["match_result"], reply["live"]) == (False, False)

@@ -25,7 +25,7 @@ from tests.serving import serve_app
 from tests.system import Reply, Wire
 
 TRAITS = {"mood": "helpful", "calculate": {"description": "Calculates", "is_callable": True}}
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 
 class Later:
@@ -272,6 +272,7 @@ async def test_an_invalid_profile_is_neither_listed_nor_kept_and_the_next_one_is
 
 
 @requirement("K-14")
+@requirement("K-40")
 async def test_what_a_later_handler_stops_is_not_listed(net: Net, wire: Wire) -> None:
 
     coordinator = await net.coordinator()

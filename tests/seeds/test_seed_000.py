@@ -65,6 +65,16 @@ async def by_execute(world: World, message: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+async def by_a2a(world: World, url: str, message: dict[str, Any]) -> dict[str, Any]:
+    """A data part of an A2A message."""
+    sent = {"messageId": "a2a-1", "role": "ROLE_USER", "parts": [{"data": message}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": sent}}
+    reply = await world.wire.post(url, call, a2a_version="1.0")
+    (part,) = reply.result["message"]["parts"]
+    found: dict[str, Any] = part["data"]
+    return found
+
+
 def addressed(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "receiver": {"agent_id": "jules"}}
 
@@ -74,6 +84,9 @@ CARRIERS: dict[str, Carrier] = {
     "the hub's /messages": lambda w, m: post(w, f"{w.hub.url}/messages", addressed(m)),
     "/agents/jules/messages": lambda w, m: post(w, f"{w.hub.url}/agents/jules/messages", m),
     "MCP send_message": by_tool,
+    "A2A DataPart": lambda w, m: by_a2a(w, f"{w.jules.url}/", m),
+    "A2A DataPart through the hub": lambda w, m: by_a2a(w, f"{w.hub.url}/", addressed(m)),
+    "A2A DataPart at the hub's path": lambda w, m: by_a2a(w, f"{w.hub.url}/agents/jules/", m),
     "/execute send_message": by_execute,
 }
 

@@ -14,6 +14,7 @@ from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
+from retinue.mesh.search.agents import AgentSearch
 
 Json = dict[str, Any]
 
@@ -59,11 +60,13 @@ _INPUT: Json = {
 }
 
 
-def add_query_skill(hub: Agent, directory: Directory, track: TrackRecord, access: Access) -> None:
+def add_query_skill(
+    hub: Agent, directory: Directory, search: AgentSearch, track: TrackRecord, access: Access
+) -> None:
     """Add the tool; without an agent it answers for the hub itself, as every agent does.
 
-    ``track`` has the figures by which equal answers are ranked, ``access`` decides which agents a caller
-    sees.
+    ``search`` finds whom to ask first where there are too many for all. ``track`` has the figures by which
+    equal answers are ranked, ``access`` decides which agents a caller sees.
     """
 
     @hub.skill(QUERY_CAPABILITIES, description=_DESCRIPTION, input_schema=_INPUT, expose=True, read_only=True)
@@ -92,6 +95,9 @@ def add_query_skill(hub: Agent, directory: Directory, track: TrackRecord, access
             agents=None if agent == ALL else agent,
             timeout_s=timeout_s,
             view=access.view_of(ctx.principal),
+            prefer=lambda words: [
+                hit.entry for hit in search.find_agents(words, ctx.principal.scopes, limit=MAX_ASKED)
+            ],
             stats_of=lambda name: track.figures.find(name.partition("@")[0]),
         )
         return answers.as_json()

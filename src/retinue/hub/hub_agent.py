@@ -156,9 +156,10 @@ def hub_agent(
     )
     add_orchestration_skills(agent, orchestration, cache, clear_steps)
     add_workflow_list(agent, library, roster)
-    add_capability_skills(agent, directory, AgentSearch(search), roster, access, spending_of)
+    agent_search = AgentSearch(search)
+    add_capability_skills(agent, directory, agent_search, roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
-    add_query_skill(agent, directory, track, access)
+    add_query_skill(agent, directory, agent_search, track, access)
     if read_calls is not None:
         add_call_skills(agent, read_calls, access)
     add_start_skill(agent, starter)

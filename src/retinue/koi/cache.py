@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -36,11 +37,13 @@ from retinue.storage.files import make_folder, remove_leftovers, storage_errors
 
 MAX_OBJECTS: Final = 200_000
 JOURNAL_BYTES: Final = 8 * 1024 * 1024
-"""The size of the journal at which the files are written."""
+"""The size of the journal. It is allocated when it is begun, so that a full disk is noticed before a change;
+when it is full, the files are written."""
 
 _KEPT_PARSED: Final = 256
 _SUFFIX: Final = ".json"
 _ASIDE: Final = ".damaged"
+_TEMPORARY: Final = ".writing.tmp"
 
 log = structlog.get_logger("retinue.koi")
 
@@ -67,8 +70,8 @@ class KoiCache:
         """Changes that are in the journal and not yet in the files; None = to be deleted."""
         self._writing: dict[str, bytes | None] = {}
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
-        self._journal: int | None = None
-        self._journal_bytes = 0
+        self._journal: mmap.mmap | None = None
+        self._journal_end = 0
         self._checkpoint: asyncio.Task[None] | None = None
         self.notes: dict[str, Any] = {}
         """Values that others keep in the journal by `note`, the newest of each key."""
@@ -92,8 +95,7 @@ class KoiCache:
             self._write_files()
             self._write_notes(self._encode_notes())
             self._writing = {}
-            for path in (self._old_journal_path, self._journal_path):
-                path.unlink(missing_ok=True)
+            self._old_journal_path.unlink(missing_ok=True)
             self._open_journal()
 
     async def close(self) -> None:
@@ -102,7 +104,7 @@ class KoiCache:
             await asyncio.wait([self._checkpoint])
         if self._journal is None:
             return
-        os.close(self._journal)
+        self._journal.close()
         self._journal = None
         if self._writing:
             return  # the disk was full: the journals are replayed at the next start
@@ -168,13 +170,12 @@ class KoiCache:
         if rid not in self._entries and len(self._entries) >= self._max_objects:
             raise StorageFullError(f"{self.folder} (it holds {self._max_objects} objects, its limit)")
         data = encode_bundle(bundle)
-        self._append(b'{"w":' + data + b"}\n")
+        self._append(b'{"w":%b}\n' % data)
         self._entries[rid] = Entry(
             _slim(bundle.manifest), bundle.manifest.instant_us, owner, is_same_in_both(data)
         )
         self._unwritten[rid] = data
-        self._remember(bundle)
-        self._start_checkpoint()
+        self._parsed.pop(rid, None)
 
     def delete(self, rid: object) -> None:
         """Forget a RID. Raises StorageFullError, StateError."""
@@ -185,13 +186,11 @@ class KoiCache:
         del self._entries[text]
         self._parsed.pop(text, None)
         self._unwritten[text] = None
-        self._start_checkpoint()
 
     def note(self, key: str, value: Any) -> None:
         """Keep a small JSON value beside the bundles; None removes it. Raises StateError."""
         self._append(orjson.dumps({"n": [key, value]}) + b"\n")
         self._set_note(key, value)
-        self._start_checkpoint()
 
     def enqueue(self, target: str, rid: str, event_type: str) -> None:
         """Let an event wait for a node; it replaces an earlier one of that RID.
@@ -200,14 +199,12 @@ class KoiCache:
         """
         self._append(orjson.dumps({"q": [target, rid, event_type]}) + b"\n")
         self._set_queued(target, rid, event_type)
-        self._start_checkpoint()
 
     def dequeue(self, target: str, rids: Iterable[str]) -> None:
         """Remove events that reached a node. Raises StorageFullError, StateError."""
         gone = list(rids)
         self._append(orjson.dumps({"s": [target, gone]}) + b"\n")
         self._drop_queued(target, gone)
-        self._start_checkpoint()
 
     def _set_queued(self, target: str, rid: str, event_type: str) -> None:
         queue = self.queues.setdefault(target, {})
@@ -249,27 +246,70 @@ class KoiCache:
         return self.folder / "notes"
 
     def _open_journal(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        self._journal = os.open(self._journal_path, flags, 0o600)
-        self._journal_bytes = 0
+        """Begin an empty journal, with all its room. Raises OSError."""
+        temporary = self.folder / "journal.new"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
+            self._journal = mmap.mmap(descriptor, JOURNAL_BYTES)
+            temporary.replace(self._journal_path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        self._journal_end = 0
 
     def _append(self, line: bytes) -> None:
-        """Append one line as a whole, or nothing. Raises StorageFullError, StateError."""
+        """Append one line. Raises StorageFullError, StateError; then nothing has changed.
+
+        The journal is mapped into memory: what is copied there is the kernel's to keep, and outlives this
+        process without a system call.
+        """
         if self._journal is None:
             raise RuntimeError("the cache is not open")
-        with storage_errors(self._journal_path):
-            written = 0
+        if self._journal_end + len(line) > len(self._journal):
+            with storage_errors(self._journal_path):
+                self._make_room(len(line))
+        end = self._journal_end + len(line)
+        self._journal[self._journal_end : end] = line
+        self._journal_end = end
+
+    def _make_room(self, needed_bytes: int) -> None:
+        """Begin another journal, or extend this one while the files of the last are being written."""
+        if self._journal is None:
+            return
+        if self._checkpoint is None and not self._writing and self._unwritten:
+            os.link(self._journal_path, self._old_journal_path)
+            full = self._journal
             try:
-                while written < len(line):
-                    written += os.write(self._journal, line[written:] if written else line)
+                self._open_journal()
             except OSError:
-                os.ftruncate(self._journal, self._journal_bytes)
+                self._old_journal_path.unlink()
                 raise
-        self._journal_bytes += len(line)
+            full.close()
+            self._writing, self._unwritten = self._unwritten, {}
+        if self._checkpoint is None and self._writing:
+            work = self._write_checkpoint(self._encode_notes())
+            self._checkpoint = asyncio.get_running_loop().create_task(work)
+        if self._journal_end + needed_bytes > len(self._journal):
+            self._extend_journal(needed_bytes)
+
+    def _extend_journal(self, needed_bytes: int) -> None:
+        assert self._journal is not None
+        size = self._journal_end + needed_bytes + JOURNAL_BYTES
+        descriptor = os.open(self._journal_path, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            larger = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._journal.close()
+        self._journal = larger
 
     def _replay(self, path: Path) -> None:
         try:
-            data = path.read_bytes()
+            data = path.read_bytes().rstrip(b"\x00")  # room that was not used
         except FileNotFoundError:
             return
         for number, line in enumerate(data.split(b"\n"), 1):
@@ -335,18 +375,6 @@ class KoiCache:
         except OSError as problem:
             log.warning("koi_cache_file_unreadable", file=str(path), reason=str(problem))
 
-    def _start_checkpoint(self) -> None:
-        if self._journal_bytes < JOURNAL_BYTES or self._checkpoint is not None or self._journal is None:
-            return
-        if not self._writing:
-            with storage_errors(self._journal_path):
-                self._journal_path.replace(self._old_journal_path)
-                os.close(self._journal)
-                self._open_journal()
-            self._writing, self._unwritten = self._unwritten, {}
-        notes = self._encode_notes()
-        self._checkpoint = asyncio.get_running_loop().create_task(self._write_checkpoint(notes))
-
     async def _write_checkpoint(self, notes: bytes) -> None:
         try:
             with storage_errors(self.folder):
@@ -387,7 +415,7 @@ class KoiCache:
 
 def _replace(path: Path, data: bytes) -> None:
     """Replace a file; without fsync, since the journal still holds the change."""
-    temporary = path.with_name(f".{len(path.name)}-{abs(hash(path.name)):x}.tmp")
+    temporary = f"{path.parent}/{_TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         rest = memoryview(data)
@@ -395,7 +423,7 @@ def _replace(path: Path, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
-    temporary.replace(path)
+    os.replace(temporary, path)  # noqa: PTH105 - thousands of files: Path costs as much as the call
 
 
 def _decode(data: bytes) -> Bundle:

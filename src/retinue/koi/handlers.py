@@ -8,7 +8,7 @@ import structlog
 
 from retinue.koi.codec.bundles import Bundle, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
-from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE, type_of
+from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE
 from retinue.koi.pipeline import (
     STOP_CHAIN,
     HandlerResult,
@@ -55,7 +55,7 @@ def register_node_handlers(node: KoiNode) -> None:
     @processor.register_handler(HandlerType.Network)
     def choose_targets(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
         """Tell the subscribers of the type; of its own node and edges, those that they concern."""
-        rid_type = type_of(kobj.rid_text)
+        rid_type = kobj.rid_type
         if kobj.source is KnowledgeSource.Internal:
             if rid_type == EDGE_TYPE:
                 edge = EdgeProfile.parse(kobj.contents or {})

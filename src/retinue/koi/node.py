@@ -507,7 +507,7 @@ class KoiNode(PipelineSteps):
         if instant > held.instant_us or "owner" in kobj.asked:
             return False
         dated_ahead = held.instant_us > to_instant(self.now()) + FUTURE_US
-        if dated_ahead and type_of(kobj.rid_text) == PERSONALITY_TYPE and not kobj.settled:
+        if dated_ahead and kobj.rid_type == PERSONALITY_TYPE and not kobj.settled:
             return False
         if instant == held.instant_us and not held.same_in_both and kobj.contents is not None:
             bundle = self.cache.read(kobj.rid_text)
@@ -603,7 +603,7 @@ class KoiNode(PipelineSteps):
         return f"{owner} still has it" if any(m.rid == kobj.rid_text for m in listed) else None
 
     async def fetch(self, kobj: KnowledgeObject) -> bool:
-        rid_type = type_of(kobj.rid_text)
+        rid_type = kobj.rid_type
         providers = [kobj.source_node] if kobj.source_node else []
         for node in self.graph.list_nodes():
             profile = self.graph.find_node(node)
@@ -628,7 +628,7 @@ class KoiNode(PipelineSteps):
         return False
 
     def change_cache(self, kobj: KnowledgeObject) -> None:
-        rid, rid_type = kobj.rid_text, type_of(kobj.rid_text)
+        rid, rid_type = kobj.rid_text, kobj.rid_type
         if kobj.normalized_event_type is EventType.FORGET:
             self._forget(rid, rid_type)
             return

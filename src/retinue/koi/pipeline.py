@@ -121,6 +121,10 @@ class KnowledgeObject:
     asked: tuple[str, ...] = ()
     """Which questions other nodes have answered for it: ``owner``, ``alive``, ``gone``."""
     next_stage: HandlerType = HandlerType.RID
+    rid_type: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rid_type = type_of(self.rid_text)
 
     @property
     def rid(self) -> ORN:
@@ -369,7 +373,7 @@ class Processor:
     async def _run(self, kobj: KnowledgeObject) -> tuple[KnowledgeObject, Awaitable[bool]] | None:
         """Take an object through the stages that it has not passed; an awaitable = another node is asked."""
         steps = self._steps
-        rid_type = type_of(kobj.rid_text)
+        rid_type = kobj.rid_type
         if kobj.next_stage is HandlerType.RID:
             found = await self._call(HandlerType.RID, kobj, rid_type)
             if found is None:
@@ -427,7 +431,9 @@ class Processor:
             if not one.is_for(kobj, rid_type):
                 continue
             result = one.function(self, kobj)
-            if inspect.isawaitable(result):
+            if result is kobj or result is None:
+                continue
+            if not isinstance(result, KnowledgeObject | StopChain) and inspect.isawaitable(result):
                 result = await result
             if result is None:
                 continue

@@ -7,13 +7,15 @@ unsigned dialect a sender is not known: what would take something away is asked 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from retinue.koi.cache import KoiCache
-from retinue.koi.codec.bundles import MAX_CONTENTS_BYTES, EventType, WireError, encode_bundle, has_hash
+from retinue.koi.codec.bundles import EventType, WireError, has_hash
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, NodeProfile, NodeType
 from retinue.koi.codec.rids import (
     EDGE_TYPE,
@@ -39,6 +41,10 @@ SEEN_S: Final = 600.0
 
 FUTURE_US: Final = 5 * 60 * 1_000_000
 """A state that is dated further ahead of this node's clock can be replaced by an older one of its owner."""
+
+
+_PLAIN_URL = re.compile(r"https?://([a-z0-9.-]+)(?::[1-5]?\d{1,4})?(?:/[\w./-]*)?\Z", re.ASCII)
+"""The usual form, which needs no parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ class Rules:
 
     def judge(self, kobj: KnowledgeObject) -> Verdict:
         """Judge an object of another node. Before FORGET, the object holds what the cache holds."""
-        rid_type = type_of(kobj.rid_text)
+        rid_type = kobj.rid_type
         if rid_type not in self.types:
             return Refuse(f"this node keeps no objects of the type {rid_type}")
         if kobj.rid_text == self.own_rid:
@@ -138,11 +144,12 @@ class Rules:
         bundle = kobj.bundle
         if bundle is None:
             return "it has no contents"
-        if not has_hash(bundle.contents, bundle.manifest.sha256_hash):
-            return "its contents do not have the hash of its manifest"
-        if len(encode_bundle(bundle)) > MAX_CONTENTS_BYTES:
-            return f"its contents are larger than {MAX_CONTENTS_BYTES:,} bytes"
-        return None
+        try:
+            if has_hash(bundle.contents, bundle.manifest.sha256_hash):
+                return None
+        except WireError as error:
+            return str(error)
+        return "its contents do not have the hash of its manifest"
 
     # Personalities
 
@@ -270,6 +277,9 @@ class Rules:
             return None
         if not isinstance(url, str):
             return "it is not a string"
+        plain = _PLAIN_URL.match(url)
+        if plain is not None:
+            return _refuse_host(plain[1], self.allow_private_urls)
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
@@ -277,7 +287,12 @@ class Rules:
             return "it is not a url"
         if parts.scheme not in ("http", "https") or not host:
             return "it is not an http or https url with a host"
-        try:
-            return find_refusal(host, allow_private=self.allow_private_urls)
-        except ValueError:
-            return None
+        return _refuse_host(host, self.allow_private_urls)
+
+
+@lru_cache(maxsize=4096)
+def _refuse_host(host: str, allow_private: bool) -> str | None:
+    try:
+        return find_refusal(host, allow_private=allow_private)
+    except ValueError:
+        return None  # a name

@@ -7,7 +7,7 @@ of its author decide as for QUERY_CAPABILITIES.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retinue.core.call import Call, TraceContext, new_id
 from retinue.core.json_values import name_shape
@@ -27,10 +27,8 @@ from retinue.messages.codec.payloads import (
     result,
 )
 from retinue.messages.codec.performatives import CODONS, FROM_FIPA, PERFORMATIVES, TO_FIPA
+from retinue.messages.exchange import Exchange
 from retinue.messages.tasks import MessageTask
-
-if TYPE_CHECKING:
-    from retinue.messages.receiver import Exchange
 
 _NULL = NullChannel()
 
@@ -38,7 +36,7 @@ CONDITIONS = ("capabilities", "action", "topic", "language")
 REFERENCES = ("capabilities", "topics", "actions", "codons", "performatives", "fipa", "agents", "task")
 TOPICS = ("task", "capabilities")
 
-FindRecord = Callable[["Exchange"], Awaitable[AgentRecord | None]]
+FindRecord = Callable[[Exchange], Awaitable[AgentRecord | None]]
 
 
 async def query_if(exchange: Exchange) -> Reply:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -29,16 +28,14 @@ from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.permissions import principal_key
 from retinue.messages import questions
-from retinue.messages.callbacks import Callbacks, Subscriptions
+from retinue.messages.callbacks import Callbacks
 from retinue.messages.codec.envelope import (
-    ANONYMOUS_AGENT,
     ANYBODY,
     INVALID_PAYLOAD,
     Envelope,
     NotUnderstoodError,
     ontology_warnings,
     parse_envelope,
-    parse_time,
     render_envelope,
     reply_to,
     same_agent,
@@ -60,6 +57,8 @@ from retinue.messages.codec.payloads import (
 from retinue.messages.codec.performatives import PERFORMATIVES
 from retinue.messages.codec.signatures import find_flaw, sign
 from retinue.messages.conversations import Conversations
+from retinue.messages.exchange import Answer, Exchange, MessageOptions, RecordOf, RunSkill, check_sender
+from retinue.messages.subscriptions import Subscriptions, Watch
 from retinue.messages.tasks import MessageTask, Tasks
 from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, merge_traces, parse_trace_meta
 from retinue.web.security import RequestIdentity
@@ -69,73 +68,6 @@ _log = structlog.get_logger(__name__)
 
 _NO_TRACE = TraceContext(id="")
 _NULL = NullChannel()
-_MESH_ITSELF = frozenset({"local", "mesh"})
-"""Ids of principals that hold the mesh's own secret without saying for which agent."""
-
-WAIT_S = 25.0
-"""How long a request is held open for the result of its task; after that it is accepted, and asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessageOptions:
-    """How messages are read and answered.
-
-    ``strict`` requires every field and a known ontology. ``signatures``: "off" ignores them, "verify" rejects
-    those that do not hold, "require" rejects messages without one too. ``sign`` signs what is sent.
-    ``wait_s`` is how long a reply waits for the result of a task.
-    """
-
-    strict: bool = False
-    signatures: str = "verify"
-    sign: bool = False
-    wait_s: float = WAIT_S
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply; ``later`` = further replies follow, or are asked for."""
-
-    message: dict[str, Any]
-    later: bool = False
-
-
-RecordOf = Callable[[str, Principal], Awaitable[AgentRecord]]
-"""The record of an agent that a principal sees, under the name by which it is called.
-
-Raises UnknownAgentError, the same for a hidden and for a missing one.
-"""
-
-Watch = Callable[[str, Callable[[], None]], Callable[[], None]]
-"""Calls back when the skills of an agent may have changed; returns the function that ends it."""
-
-RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None], Awaitable[Outcome]]
-"""Runs a skill of an agent (None = any) with a channel and a deadline, on the dispatch path."""
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One message on its way through the receiver.
-
-    ``target`` is the agent that it is for; None = whoever offers the skill. ``run`` calls skills with the
-    rights of its sender. ``in_background`` = tasks may outlive the request.
-    """
-
-    request: Envelope
-    principal: Principal
-    owner: str
-    target: str | None
-    run: RunSkill
-    wait_s: float
-    in_background: bool = True
-
-    @property
-    def deadline(self) -> float | None:
-        """``reply_by`` as a time of the event loop."""
-        if self.request.reply_by is None:
-            return None
-        until = parse_time(self.request.reply_by)
-        assert until is not None, "checked when it was parsed"
-        return asyncio.get_running_loop().time() + (until - datetime.now(UTC)).total_seconds()
 
 
 class Receiver:
@@ -243,7 +175,7 @@ class Receiver:
             request = parse_envelope(message, strict=self.options.strict)
             self._note("RECEIVED", message)
             self._check_signature(request, message)
-            _check_sender(request, principal)
+            check_sender(request, principal)
             target = self._target(request, agent)
             if wait_s is None:
                 wait_s = self.options.wait_s if request.callback_url is None else 0.0
@@ -296,7 +228,11 @@ class Receiver:
 
     def _note(self, direction: str, message: Any) -> None:
         if self._log is not None:
-            self._log(f"MCP_MESSAGE_{direction}: {orjson.dumps(message).decode()}")
+            try:
+                self._log(f"MCP_MESSAGE_{direction}: {orjson.dumps(message).decode()}")
+            except (TypeError, OSError) as error:
+                # a full disk, or a number that JSON text cannot carry: the message is answered all the same
+                _log.warning("message not logged", reason=str(error))
 
     def _check_signature(self, request: Envelope, message: Mapping[str, Any]) -> None:
         wanted = self.options.signatures
@@ -449,6 +385,8 @@ class Receiver:
             await self.tasks.cancel(task)
             raise
         if task.reply is not None:
+            # its sender is told now: nobody asks for it
+            self.tasks.forget(task)
             return task.reply, False, task.calls_used
         self.conversations.begin(request, exchange.owner)
         self.conversations.take(request.message_id, "TASK_ACCEPT", exchange.owner)
@@ -497,59 +435,20 @@ class Receiver:
             task = self._find_task(exchange)
             if task is None:
                 raise questions.unknown_task(request)
-            subscription = self.subscriptions.add(exchange.owner, request, task.agent)
-
-            def tell(told: MessageTask, reply: Reply) -> None:
-                self.subscriptions.tell(subscription, reply)
-                if reply.performative != "TASK_ACCEPT":
-                    self.subscriptions.end(subscription)
-
-            task.observers.append(tell)
-            subscription.stop = lambda: task.observers.remove(tell) if tell in task.observers else None
-            if task.reply is not None:
-                tell(task, task.reply)
-            return accepted(subscription.id, f"news of task {task.id} go to callback_url")
+            return self.subscriptions.follow_task(exchange.owner, request, task)
         if topic != "capabilities":
             raise questions.unknown_topic(request)
-        return await self._subscribe_capabilities(exchange)
-
-    async def _subscribe_capabilities(self, exchange: Exchange) -> Reply:
-        """News of what an agent can do, whenever its summary has changed."""
-        if self._watch is None or exchange.target is None:
-            return rejected(
-                "incapable", "there are no news of this receiver: name one agent in receiver.agent_id"
-            )
         await self.find_record(exchange)
-        target, principal = exchange.target, exchange.principal
-        first = await self._summarise(target, principal)
-        if first.performative != "INFORM_CAPABILITIES":
-            return first
-        subscription = self.subscriptions.add(exchange.owner, exchange.request, target)
-        subscription.last = first
-        changed = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        target = exchange.target
+        if self._watch is None or target is None:
+            return rejected("incapable", "there are no news of anybody: name one agent in receiver.agent_id")
 
-        def note_change() -> None:
-            loop.call_soon_threadsafe(changed.set)
+        async def summarise() -> Reply:
+            return await self._summarise(target, exchange.principal)
 
-        unwatch = self._watch(target, note_change)
-
-        async def follow() -> None:
-            while True:
-                await changed.wait()
-                changed.clear()
-                news = await self._summarise(target, principal)
-                if news.performative == "INFORM_CAPABILITIES":
-                    self.subscriptions.tell(subscription, news)
-
-        following = asyncio.create_task(follow())
-
-        def stop() -> None:
-            unwatch()
-            following.cancel()
-
-        subscription.stop = stop
-        return accepted(subscription.id, "changes of the capabilities go to callback_url")
+        return await self.subscriptions.follow_capabilities(
+            exchange.owner, request, target, self._watch, summarise
+        )
 
     async def _summarise(self, target: str, principal: Principal) -> Reply:
         call = Call(
@@ -588,18 +487,3 @@ def _has_trace(message: Any) -> bool:
 def unread() -> Envelope:
     """What stands for a message of which nothing could be read."""
     return Envelope(performative="", payload={}, message_id="unknown")
-
-
-def _check_sender(request: Envelope, principal: Principal) -> None:
-    """Refuse a sender that the token contradicts; without a token, or with the mesh's own, any is taken."""
-    if principal.kind == "anonymous" or principal.id in _MESH_ITSELF:
-        return
-    name = principal.id.partition(":")[2] or principal.id
-    if request.sender == ANONYMOUS_AGENT or any(
-        same_agent(request.sender, one) for one in (name, principal.id)
-    ):
-        return
-    raise NotAllowedError(
-        f"sender.agent_id is {request.sender[:100]!r}, and the token is that of {principal.id}",
-        remedy=f"send as {name}, or leave sender out",
-    )

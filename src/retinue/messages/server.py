@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.messages.codec.envelope import NotUnderstoodError, read_json, render_envelope, reply_to
 from retinue.messages.codec.payloads import not_understood
-from retinue.messages.receiver import Answer, Receiver, unread
+from retinue.messages.exchange import Answer
+from retinue.messages.receiver import Receiver, unread
 from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.security import Headers, identity_of

@@ -126,6 +126,13 @@ class Tasks:
         self._prune()
         return self._named.get((owner, reference.removeprefix("task:")))
 
+    def forget(self, task: MessageTask) -> None:
+        """Drop a task that has ended."""
+        self._ended.pop(task.id, None)
+        for name in task.names():
+            if self._named.get((task.owner, name)) is task:
+                del self._named[task.owner, name]
+
     async def cancel(self, task: MessageTask) -> None:
         """Cancel the call behind a task and wait until it has ended."""
         if task.work is not None and not task.work.done():
@@ -170,7 +177,4 @@ class Tasks:
             oldest = next(iter(self._ended.values()))
             if len(self._ended) <= self._keep and (oldest.ended_at or 0.0) > limit:
                 return
-            del self._ended[oldest.id]
-            for name in oldest.names():
-                if self._named.get((oldest.owner, name)) is oldest:
-                    del self._named[oldest.owner, name]
+            self.forget(oldest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import structlog
-from starlette.routing import Router
+from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
@@ -34,6 +34,7 @@ from retinue.runtime.access import (
     warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
+from retinue.runtime.configuration_reload import ConfigurationReload
 from retinue.runtime.factories import (
     card_signer,
     configured_registry,
@@ -85,12 +86,18 @@ class ServeOptions:
     hub_url: str | None = None
     advertise: str | None = None
     insecure_bind: bool = False
+    koi_join: str | None = None
 
 
 async def serve_agent(
-    target: Target, options: ServeOptions, settings: Settings, state: State, echo: Echo
+    target: Target,
+    options: ServeOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve until asked to stop; returns the exit code.
+    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
 
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
@@ -106,6 +113,7 @@ async def serve_agent(
     )
     own_url = url_of(listener)
     url = options.advertise or own_url
+    configured = settings
     settings = advertised(settings, options.advertise)
     warn_of_wildcard(options.host, options.advertise, echo)
     stop = Stop()
@@ -121,6 +129,12 @@ async def serve_agent(
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
         admission = dispatcher.admission
+        if reread is not None:
+
+            def own_access(settings: Settings) -> Access:
+                return Access({agent.name: agent_rule(settings, agent.name, target.access)})
+
+            stop.on_hangup = ConfigurationReload(configured, reread, dispatcher, own_access, echo)
         process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
         process.stopping = lambda: stop.asked
         await stack.enter_async_context(process.exporting(agent.name, environment()))
@@ -131,6 +145,14 @@ async def serve_agent(
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
+        member = None
+        if options.koi_join is not None:
+            # imported here, because most agents are on no KOI network
+            from retinue.runtime.koi.membership import KoiMember, make_node
+
+            private = settings.allow_private_urls
+            node = make_node(agent.name, url, state, settings.koi, options.koi_join, allow_private=private)
+            member = KoiMember(agent, url, node)
         app = agent_app(
             agent,
             dispatcher,
@@ -143,6 +165,7 @@ async def serve_agent(
             process=process,
             messages=messages,
             a2a=a2a,
+            koi_routes=() if member is None else member.routes,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -179,6 +202,9 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        if member is not None:
+            await stack.enter_async_context(member.running())
+            echo(f"KOI node at {url}/koi-net, joining {options.koi_join}")
         process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": own_url})
         await stop.wait()
@@ -253,6 +279,7 @@ def agent_app(
     process: ProcessState | None = None,
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -276,6 +303,7 @@ def agent_app(
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
+            *koi_routes,
             health_route(),
             keys_route(partial(public_card_key, settings, state)),
             *(() if process is None else process.routes()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,9 +13,12 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
+from retinue.ard.codec.catalog import Publisher
+from retinue.ard.federation import Upstreams
+from retinue.ard.server import DiscoveryEndpoint
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
@@ -35,11 +38,13 @@ from retinue.runtime.access import (
     advertised,
     check_address,
     guarded,
+    hub_access,
     protected_resource,
     warn_of_wildcard,
 )
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
+from retinue.runtime.configuration_reload import ConfigurationReload
 from retinue.runtime.dashboard import HubDashboard, make_dashboard
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
@@ -73,10 +78,18 @@ class HubOptions:
     bare: bool = False
     advertise: str | None = None
     insecure_bind: bool = False
+    koi: bool = False
+    koi_join: str | None = None
 
 
-async def run_hub(options: HubOptions, settings: Settings, state: State, echo: Echo) -> int:
-    """Run until asked to stop; returns the exit code.
+async def run_hub(
+    options: HubOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
+) -> int:
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
 
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
@@ -91,6 +104,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             echo(f"port {options.port} is taken; using {url}")
         # processes of this machine use its own address, others the advertised one
         public_url = options.advertise or url
+        configured = settings
         settings = advertised(settings, options.advertise)
         warn_of_wildcard(options.host, options.advertise, echo)
         stop = Stop()
@@ -107,6 +121,12 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         runs = LazyRuns(settings, state)
         imports = Imports(settings, state)
         models = find_models(settings, environment(), seeds=not (options.bare or settings.hub.bare))
+        koi = None
+        if options.koi or options.koi_join or settings.koi.enabled or settings.koi.join:
+            # imported here, because most hubs are on no KOI network
+            from retinue.runtime.koi.membership import KoiHub, make_node
+
+            koi = KoiHub()
         mesh = await stack.enter_async_context(
             open_mesh(
                 settings,
@@ -118,6 +138,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 texts=texts,
                 imports=imports,
                 models=models.not_started,
+                personalities=None if koi is None else koi.source,
                 spending_of=spending_reader(settings, state),
                 read_calls=partial(_read_calls, audit),
             )
@@ -125,6 +146,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        if reread is not None:
+            stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)
         process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
         process.stopping = lambda: stop.asked
         process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
@@ -134,6 +157,12 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
+        koi_routes: Sequence[BaseRoute] = ()
+        if koi is not None:
+            joined = options.koi_join or settings.koi.join
+            private = settings.allow_private_urls
+            node = make_node("retinue-hub", public_url, state, settings.koi, joined, allow_private=private)
+            koi_routes = koi.open(node, public_url)
         dashboard = make_dashboard(mesh, settings, state, public_url)
         app = hub_app(
             mesh,
@@ -144,6 +173,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             mcp=mcp,
             a2a=a2a,
             process=process,
+            koi_routes=koi_routes,
             dashboard=dashboard,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
@@ -156,6 +186,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         models.not_started.watch(mesh.directory)
         await mesh.directory.ensure_fresh()
+        if koi is not None:
+            await stack.enter_async_context(koi.running(mesh))
+            echo(f"KOI node at {public_url}/koi-net, {len(koi.adapter.agents)} personalities known")
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )
@@ -220,6 +253,7 @@ def hub_app(
     a2a: A2aEndpoints | None = None,
     dashboard: HubDashboard | None = None,
     process: ProcessState | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
 
@@ -264,10 +298,12 @@ def hub_app(
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             hub_rest(mesh, url),
+            *koi_routes,
             health_route(),
             *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             keys_route(partial(public_card_key, settings, state)),
+            *discovery(mesh, settings, url).routes(),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
             *(() if dashboard is None else dashboard.routes),
@@ -279,6 +315,20 @@ def hub_app(
 
     tokens = hook_tokens(settings)
     return guarded(app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions)
+
+
+def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
+    """The endpoints of ARD; the id of the registry is another one in each process."""
+    table = settings.discovery
+    upstreams = Upstreams(
+        mesh.http,
+        table.upstreams,
+        f"ard-{uuid.uuid4().hex[:16]}",
+        timeout_s=table.timeout_s,
+        max_hops=table.max_hops,
+    )
+    publisher = Publisher(table.publisher, table.name, url.rstrip("/"))
+    return DiscoveryEndpoint(mesh.directory, mesh.search, mesh.access, publisher, upstreams)
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:

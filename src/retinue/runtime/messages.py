@@ -5,10 +5,8 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +31,11 @@ from retinue.web.security import RequestIdentity
 from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
 
 if TYPE_CHECKING:
+    from logging.handlers import RotatingFileHandler
+
     from retinue.messages.client import MessageInvoker
-    from retinue.messages.receiver import MessageOptions, Receiver
+    from retinue.messages.exchange import MessageOptions
+    from retinue.messages.receiver import Receiver
 
 LOG_BYTES = 10 * 1024 * 1024
 LOG_FILES = 3
@@ -275,7 +276,7 @@ def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str
 
 
 def _options(settings: Settings) -> MessageOptions:
-    from retinue.messages.receiver import MessageOptions
+    from retinue.messages.exchange import MessageOptions
 
     table = settings.messages
     return MessageOptions(
@@ -291,6 +292,10 @@ class MessageLog:
         self._handler: RotatingFileHandler | None = None
 
     def __call__(self, line: str) -> None:
+        # needed only where there is a log
+        import logging
+        from logging.handlers import RotatingFileHandler
+
         if self._handler is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.touch(mode=0o600)

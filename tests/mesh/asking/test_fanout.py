@@ -12,10 +12,11 @@ import pytest
 from retinue.core.call import Outcome
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError
 from retinue.core.record import Stats
-from retinue.mesh.asking.fanout import Answers, ask_agents, read_answer
+from retinue.mesh.asking.fanout import MAX_ASKED, Answers, ask_agents, read_answer
 from retinue.mesh.asking.query import Query, make_query
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.entry import Entry
 from tests.mesh.scripted import make_listing
 from tests.requirements import requirement
 
@@ -156,3 +157,25 @@ async def test_a_directory_asks_its_enabled_agents_and_needs_a_way_to_them() -> 
     assert [one.agent for one in found.answers] == ["two", "one"]
     with pytest.raises(InvalidSettingError, match="dispatch"):
         await directory.ask(["python"])
+
+
+async def test_of_too_many_agents_the_preferred_ones_are_asked_and_the_others_counted() -> None:
+    directory = Directory(MemoryListings())
+    for number in range(MAX_ASKED + 5):
+        directory.upsert(make_listing(f"a{number:05}"))
+    last = directory.list_entries()[-1]
+    told: list[str] = []
+
+    def prefer(words: str) -> list[Entry]:
+        told.append(words)
+        return [last]
+
+    asked: list[str] = []
+
+    async def dispatch(agent: str) -> Outcome:
+        asked.append(agent)
+        return Outcome("1", "query_capabilities", "done", value=said())
+
+    found = await directory.ask(["python", "debugging"], dispatch, prefer=prefer)
+    assert (found.unable, found.not_asked, told) == (MAX_ASKED, 5, ["python debugging"])
+    assert asked[0] == last.name

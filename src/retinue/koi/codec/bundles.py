@@ -150,10 +150,13 @@ def hash_contents(contents: dict[str, Any], dialect: Dialect) -> str:
 
 
 def has_hash(contents: dict[str, Any], sha256_hash: str) -> bool:
-    """Whether the contents have this hash, in either form."""
+    """Whether the contents have this hash, in either form. Raises WireError for too large ones."""
     try:
         # the common form of both, written in one pass; equal to neither only for text and floats
-        if _sha256(orjson.dumps(contents, option=orjson.OPT_SORT_KEYS)) == sha256_hash:
+        data = orjson.dumps(contents, option=orjson.OPT_SORT_KEYS)
+        if len(data) > MAX_CONTENTS_BYTES:
+            raise WireError(f"the contents are larger than {MAX_CONTENTS_BYTES:,} bytes")
+        if _sha256(data) == sha256_hash:
             return True
     except orjson.JSONEncodeError:
         pass  # integers of more than 64 bits
@@ -201,9 +204,9 @@ def parse_event(data: object) -> Event:
     if event_type is None:
         raise WireError("event_type: it is not one of NEW, UPDATE, FORGET")
     manifest, contents = data.get("manifest"), data.get("contents")
-    parsed = None if manifest is None else parse_manifest(manifest)
-    if parsed is not None and parsed.rid != rid:
+    if isinstance(manifest, dict) and manifest.get("rid") != rid:
         raise WireError("manifest.rid: it is not the rid of the event")
+    parsed = None if manifest is None else parse_manifest(manifest)
     if contents is not None and not isinstance(contents, dict):
         raise WireError("contents: it is not an object")
     return Event(rid, event_type, parsed, contents)

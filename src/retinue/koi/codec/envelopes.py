@@ -47,7 +47,7 @@ class Envelope:
 def decode_json(body: bytes) -> Any:
     """Parse JSON, keeping integers of any size. Raises WireError."""
     try:
-        return from_json(body, allow_inf_nan=False, cache_strings="keys")
+        return from_json(body, allow_inf_nan=False, cache_strings="all")
     except ValueError as error:
         raise WireError(f"the body is no JSON: {str(error)[:200]}") from error
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import lru_cache
 from typing import Final, Self
 
-from retinue.koi.codec.orn import ORN, KoiNetNode, check_length
+from retinue.koi.codec.orn import MAX_RID_BYTES, ORN, KoiNetNode, check_length
 from retinue.koi.codec.personality import AgentPersonality
 
 NODE_TYPE: Final = "orn:koi-net.node"
@@ -20,6 +21,8 @@ PERSONALITY_TYPE: Final = "orn:agent.personality"
 
 _WITH_NAMESPACE: Final = frozenset({"orn", "urn"})
 _HASH_DIGITS: Final = 64
+_PLAIN_PERSONALITY = re.compile(r"orn:agent\.personality:[\w.-]+/[\w.-]+\Z", re.ASCII)
+"""The usual form of the most frequent type."""
 
 
 class KoiNetEdge(ORN):
@@ -78,6 +81,8 @@ def type_of(rid: str) -> str:
 @lru_cache(maxsize=8192)
 def check_rid(rid: str) -> None:
     """Raise ValueError for a text that is no RID, or is longer than `orn.MAX_RID_BYTES`."""
+    if len(rid) <= MAX_RID_BYTES and _PLAIN_PERSONALITY.match(rid):
+        return
     check_length(rid)
     scheme, _, rest = rid.partition(":")
     if scheme in _WITH_NAMESPACE:

@@ -86,6 +86,7 @@ class Directory:
         self._refreshers: dict[str, SourceRefresher] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
+        self._forgotten: list[Callable[[str], None]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
@@ -277,12 +278,14 @@ class Directory:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         view: AgentView | None = None,
         stats_of: Callable[[str], Stats] = lambda agent: Stats(),
+        prefer: Callable[[str], Sequence[Entry]] = lambda words: (),
     ) -> Answers:
         """Ask these ``agents``, or all enabled ones, at once what they can do, and rank their answers.
 
         The question is about ``capabilities`` (``match`` all or any), about one ``action``, or without both
-        a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`. Raises
-        InvalidParametersError for a malformed question.
+        a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`.
+        ``prefer`` gives those to be asked first by the words of the question, where there are too many.
+        Raises InvalidParametersError for a malformed question.
         """
         query = capabilities
         if not isinstance(query, Query):
@@ -298,6 +301,9 @@ class Directory:
             found: list[Entry] = []
             async for page in self.iterate_pages():
                 found += [one for one in page if one.enabled and is_seen(view, one.name)]
+            if len(found) > MAX_ASKED:
+                best = {one.id: place for place, one in enumerate(prefer(" ".join(query.wanted)))}
+                found.sort(key=lambda one: best.get(one.id, MAX_ASKED))
             agents = [self.name_of(one) for one in found[:MAX_ASKED]]
             not_asked = len(found) - len(agents)
         return await ask_agents(
@@ -337,6 +343,13 @@ class Directory:
         """Take an agent for unknown that is away: somebody removed it."""
         self._away.forget(name)
         self._removed.pop(name, None)
+        for observer in tuple(self._forgotten):
+            observer(name)
+
+    def on_forgotten(self, observer: Callable[[str], None]) -> Callable[[], None]:
+        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it."""
+        self._forgotten.append(observer)
+        return lambda: self._forgotten.remove(observer)
 
     async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
