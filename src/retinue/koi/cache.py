@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import orjson
 import structlog
+from filelock import FileLock, Timeout
 
-from retinue.core.errors import StorageFullError
+from retinue.core.errors import StateError, StorageFullError
 from retinue.koi.codec.bundles import (
     Bundle,
     Manifest,
@@ -70,6 +71,7 @@ class KoiCache:
         """Changes that are in the journal and not yet in the files; None = to be deleted."""
         self._writing: dict[str, bytes | None] = {}
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
+        self._lock = FileLock(folder / ".lock", thread_local=False)
         self._journal: mmap.mmap | None = None
         self._journal_end = 0
         self._checkpoint: asyncio.Task[None] | None = None
@@ -81,9 +83,16 @@ class KoiCache:
     # Opening and closing
 
     def open(self) -> None:
-        """Load the manifests of all files, then the journal. Raises StateError."""
+        """Load the manifests of all files, then the journal. Raises StateError, also if it is in use."""
         with storage_errors(self.folder):
             make_folder(self.folder)
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout as error:
+                raise StateError(
+                    f"the folder {self.folder} is in use by another node",
+                    remedy="stop the other process, or give this node another name",
+                ) from error
             remove_leftovers(self.folder)
             for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
                 self._load_file(path)
@@ -99,7 +108,13 @@ class KoiCache:
             self._open_journal()
 
     async def close(self) -> None:
-        """Write the files and remove the journal."""
+        """Write the files, remove the journal, and let others use the folder."""
+        try:
+            await self._close()
+        finally:
+            self._lock.release()
+
+    async def _close(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         if self._journal is None:
