@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check soak crash tck bench env
+.PHONY: help demo test check soak crash tck ard bench env
 
 help: ## what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)$$/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ crash: ## kill, freeze and cut off the processes of workflows, for long, on SQLi
 tck: ## the A2A Technology Compatibility Kit against an agent: TCK_DIR=copy of a2aproject/a2a-tck
 	@scripts/bootstrap test
 	@exec $(BIN)/python -m scripts.tck $(TCK_DIR) $(ARGS)
+
+ard: ## the conformance test of Agentic Resource Discovery against a hub: ARD_DIR=copy of ards-project/ard-spec
+	@scripts/bootstrap test
+	@exec $(BIN)/python -m scripts.ard_conformance $(ARD_DIR)
 
 bench: ## the figures, as ratios of one run
 	@scripts/bootstrap test bench

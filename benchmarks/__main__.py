@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    a2a,
     discovery,
     dispatch,
     fan_out,
@@ -22,6 +23,7 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "a2a": a2a.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "fan_out": fan_out.measure,

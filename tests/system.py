@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
@@ -24,6 +25,7 @@ from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_process import hub_app
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
+from retinue.runtime.koi.membership import KoiHub, make_node
 from retinue.runtime.mcp_endpoints import open_hub_mcp
 from retinue.runtime.mesh import Mesh, open_mesh
 from retinue.runtime.messages import agent_messages
@@ -137,8 +139,15 @@ class System:
         """The ``Authorization`` of whoever belongs to this state."""
         return f"Bearer {self.state.local_token()}"
 
-    async def start_hub(self, *, port: int = 0, hub_id: str = "hub-under-test") -> Hub:
-        """A hub as ``retinue hub`` composes it, found through the state folder."""
+    async def start_hub(
+        self,
+        *,
+        port: int = 0,
+        hub_id: str = "hub-under-test",
+        koi: KoiHub | None = None,
+        koi_join: str | None = None,
+    ) -> Hub:
+        """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network."""
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
         listings = SqliteListings(self.state.database)
@@ -155,6 +164,7 @@ class System:
                 hub_id=hub_id,
                 url=url,
                 imports=imports,
+                personalities=None if koi is None else koi.source,
             )
         )
         mesh.figures.seed(audit.summarise_calls())
@@ -164,8 +174,23 @@ class System:
         self.stack.callback(mesh.events.flush)
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
         a2a = await self.stack.enter_async_context(open_hub_a2a(mesh, self.settings, self.state, url))
-        app = hub_app(mesh, self.settings, self.state, host="127.0.0.1", url=url, mcp=mcp, a2a=a2a)
+        koi_routes: Sequence[BaseRoute] = ()
+        if koi is not None:
+            node = make_node(hub_id, url, self.state, self.settings.koi, koi_join, allow_private=True)
+            koi_routes = koi.open(node, url)
+        app = hub_app(
+            mesh,
+            self.settings,
+            self.state,
+            host="127.0.0.1",
+            url=url,
+            mcp=mcp,
+            a2a=a2a,
+            koi_routes=koi_routes,
+        )
         later.app = self.recording.before("hub", app)
+        if koi is not None:
+            await self.stack.enter_async_context(koi.running(mesh))
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
         return Hub(url, mesh, audit)

@@ -152,6 +152,18 @@ class LlmTable(_Table):
     max_cost_per_day: float | None = Field(None, gt=0)
 
 
+class KoiTable(_Table):
+    """``[koi]``: the hub as a coordinator of a KOI network, and what its node accepts.
+
+    ``known`` are RIDs or names of nodes, for the policy ``known``.
+    """
+
+    enabled: bool = False
+    join: str | None = None
+    trust: Literal["open", "known", "signed"] | None = None
+    known: tuple[str, ...] = ()
+
+
 class TimeoutTable(_Table):
     """``[timeouts]``: time limits in seconds (DESIGN 7)."""
 
@@ -300,6 +312,20 @@ class WorkerTable(_Table):
     advertise: PublicUrl | None = None
 
 
+class DiscoveryTable(_Table):
+    """``[discovery]``: the hub as a registry of Agentic Resource Discovery (ARD).
+
+    ``publisher`` is the domain in the identifiers of agents; ``upstreams`` are the urls of other registries,
+    or of catalogs if they end with ``.json``.
+    """
+
+    publisher: str = Field("localhost", pattern=r"^[A-Za-z0-9.-]+$")
+    name: str = "Retinue"
+    upstreams: tuple[str, ...] = ()
+    timeout_s: float = Field(5.0, gt=0)
+    max_hops: int = Field(3, ge=1, le=16)
+
+
 class HookTable(_Table):
     """``[hooks]``: webhooks that registries send to the hub."""
 
@@ -379,11 +405,13 @@ class Settings(BaseSettings):
     messages: MessageTable = MessageTable()
     directory: DirectoryTable = DirectoryTable()
     signatures: SignatureTable = SignatureTable()
+    discovery: DiscoveryTable = DiscoveryTable()
     hooks: HookTable = HookTable()
     metrics: MetricsTable = MetricsTable()
     worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
+    koi: KoiTable = KoiTable()
     llm: Mapping[str, LlmTable] = {}
     database: str | None = None
     runs: RunTable = RunTable()

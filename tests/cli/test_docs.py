@@ -20,6 +20,7 @@ TEXT = PAGE.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 ELSEWHERE = (
     "retinue demo textwrap",
+    "retinue koi demo",
     """retinue signal trip approve '{"ok": true}'""",
     "retinue mcp",
     "retinue hub --detach",
@@ -30,7 +31,7 @@ ELSEWHERE = (
     "retinue keys trust partner https://agents.example.org/.well-known/jwks.json",
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
-hub in the background and its log, of the guide to orchestration, and of keys at a URL."""
+hub in the background and its log, of the guide to orchestration, of keys at a URL, and of KOI programs."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

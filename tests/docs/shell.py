@@ -24,8 +24,11 @@ READY = {
     "run": "-agent",  # the line of the first step that has ended
     "resume": "answer:",
     "worker": "worker on",
+    "koi demo": "Ctrl-C ends the demo",
+    "koi agent": ", tools: ",
 }
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
+KOI = tuple(f"http://127.0.0.1:{port}" for port in (9000, 8101, 8102))
 FEW_S = 60
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
@@ -65,12 +68,17 @@ class Shell:
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Program:
         """A command that goes on; its address takes the place of the page's."""
         started = self._running.enter_context(program(*arguments, cwd=Path.cwd(), environment=environment))
-        started.wait_for(READY[arguments[0]])
+        started.wait_for(READY.get(" ".join(arguments[:2])) or READY[arguments[0]])
         self._started.append((" ".join(("retinue", *arguments)), started))
         if arguments[0] == "serve":
             self.map_address(AGENT, started.url_in(" at http"))
         elif arguments[0] == "hub":
             self.map_address(HUB, started.url_in("hub at"))
+        elif arguments[:2] == ("koi", "demo"):
+            for shown, line in zip(
+                KOI, ("coordinator at", "helpful-agent at", "creative-agent at"), strict=True
+            ):
+                self.map_address(shown, started.url_in(line))
         return started
 
     def list_started(self, text: str) -> list[Program]:

@@ -152,3 +152,8 @@ def test_the_guide_to_messages_runs_as_shown(shell: Shell) -> None:
 def test_the_guide_to_orchestration_runs_as_shown(shell: Shell) -> None:
     """A vote of three scripted models among others."""
     assert play("guides/orchestration.md", shell) == 4
+
+
+@requirement("K-29")
+def test_the_guide_to_koi_networks_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/koi.md", shell) == 3

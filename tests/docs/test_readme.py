@@ -24,7 +24,7 @@ from tests.services import docker_registry
 
 PATHS = (
     *("Write an agent", "Run a mesh", "Connect your client", "Bring your MCP servers along"),
-    *("Ask before you call", "Combine agents", "Survive a crash"),
+    *("Ask before you call", "Combine agents", "Join a KOI network", "Survive a crash"),
 )
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
@@ -82,7 +82,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
         for command in block
     }
     assert {command.split()[0] for command in elsewhere} == {"make", "export"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -271,3 +271,17 @@ def test_the_workflow_of_the_readme_loads() -> None:
     (block,) = section("Combine agents").blocks("yaml")
     definition = load_definition(block, source="README.md")
     assert [step.id for step in definition.steps] == ["plan", "refine"]
+
+
+@requirement("K-24")
+@requirement("K-29")
+async def test_join_a_koi_network_the_official_client_sees_the_tools_of_both_agents(shell: Shell) -> None:
+    ((demo, listing),) = section("Join a KOI network").commands()
+    shell.type(demo)
+    names = {tool["name"] for tool in orjson.loads(shell.type(listing))["tools"]}
+    assert names == {"helpful-agent.calculate", "creative-agent.make_acrostic"}
+    async with clients.connect(shell.to_real("http://127.0.0.1:9000/mcp")) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools == {"helpful-agent__calculate", "creative-agent__make_acrostic"}
+        called = await client.call_tool("helpful-agent__calculate", {"input": "2 + 3"})
+        assert clients.texts(called) == ["5.0"]

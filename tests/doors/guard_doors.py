@@ -18,7 +18,9 @@ from retinue.core.errors import RemoteFaultError
 from retinue.messages.client import value_of as value_of_reply
 from retinue.messages.codec.envelope import parse_envelope
 from retinue.storage.state import HUB_VARIABLE
+from retinue.web.codec.error_info import find_facts
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
+from tests.a2a.wire import read_events
 from tests.mcp.clients import read_result, sessionless
 from tests.recording import Recording
 from tests.system import WAIT_S, Hub, System, Wire
@@ -158,6 +160,60 @@ class McpStdioGuard:
         return value_of_tool(await client.ask(message))
 
 
+class A2aGuard:
+    """A message of A2A to the next agent, by a client that knows id and depth alone; at an agent or a hub."""
+
+    hops = 1
+    tells_path = False
+
+    def __init__(self, name: str, url: str, method: str) -> None:
+        self.name = name
+        self._url = url
+        self._method = method
+
+    async def call(self, link: Link) -> Any:
+        url = self._url.format(agent=link.urls[link.agent], hub=link.hub.url, name=link.agent)
+        trace = {
+            "X-OpenStarry-Trace-ID": link.ctx.trace.id,
+            "X-OpenStarry-Trace-Depth": link.ctx.trace.depth + 1,
+        }
+        is_old = "/" in self._method
+        part = {"data": {"skill": link.skill, "arguments": {}}} | ({"kind": "data"} if is_old else {})
+        message = {
+            "messageId": "m",
+            "role": "user" if is_old else "ROLE_USER",
+            "parts": [part],
+            "metadata": trace,
+        }
+        request = {"jsonrpc": "2.0", "id": 1, "method": self._method, "params": {"message": message}}
+        reply = await link.wire.post(url, request, authorization=link.system.token)
+        if reply.headers["content-type"] == "text/event-stream":
+            return value_of_events(read_events(reply.body))
+        if "error" in reply.json:
+            error = reply.json["error"]
+            raise refusal_of(error["code"], error["message"], find_facts(error.get("data")))
+        return value_of_task(reply.result["task"])
+
+
+def value_of_task(task: Any) -> Any:
+    """The text of a task's result; raises its error."""
+    if task["status"]["state"] in ("TASK_STATE_FAILED", "failed"):
+        facts = dict(task["status"]["message"]["metadata"]["error"])
+        message = facts.pop("message")
+        raise refusal_of(facts.pop("code", -32603), message, facts)
+    return task["artifacts"][0]["parts"][0]["text"]
+
+
+def value_of_events(events: list[Any]) -> Any:
+    """The text of the result in a stream of 0.3; raises its error."""
+    artifacts = [event["artifact"] for event in events if event["kind"] == "artifact-update"]
+    return value_of_task({"status": events[-1]["status"], "artifacts": artifacts})
+
+
+def refusal_of(code: int, message: str, facts: Any) -> Exception:
+    return find_guard_error(code, message, facts) or RemoteFaultError("peer", code, message, facts)
+
+
 class StdioClient:
     """A client with any number of requests at once; ``read`` takes the messages of the program."""
 
@@ -279,6 +335,9 @@ ENDPOINTS: tuple[GuardEndpoint, ...] = (
     McpRelayGuard(),
     McpHubGuard(),
     McpStdioGuard(),
+    A2aGuard("A2A", "{agent}", "SendMessage"),
+    A2aGuard("A2A through the hub", "{hub}/agents/{name}", "SendMessage"),
+    A2aGuard("A2A 0.3, a stream", "{agent}", "message/stream"),
     MessagesGuard(),
     HubMessagesGuard(),
 )

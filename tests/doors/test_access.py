@@ -24,6 +24,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.a2a.wire import ask as ask_a2a
+from tests.a2a.wire import message, naming, parts_of
 from tests.mcp.clients import ACCEPT, read_result, sessionless
 from tests.requirements import requirement
 from tests.system import Hub, Reply, Served, System, Wire, open_system
@@ -151,6 +153,16 @@ def mcp_session(path: str, method: str, **params: Any) -> Endpoint:
     return ask
 
 
+def a2a(path: str, method: str, *parts: Any) -> Endpoint:
+    """One A2A request; a message with these parts, if there are some."""
+    params: Any = {}
+    if parts:
+        read = [{"text": part} if isinstance(part, str) else part for part in parts]
+        role = "user" if "/" in method else "ROLE_USER"
+        params = {"message": {"messageId": "m", "role": role, "parts": read}}
+    return lambda world, token: ask_a2a(world.wire, f"{world.hub.url}{path}", method, params, **token)
+
+
 def request(method: str, params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
@@ -214,6 +226,18 @@ ENDPOINTS: dict[str, Endpoint] = {
     "REST of the agent, call": lambda w, t: w.wire.post(
         f"{w.hub.url}/agents/{SECRET}/tools/call/{SKILL}", {}, **t
     ),
+    "A2A by skill": a2a("", "SendMessage", naming(SKILL)),
+    "A2A 0.3 by skill": a2a("", "message/send", {"kind": "data", **naming(SKILL)}),
+    "A2A, text": a2a("", "SendMessage", "hello"),
+    "A2A, nearly its skill": a2a("", "SendStreamingMessage", naming("keep_secrets")),
+    "A2A of the agent": a2a(f"/agents/{SECRET}", "SendMessage", naming(SKILL)),
+    "A2A of the agent, text": a2a(f"/agents/{SECRET}/", "SendMessage", "hello"),
+    "A2A of the agent, stream": a2a(f"/agents/{SECRET}", "SendStreamingMessage", naming(SKILL)),
+    "A2A of its other name": a2a(f"/agents/{SECRET}@home", "SendMessage", naming(SKILL)),
+    "A2A of the agent, tasks": a2a(f"/agents/{SECRET}", "ListTasks"),
+    "A2A of the agent, card": a2a(f"/agents/{SECRET}", "GetExtendedAgentCard"),
+    "A2A card": lambda w, t: w.wire.get(f"{w.hub.url}/agents/{SECRET}/.well-known/agent-card.json", **t),
+    "A2A card of the hub": lambda w, t: w.wire.get(f"{w.hub.url}/.well-known/agent-card.json", **t),
     "MCP, tools": mcp("/mcp", "tools/list"),
     "MCP, tools in a session": mcp_session("/mcp", "tools/list"),
     "MCP, resources": mcp("/mcp", "resources/list"),
@@ -303,6 +327,13 @@ async def test_whom_the_agent_hears_sees_it_at_every_endpoint(
         assert name in {tool["name"] for tool in (await ask_mcp(wire, url, "tools/list", **friend))["tools"]}
         called = await ask_mcp(wire, url, "tools/call", {"name": name}, **friend)
         assert called["content"][0]["text"] == "told token:friend"
+    for url in (f"{world.hub.url}/agents/{SECRET}", world.agents[SECRET].url):
+        task = (
+            await ask_a2a(wire, url, "SendMessage", {"message": message(naming(SKILL))}, **friend)
+        ).result["task"]
+        assert parts_of(task) == [{"text": "told token:friend"}]
+        path = "/.well-known/agent-card.json"
+        assert [skill["id"] for skill in (await wire.get(url + path, **friend)).json["skills"]] == [SKILL]
     for url in (f"{world.hub.url}/agents/{SECRET}/mcp", f"{world.agents[SECRET].url}/mcp"):
         read = await ask_mcp(wire, url, "resources/read", {"uri": WORD}, **friend)
         assert read["contents"][0]["text"] == "told"
@@ -430,6 +461,8 @@ async def test_only_the_mesh_itself_publishes(stack: AsyncExitStack, tmp_path: P
         assert (await wire.post(path, b"", **token)).status == 202
 
 
+AGENTS = ("/agents/open-agent", "/agents/nobody")
+
 PATHS = (
     ("POST", "/execute"),
     ("POST", "/agents/open-agent/execute"),
@@ -437,6 +470,10 @@ PATHS = (
     ("GET", "/agent-card"),
     ("GET", "/agents/open-agent/agent-card"),
     ("GET", "/agents/nobody/agent-card"),
+    ("POST", "/"),
+    ("POST", "/agents/open-agent"),
+    ("POST", "/agents/nobody/"),
+    ("GET", "/.well-known/agent-card.json"),
     ("POST", "/mcp"),
     ("POST", "/agents/open-agent/mcp"),
     ("GET", "/v2/"),
@@ -463,9 +500,10 @@ async def test_without_anonymous_callers_every_endpoint_but_health_wants_a_token
                 reply = await ask
                 assert reply.status == 401, path
                 assert "www-authenticate" in reply.headers
-                kind = "execute" if path.endswith("/execute") else "other"
+                is_a2a = method == "POST" and path.removesuffix("/") in ("", *AGENTS)
+                kind = "a2a" if is_a2a else "execute" if path.endswith("/execute") else "other"
                 answers.add((kind, bool(token), reply.body))
-        assert len(answers) == 4, "the same answer, whatever was asked for"
+        assert len(answers) == 6, "the same answer, whatever was asked for"
         assert (await wire.get(f"{base}/health")).status == 200
         assert (await wire.get(f"{base}/.well-known/oauth-protected-resource/mcp")).status == 200
     token = world.token("mesh")

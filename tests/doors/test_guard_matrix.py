@@ -132,9 +132,11 @@ async def test_every_request_of_a_chain_carries_its_id(
 
 
 def trace_id_of(sent: Exchange) -> Any:
-    """The trace id of a request: in its headers, in the metadata of an MCP message, in a message (S-13)."""
+    """The trace id of a request: in its headers, or in the metadata of its message (S-13)."""
     found = sent.headers.get("x-openstarry-trace-id")
     if found is None:
-        keys = sent.request.get("trace") or sent.request["params"]["_meta"]
+        params = sent.request.get("params", {})
+        in_message = params.get("message", {}).get("metadata")
+        keys = sent.request.get("trace") or in_message or params["_meta"]
         found = keys["X-OpenStarry-Trace-ID"]
     return found

@@ -25,7 +25,7 @@ from tests.serving import serve_app
 from tests.system import Reply, Wire
 
 TRAITS = {"mood": "helpful", "calculate": {"description": "Calculates", "is_callable": True}}
-WAIT_S = 15.0
+WAIT_S = 45.0
 
 
 class Later:

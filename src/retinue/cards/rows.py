@@ -48,6 +48,8 @@ def render_agent_row(
         row["signature"] = listing.signature
     if capabilities := render_capabilities(record):
         row["capabilities"] = capabilities
+    if listing.owner is not None:
+        row["owner"] = listing.owner
     if deprecated := render_deprecation(record):
         row["deprecated"] = deprecated
     if listing.since is not None:

@@ -32,9 +32,10 @@ def agents(text: str, as_json: bool) -> None:
         print_json(reply)
         return
     rows = reply["agents"]
+    has_owners = any(row.get("owner") for row in rows)
     if rows:
         print_table(
-            ("NAME", "VERSION", "STATUS", "SKILLS", "URL"),
+            ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *(("FROM",) if has_owners else ())),
             [
                 (
                     row["name"],
@@ -42,6 +43,7 @@ def agents(text: str, as_json: bool) -> None:
                     _render_status(row),
                     _shorten(row.get("skills")),
                     row.get("url"),
+                    *((_render_owner(row),) if has_owners else ()),
                 )
                 for row in rows
             ],
@@ -149,6 +151,13 @@ def _shorten(skills: Any) -> Any:
     if not isinstance(skills, list) or len(skills) <= _SHOWN_SKILLS:
         return skills
     return [*skills[:_SHOWN_SKILLS], f"and {len(skills) - _SHOWN_SKILLS:,} more (retinue show NAME)"]
+
+
+def _render_owner(row: Mapping[str, Any]) -> str:
+    """The node of a KOI network that an agent comes from, else its source."""
+    owner = str(row.get("owner") or "")
+    node = owner.removeprefix("orn:koi-net.node:").rpartition("+")[0]
+    return f"koi: {node or owner}" if owner else str(row.get("source") or "")
 
 
 def _render_status(row: Mapping[str, Any]) -> str:

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
 )
+@click.option(
+    "--koi-join",
+    metavar="NODE",
+    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net.",
+)
 @click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
 @click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
 @click.option(
@@ -54,6 +59,7 @@ def serve(
     weight: int | None,
     registry: str | None,
     hub_url: str | None,
+    koi_join: str | None,
     stdio: bool,
     reloads: bool,
     insecure_bind: bool,
@@ -113,6 +119,7 @@ def serve(
         hub_url=hub_url,
         advertise=check_advertised(advertise),
         insecure_bind=insecure_bind,
+        koi_join=koi_join,
     )
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
@@ -140,6 +147,12 @@ def serve(
 )
 @database_option
 @join_option
+@click.option("--koi", is_flag=True, help="Be a coordinator of a KOI network, at /koi-net.")
+@click.option(
+    "--koi-join",
+    metavar="NODE",
+    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net.",
+)
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
 )
@@ -153,6 +166,8 @@ def hub(
     detach: bool,
     database: str | None,
     hub_url: str | None,
+    koi: bool,
+    koi_join: str | None,
     insecure_bind: bool,
     advertise: str | None,
     port_may_move: bool,
@@ -185,6 +200,8 @@ def hub(
         bare=bare,
         advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
+        koi=koi,
+        koi_join=koi_join,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
 

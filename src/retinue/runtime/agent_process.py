@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import structlog
-from starlette.routing import Router
+from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
@@ -85,6 +85,7 @@ class ServeOptions:
     hub_url: str | None = None
     advertise: str | None = None
     insecure_bind: bool = False
+    koi_join: str | None = None
 
 
 async def serve_agent(
@@ -131,6 +132,14 @@ async def serve_agent(
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
+        member = None
+        if options.koi_join is not None:
+            # imported here, because most agents are on no KOI network
+            from retinue.runtime.koi.membership import KoiMember, make_node
+
+            private = settings.allow_private_urls
+            node = make_node(agent.name, url, state, settings.koi, options.koi_join, allow_private=private)
+            member = KoiMember(agent, url, node)
         app = agent_app(
             agent,
             dispatcher,
@@ -143,6 +152,7 @@ async def serve_agent(
             process=process,
             messages=messages,
             a2a=a2a,
+            koi_routes=() if member is None else member.routes,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -179,6 +189,9 @@ async def serve_agent(
 
             on_new_lists = republish
         await stack.enter_async_context(watch_lists(target, echo, on_new_lists))
+        if member is not None:
+            await stack.enter_async_context(member.running())
+            echo(f"KOI node at {url}/koi-net, joining {options.koi_join}")
         process.is_started = True
         report_ready(supervisor, {"name": agent.name, "url": own_url})
         await stop.wait()
@@ -253,6 +266,7 @@ def agent_app(
     process: ProcessState | None = None,
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -276,6 +290,7 @@ def agent_app(
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),
+            *koi_routes,
             health_route(),
             keys_route(partial(public_card_key, settings, state)),
             *(() if process is None else process.routes()),

@@ -12,9 +12,12 @@ from functools import lru_cache, partial
 import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
+from retinue.ard.codec.catalog import Publisher
+from retinue.ard.federation import Upstreams
+from retinue.ard.server import DiscoveryEndpoint
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
@@ -70,6 +73,8 @@ class HubOptions:
     bare: bool = False
     advertise: str | None = None
     insecure_bind: bool = False
+    koi: bool = False
+    koi_join: str | None = None
 
 
 async def run_hub(options: HubOptions, settings: Settings, state: State, echo: Echo) -> int:
@@ -104,6 +109,12 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         runs = LazyRuns(settings, state)
         imports = Imports(settings, state)
         models = find_models(settings, environment(), seeds=not (options.bare or settings.hub.bare))
+        koi = None
+        if options.koi or options.koi_join or settings.koi.enabled or settings.koi.join:
+            # imported here, because most hubs are on no KOI network
+            from retinue.runtime.koi.membership import KoiHub, make_node
+
+            koi = KoiHub()
         mesh = await stack.enter_async_context(
             open_mesh(
                 settings,
@@ -115,6 +126,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
                 texts=texts,
                 imports=imports,
                 models=models.not_started,
+                personalities=None if koi is None else koi.source,
                 spending_of=spending_reader(settings, state),
             )
         )
@@ -130,8 +142,22 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
+        koi_routes: Sequence[BaseRoute] = ()
+        if koi is not None:
+            joined = options.koi_join or settings.koi.join
+            private = settings.allow_private_urls
+            node = make_node("retinue-hub", public_url, state, settings.koi, joined, allow_private=private)
+            koi_routes = koi.open(node, public_url)
         app = hub_app(
-            mesh, settings, state, host=options.host, url=public_url, mcp=mcp, a2a=a2a, process=process
+            mesh,
+            settings,
+            state,
+            host=options.host,
+            url=public_url,
+            mcp=mcp,
+            a2a=a2a,
+            process=process,
+            koi_routes=koi_routes,
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -142,6 +168,9 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         await stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         models.not_started.watch(mesh.directory)
         await mesh.directory.ensure_fresh()
+        if koi is not None:
+            await stack.enter_async_context(koi.running(mesh))
+            echo(f"KOI node at {public_url}/koi-net, {len(koi.adapter.agents)} personalities known")
         background = asyncio.create_task(
             BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
         )
@@ -205,6 +234,7 @@ def hub_app(
     mcp: HubMcp | None = None,
     a2a: A2aEndpoints | None = None,
     process: ProcessState | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry."""
     record = mesh.agent.record(url)
@@ -246,15 +276,31 @@ def hub_app(
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
             hub_rest(mesh, url),
+            *koi_routes,
             health_route(),
             *(() if process is None else process.routes()),
             hook_route(mesh.notifications.take),
             keys_route(partial(public_card_key, settings, state)),
+            *discovery(mesh, settings, url).routes(),
             *metadata_routes(protected_resource(settings)),
             *oci.routes(mesh.home, mesh.home),
         ]
     )
     return guarded(app, settings, state, host, mesh.http, hook_tokens(settings), url=url)
+
+
+def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
+    """The endpoints of ARD; the id of the registry is another one in each process."""
+    table = settings.discovery
+    upstreams = Upstreams(
+        mesh.http,
+        table.upstreams,
+        f"ard-{uuid.uuid4().hex[:16]}",
+        timeout_s=table.timeout_s,
+        max_hops=table.max_hops,
+    )
+    publisher = Publisher(table.publisher, table.name, url.rstrip("/"))
+    return DiscoveryEndpoint(mesh.directory, mesh.search, mesh.access, publisher, upstreams)
 
 
 def hook_tokens(settings: Settings) -> dict[str, Principal]:

@@ -75,6 +75,7 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent
 
 if TYPE_CHECKING:
+    from retinue.koi.source import PersonalitySource
     from retinue.llm.not_started import ModelsNotStarted
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
@@ -121,11 +122,13 @@ async def open_mesh(
     texts: TextIndex | None = None,
     imports: Imports | None = None,
     models: ModelsNotStarted | None = None,
+    personalities: PersonalitySource | None = None,
     spending_of: SpendingOf = lambda agent: None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
     ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start;
+    ``personalities`` are those of its KOI network;
     ``spending_of`` tells what a model agent has spent.
     ``open_runs`` opens the workflow runs, each of which
     executes the given body; production code passes `LazyRuns.open`.
@@ -135,6 +138,7 @@ async def open_mesh(
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http, state)
         live_sources = [*([] if imports is None else imports.sources), *([] if models is None else [models])]
+        live_sources += [] if personalities is None else [personalities]
         directory = Directory(
             listings,
             [*registry_sources(settings, registries, state), *live_sources],
@@ -168,7 +172,13 @@ async def open_mesh(
         if models is not None:
             invokers[models.name] = models
         by_messages = LazyMessageInvoker(http, plain, signer, bearer.token_for)
-        lookup = LocalFirst(directory, InteractiveInvoker(mcp_client, by_messages), invokers)
+        remote = InteractiveInvoker(mcp_client, by_messages)
+        if personalities is not None:
+            # imported here, because most hubs are on no KOI network
+            from retinue.koi.client import TraitInvoker
+
+            invokers[personalities.name] = TraitInvoker(http, remote, signer=signer)
+        lookup = LocalFirst(directory, remote, invokers)
         dispatcher = Dispatcher(
             agent=HUB_NAME,
             lookup=lookup,

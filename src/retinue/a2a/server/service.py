@@ -29,6 +29,8 @@ from retinue.a2a.codec.tasks import (
     COMPLETED,
     ENDED,
     FAILED,
+    SUBMITTED,
+    WORKING,
     Event,
     State,
     Task,
@@ -405,6 +407,8 @@ class A2aService:
         """The task becomes known to its client, so it is stored."""
         store = await self._open()
         run.is_shown = True
+        if state_of(run.task) == SUBMITTED:
+            set_status(run.task, WORKING)
         self._save(run)
         for config_id, config in run.push.items():
             store.save_push(run.id, config_id, _dump_push(config))

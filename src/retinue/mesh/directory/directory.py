@@ -86,6 +86,7 @@ class Directory:
         self._refreshers: dict[str, SourceRefresher] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
+        self._forgotten: list[Callable[[str], None]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
@@ -342,6 +343,13 @@ class Directory:
         """Take an agent for unknown that is away: somebody removed it."""
         self._away.forget(name)
         self._removed.pop(name, None)
+        for observer in tuple(self._forgotten):
+            observer(name)
+
+    def on_forgotten(self, observer: Callable[[str], None]) -> Callable[[], None]:
+        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it."""
+        self._forgotten.append(observer)
+        return lambda: self._forgotten.remove(observer)
 
     async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.

@@ -1,0 +1,1 @@
+"""Pure codecs of ARD."""

@@ -1,0 +1,144 @@
+"""The endpoints of ARD at a hub: ``GET /.well-known/ai-catalog.json`` and ``POST /search``.
+
+Both show a caller what it sees elsewhere: agents of its view, skills of its scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from retinue.ard.codec.catalog import (
+    A2A_TYPE,
+    CATALOG_PATH,
+    Entry,
+    Publisher,
+    referral_entry,
+    render_catalog,
+    render_entries,
+)
+from retinue.ard.codec.search import (
+    INCOMPLETE_HEADER,
+    VISITED_HEADER,
+    Search,
+    matches,
+    merge,
+    parse_search,
+    parse_visited,
+    render_results,
+)
+from retinue.ard.federation import Answers, Upstreams, scale
+from retinue.core.call import Principal
+from retinue.core.errors import InvalidParametersError, RetinueError
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.entry import Entry as IndexEntry
+from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.web.error_table import rest_fault
+from retinue.web.security import identity_of
+
+MAX_CATALOG = 1_000
+"""Agents in the catalog; the others are found by search."""
+
+MAX_HITS = 500
+"""Skills that a search looks at, of all agents."""
+
+_CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RATE_LIMIT_EXCEEDED"}
+
+
+class DiscoveryEndpoint:
+    """The catalog and the search of one hub."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        search: SkillSearch,
+        access: Access,
+        publisher: Publisher,
+        upstreams: Upstreams,
+    ) -> None:
+        self._directory = directory
+        self._search = search
+        self._access = access
+        self._publisher = publisher
+        self._upstreams = upstreams
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(CATALOG_PATH, self._show_catalog, methods=["GET"]),
+            Route("/search", self._answer_search, methods=["POST"]),
+        ]
+
+    async def _show_catalog(self, request: Request) -> Response:
+        entries = await self.list_entries(identity_of(request.scope).principal)
+        headers = {"cache-control": "private, max-age=60"}
+        return JSONResponse(render_catalog(self._publisher, entries), headers=headers)
+
+    async def _answer_search(self, request: Request) -> Response:
+        try:
+            search = parse_search(await request.body())
+            caller = identity_of(request.scope).principal
+            visited = parse_visited(request.headers.get(VISITED_HEADER))
+            reply, answers = await self.search(search, caller, visited)
+        except RetinueError as error:
+            status = 400 if isinstance(error, InvalidParametersError) else rest_fault(error).status
+            code = _CODES.get(status, "INTERNAL_ERROR")
+            return JSONResponse({"error": {"code": code, "message": error.message}}, status)
+        headers = {}
+        if answers.missing:
+            missing = [{"source": url, "error": reason} for url, reason in answers.missing.items()]
+            headers[INCOMPLETE_HEADER] = orjson.dumps(missing).decode().encode("ascii", "replace").decode()
+        return JSONResponse(reply, headers=headers)
+
+    async def list_entries(self, caller: Principal) -> list[Entry]:
+        """The entries of the agents that a caller sees, at most those of `MAX_CATALOG` agents."""
+        await self._directory.ensure_fresh()
+        view, entries, count = self._access.view_of(caller), list[Entry](), 0
+        async for page in self._directory.iterate_pages():
+            seen = [one for one in page if one.enabled and is_seen(view, one.name)]
+            for listing in self._directory.open_all(seen[: MAX_CATALOG - count]):
+                entries += render_entries(listing, self._publisher, caller.scopes)
+                count += 1
+            if count >= MAX_CATALOG:
+                break
+        return entries
+
+    async def search(
+        self, search: Search, caller: Principal, visited: Sequence[str] = ()
+    ) -> tuple[dict[str, object], Answers]:
+        """The reply to a search, and what others answered to it."""
+        own = await self._search_own(search, caller)
+        answers = Answers()
+        referrals = None
+        if search.federation == "auto" and self._upstreams.may_ask(visited):
+            answers = await self._upstreams.ask(search, visited)
+        elif search.federation == "referrals":
+            referrals = [referral_entry(url) for url in self._upstreams.urls]
+        return render_results(search, merge([own, *answers.parts]), referrals), answers
+
+    async def _search_own(self, search: Search, caller: Principal) -> list[Entry]:
+        await self._directory.ensure_fresh()
+        view = self._access.view_of(caller)
+
+        def is_shown(entry: IndexEntry) -> bool:
+            return entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry)
+
+        found = self._search.find_skills(search.text, caller.scopes, limit=MAX_HITS, accept=is_shown)
+        scores: dict[object, int] = {}
+        agents = []
+        for hit in found.hits:
+            if hit.entry.id not in scores:
+                scores[hit.entry.id] = scale(hit.score, found.hits[0].score, found.fit.score)
+                agents.append(hit.entry)
+        results = []
+        for listing in self._directory.open_all(agents):
+            for entry in render_entries(listing, self._publisher, caller.scopes):
+                # one entry for an agent, unless the filter says in which form
+                if ("type" in search.filter or entry["type"] == A2A_TYPE) and matches(entry, search.filter):
+                    more = {"score": scores[listing.id], "source": f"{self._publisher.url}/"}
+                    results.append({**entry, **more})
+        return results

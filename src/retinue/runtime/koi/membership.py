@@ -1,0 +1,265 @@
+"""Agents and hubs of a mesh as nodes of KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
+
+A hub lists the personalities of its network as agents, and every agent that it has from elsewhere is a
+personality of its own node, reached through the hub. What came over KOI is passed on by the node as it came,
+never as the hub's own, so that nothing echoes between hubs; a loop of calls is stopped by the trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import structlog
+from starlette.routing import BaseRoute
+
+from retinue.authoring.agent import Agent
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.core.record import AgentRecord, Endpoint, Listing
+from retinue.koi.adapter import MCPAdapter
+from retinue.koi.codec.bundles import EventType, WireError
+from retinue.koi.codec.orn import KoiNetNode
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
+from retinue.koi.codec.profile_records import DEFAULT_VERSION, render_profile
+from retinue.koi.node import KoiNode
+from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
+from retinue.koi.server import PREFIX, routes
+from retinue.koi.source import KOI_SOURCE, PersonalitySource
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.reading import Change
+from retinue.settings import KoiTable
+from retinue.storage.state import State
+
+if TYPE_CHECKING:
+    from retinue.runtime.mesh import Mesh
+
+_log = structlog.get_logger("retinue.koi")
+
+_SETTLE_S = 0.2
+"""Changes of the directory within this time are told together."""
+
+_LEAVE_S = 2.0
+
+
+def make_node(
+    name: str, url: str, state: State, settings: KoiTable, first_contact: str | None, *, allow_private: bool
+) -> KoiNode:
+    """A FULL node for personalities at ``url``; its identity and cache are in the state folder.
+
+    Raises InvalidSettingError and StateError.
+    """
+    if first_contact is not None and not first_contact.startswith(("http://", "https://")):
+        raise InvalidSettingError(
+            "--koi-join",
+            f"{first_contact[:80]!r} is no URL",
+            remedy="give the URL of a KOI node, such as http://127.0.0.1:9000/koi-net",
+        )
+    return KoiNode(
+        name,
+        base_url=f"{url}{PREFIX}",
+        folder=state.root / "koi" / name,
+        event=[AgentPersonality],
+        state=[AgentPersonality],
+        interest=[AgentPersonality],
+        first_contact=first_contact,
+        trust=settings.trust,
+        known=settings.known,
+        allow_private_urls=allow_private,
+    )
+
+
+class KoiMember:
+    """The node of one agent of this process, whose personality follows its record."""
+
+    def __init__(self, agent: Agent, url: str, node: KoiNode) -> None:
+        self.node = node
+        self._agent = agent
+        self._url = url
+        self._told: AgentPersonality | None = None
+        self._changed = asyncio.Event()
+        register_personality_handlers(
+            node.processor, is_own=lambda rid: self._told is not None and rid == str(self._told)
+        )
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """The KOI endpoints of the agent."""
+        return routes(self.node)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Be on the network while inside; leaving takes the personality from it.
+
+        Raises InvalidSettingError for an agent whose name or version no RID can hold.
+        """
+        async with AsyncExitStack() as stack:
+            await self.node.start()
+            stack.push_async_callback(self.node.stop)
+            await self._tell()
+            stack.push_async_callback(self._leave)
+            stack.callback(self._agent.changes.subscribe(self._note))
+            following = asyncio.create_task(self._follow())
+            stack.push_async_callback(_end, following)
+            yield
+
+    def _note(self, change: Change) -> None:
+        if change.kind != "resource":
+            self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SETTLE_S)
+            self._changed.clear()
+            try:
+                await self._tell()
+            except (InvalidSettingError, StateError, WireError) as error:
+                _log.warning("personality not told", agent=self._agent.name, reason=str(error))
+
+    async def _tell(self) -> None:
+        record = self._agent.record(self._url)
+        profile = _render(record, self.node, mcp_url=self._url, execute=self._url)
+        self._told = profile.rid
+        await _publish(self.node, profile)
+
+    async def _leave(self) -> None:
+        if self._told is not None:
+            await _forget(self.node, [str(self._told)])
+
+
+class KoiHub:
+    """The node of a hub: it lists its network's personalities, and tells the network of the hub's agents."""
+
+    def __init__(self) -> None:
+        self.adapter = MCPAdapter()
+        self.source = PersonalitySource(self.adapter, self._is_own)
+        self.node: KoiNode | None = None
+        self._url = ""
+        self._changed = asyncio.Event()
+
+    def open(self, node: KoiNode, url: str) -> Sequence[BaseRoute]:
+        """Take the hub's node, whose URL is known only now; returns its KOI endpoints."""
+        self.node, self._url = node, url
+        register_personality_handlers(node.processor, self.adapter, is_own=self._owns)
+        return routes(node)
+
+    @asynccontextmanager
+    async def running(self, mesh: Mesh) -> AsyncIterator[None]:
+        """Be on the network while inside. What the cache holds is listed at once. Raises StateError."""
+        node = self._opened()
+        async with AsyncExitStack() as stack:
+            await node.start()
+            stack.push_async_callback(node.stop)
+            fill_adapter(self.adapter, node.cache)
+            stack.callback(self.source.feed(mesh.directory))
+            await mesh.directory.refresh(thorough=False)
+            stack.callback(mesh.directory.subscribe(self._note))
+            stack.callback(mesh.directory.on_forgotten(self._release))
+            self._changed.set()
+            telling = asyncio.create_task(self._tell_all(mesh))
+            stack.push_async_callback(_end, telling)
+            yield
+
+    def _opened(self) -> KoiNode:
+        if self.node is None:
+            raise RuntimeError("the hub's node is not open")
+        return self.node
+
+    def _is_own(self, profile: PersonalityProfile) -> bool:
+        return self.node is not None and str(profile.node_rid) == self.node.rid
+
+    def _owns(self, rid: str) -> bool:
+        held = self.adapter.find(AgentPersonality.from_string(rid))
+        return held is not None and self._is_own(held.profile)
+
+    def _note(self, change: ListingChange) -> None:
+        if not change.measured and change.entry.source != KOI_SOURCE:
+            self._changed.set()
+
+    def _release(self, name: str) -> None:
+        """Let another node take a name: somebody said that its holder is forgotten."""
+        if self.node is not None and self.node.release_name(name):
+            _log.info("name released", name=name)
+
+    async def _tell_all(self, mesh: Mesh) -> None:
+        """Make the personalities of this node those of the directory's agents, again after each change."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SETTLE_S)
+            self._changed.clear()
+            try:
+                await self._tell(mesh)
+            except StateError as error:
+                _log.warning("personalities not told", reason=str(error))
+
+    async def _tell(self, mesh: Mesh) -> None:
+        node = self._opened()
+        wanted: set[str] = set()
+        async for page in mesh.directory.iterate_pages():
+            for listing in mesh.directory.open_all([one for one in page if one.source != KOI_SOURCE]):
+                if (rid := await self._tell_one(node, mesh, listing)) is not None:
+                    wanted.add(rid)
+        held = [one.profile for one in self.adapter.list_held() if self._is_own(one.profile)]
+        gone = [str(profile.rid) for profile in held if str(profile.rid) not in wanted]
+        if gone:
+            await _forget(node, gone)
+
+    async def _tell_one(self, node: KoiNode, mesh: Mesh, listing: Listing) -> str | None:
+        """Tell the network of one agent; None if another node has its personality or no RID can hold it."""
+        name = mesh.directory.name_of(listing)
+        through = f"{self._url}/agents/{quote(name, safe='')}"
+        try:
+            profile = _render(replace(listing.record, name=name), node, mcp_url=through, execute=through)
+            other = self.adapter.find(profile.rid)
+            if other is not None and not self._is_own(other.profile):
+                return None
+            await _publish(node, profile)
+        except (InvalidSettingError, WireError) as error:
+            _log.warning("agent has no personality", agent=name, reason=str(error))
+            return None
+        return str(profile.rid)
+
+
+def _render(record: AgentRecord, node: KoiNode, *, mcp_url: str, execute: str) -> PersonalityProfile:
+    """The profile of an agent that is reached at these URLs; raises InvalidSettingError."""
+    endpoints = (Endpoint("execute", execute),)
+    try:
+        return render_profile(
+            replace(record, version=record.version or DEFAULT_VERSION, endpoints=endpoints),
+            KoiNetNode.from_string(node.rid),
+            base_url=node.identity.profile.base_url,
+            mcp_url=mcp_url,
+        )
+    except ValueError as error:
+        raise InvalidSettingError(
+            f"agent {record.name}", str(error), remedy="give it a shorter name and a version without a slash"
+        ) from error
+
+
+async def _publish(node: KoiNode, profile: PersonalityProfile) -> None:
+    """Let the node process its own profile unless its cache has it. Raises StateError, WireError."""
+    contents = profile.model_dump()
+    held = node.cache.read(profile.rid)
+    if held is not None and held.contents == contents:
+        return
+    kind = EventType.NEW if held is None else EventType.UPDATE
+    await node.processor.handle(bundle=node.generate_bundle(profile.rid, contents), event_type=kind)
+
+
+async def _forget(node: KoiNode, rids: Sequence[str]) -> None:
+    neighbors = node.graph.get_neighbors()
+    for rid in rids:
+        await node.processor.handle(rid=rid, event_type=EventType.FORGET)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LEAVE_S):
+            for neighbor in neighbors:
+                await node.outbox.flushed(neighbor, _LEAVE_S)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""Hubs and agents of a mesh on KOI networks: what is listed where, how it is called, what never echoes."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from retinue import Agent, Context
+from retinue.koi.codec.personality import AgentPersonality
+from retinue.runtime.koi.membership import KoiHub, KoiMember, make_node
+from retinue.runtime.koi.nodes import CoordinatorAdapterNode
+from retinue.settings import KoiTable
+from retinue.storage.state import State
+from tests.mcp.clients import connect, texts
+from tests.requirements import requirement
+from tests.seeds.test_koi_nodes import Later, Net, contact, read, until
+from tests.serving import serve_app
+from tests.system import Hub, System, Wire, open_system
+
+
+def make_agent(name: str, skill: str) -> Agent:
+    agent = Agent(name, version="1.0.0", description=f"Does {skill}", topics=["words"])
+
+    @agent.skill(skill, expose=True)
+    async def run(word: str) -> str:
+        """Does something with a word."""
+        return f"{skill} {word}"
+
+    return agent
+
+
+def names(hub: Hub) -> set[str]:
+    return {entry.name for entry in hub.mesh.directory.list_entries()}
+
+
+@requirement("K-12")
+@requirement("K-33")
+async def test_a_hub_is_a_coordinator_and_its_agents_are_personalities(
+    system: System, wire: Wire, tmp_path: Path
+) -> None:
+    await system.start_agent(make_agent("greeter", "greet"))
+    koi = KoiHub()
+    hub = await system.start_hub(koi=koi)
+    async with AsyncExitStack() as stack:
+        net = Net(tmp_path, stack)
+        outside = await net.agent("helpful-agent", f"{hub.url}/koi-net", traits={"double": double})
+        await until(lambda: "helpful-agent" in names(hub))
+        # a personality of the network is an agent of the hub
+        called = await wire.call(hub.url, "double", {"x": 4}, authorization=system.token)
+        assert called.result == 8
+        rest = await wire.post(f"{hub.url}/agents/helpful-agent/tools/call/double", {"x": 5})
+        assert read(rest) == {"result": 10}
+        async with connect(f"{hub.url}/mcp") as client:
+            assert texts(await client.call_tool("helpful-agent__double", {"x": 6})) == ["12"]
+        # an agent of the hub is a personality of the network
+        rid = AgentPersonality("greeter", "1.0.0")
+        await until(lambda: outside.node.cache.exists(rid))
+        profile = outside.node.cache.read(rid)
+        assert profile is not None
+        told = await wire.post(f"{profile.contents['mcp_url']}/tools/call/greet", {"word": "Ada"})
+        assert read(told) == {"result": "greet Ada"}
+        rows = (
+            await wire.call(hub.url, "list_agents", {"detailed": True}, authorization=system.token)
+        ).result
+        [row] = [one for one in rows["agents"] if one["name"] == "helpful-agent"]
+        assert row["source"] == "koi"
+        assert row["reference"] == "orn:agent.personality:helpful-agent:1.0"
+        assert row["owner"] == outside.node.rid
+        await outside.forget()
+        await until(lambda: "helpful-agent" not in names(hub))
+
+
+def double(x: int) -> int:
+    """Doubles a number."""
+    return 2 * x
+
+
+@requirement("K-33")
+@requirement("K-38")
+async def test_an_agent_of_the_mesh_joins_a_coordinator_follows_its_record_and_leaves(
+    system: System, wire: Wire, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        net = Net(tmp_path, stack)
+        coordinator = await net.coordinator()
+        agent = make_agent("greeter", "greet")
+        served = await system.start_agent(agent)
+        later = Later()
+        node_url = await stack.enter_async_context(serve_app(later))
+        node = make_node(
+            "greeter", node_url, system.state, KoiTable(), contact(coordinator), allow_private=True
+        )
+        member = KoiMember(agent, served.url, node)
+        later.app = Routes(member)
+        async with member.running():
+            await until(lambda: "greeter" in coordinator.mcp_adapter.agents)
+            assert tools(coordinator) == ["greeter.greet"]
+            [tool] = read(await wire.get(f"{coordinator.url}/tools/list"))["tools"]
+            assert read(await wire.post(tool["url"], "Ada")) == {"result": "greet Ada"}
+
+            @agent.skill("part", expose=True)
+            async def part() -> str:
+                """Says goodbye."""
+                return "bye"
+
+            await until(lambda: tools(coordinator) == ["greeter.greet", "greeter.part"])
+        await until(lambda: not coordinator.mcp_adapter.agents)
+
+
+class Routes:
+    """The KOI endpoints of a member as an app."""
+
+    def __init__(self, member: KoiMember) -> None:
+        from starlette.routing import Router
+
+        self._app = Router(routes=list(member.routes))
+
+    async def __call__(self, *arguments: Any) -> None:
+        await self._app(*arguments)
+
+
+def tools(coordinator: CoordinatorAdapterNode) -> list[str]:
+    return [tool["name"] for tool in coordinator.mcp_adapter.get_all_tools()]
+
+
+@requirement("K-39")
+@requirement("S-15")
+async def test_two_hubs_exchange_their_agents_without_echo_and_a_loop_is_cut(
+    tmp_path: Path, wire: Wire
+) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(open_system(State(tmp_path / "one")))
+        two = await stack.enter_async_context(open_system(State(tmp_path / "two")))
+        ping, pong = Agent("ping", version="1.0.0"), Agent("pong", version="1.0.0")
+
+        @ping.skill("serve_ball", expose=True)
+        async def serve_ball(ctx: Context) -> Any:
+            """Plays on to the other hub's agent."""
+            return await ctx.call("return_ball")
+
+        @pong.skill("return_ball", expose=True)
+        async def return_ball(ctx: Context) -> Any:
+            """Plays back."""
+            return await ctx.call("serve_ball")
+
+        await one.start_agent(make_agent("left", "go_left"))
+        await two.start_agent(make_agent("right", "go_right"))
+        first, second = KoiHub(), KoiHub()
+        hub_one = await one.start_hub(hub_id="hub-one", koi=first)
+        hub_two = await two.start_hub(hub_id="hub-two", koi=second, koi_join=f"{hub_one.url}/koi-net")
+        await one.start_agent(ping)
+        await two.start_agent(pong)
+        await hub_one.mesh.directory.refresh()
+        await hub_two.mesh.directory.refresh()
+        every = {"left", "right", "ping", "pong"}
+        await until(lambda: names(hub_one) == every and names(hub_two) == every)
+        over = await wire.call(hub_one.url, "go_right", {"word": "now"}, authorization=one.token)
+        assert over.result == "go_right now"
+        back = await wire.call(hub_two.url, "go_left", {"word": "now"}, authorization=two.token)
+        assert back.result == "go_left now"
+        # each personality belongs to the node of the hub that has the agent, and to no other
+        for koi, own in ((first, {"left", "ping"}), (second, {"right", "pong"})):
+            assert koi.node is not None
+            held = {one.profile.rid.name: str(one.profile.node_rid) for one in koi.adapter.list_held()}
+            assert held.keys() == every
+            assert {name for name, node in held.items() if node == koi.node.rid} == own
+        looped = await wire.call(hub_one.url, "serve_ball", {}, authorization=one.token)
+        assert (
+            "recursion" in json.dumps(looped.json["error"]).lower() or looped.json["error"]["code"] == -33007
+        )
+
+
+async def test_a_forgotten_name_is_released(system: System, wire: Wire, tmp_path: Path) -> None:
+    koi = KoiHub()
+    hub = await system.start_hub(koi=koi)
+    assert koi.node is not None
+    koi.node.rules.names["helpful-agent"] = "orn:koi-net.node:gone+1"
+    await wire.call(hub.url, "refresh_agents", {"forgotten": "helpful-agent"}, authorization=system.token)
+    node = koi.node
+    await until(lambda: "helpful-agent" not in node.rules.names)

@@ -1,0 +1,184 @@
+"""The client of the A2A SDK, for 1.x and for 0.3, calls every skill of the agents that are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.helpers import get_artifact_text, new_text_message
+from a2a.types import a2a_pb2 as types
+from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue_testwriter.builder import agent as build_agent
+from retinue_testwriter.planner import agent as plan_agent
+from retinue_testwriter.tester import agent as test_agent
+from tests.system import System, Wire
+
+VERSIONS = ("1.0", "0.3")
+
+
+@asynccontextmanager
+async def open_client(url: str, version: str, token: str, *, streaming: bool) -> AsyncIterator[Any]:
+    """A client that the SDK makes from the served card, of which one version's interface is left."""
+    async with httpx.AsyncClient(headers={"authorization": token}, timeout=60) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        interfaces = [one for one in card.supported_interfaces if one.protocol_version.startswith(version)]
+        assert interfaces, card.supported_interfaces
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(interfaces)
+        client = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(card)
+        yield client
+
+
+def message_for(skill: str, arguments: dict[str, Any]) -> types.Message:
+    """A message that names a skill in a data part."""
+    part = {"data": {"skill": skill, "arguments": arguments}}
+    message = types.Message()
+    ParseDict({"messageId": "m", "role": "ROLE_USER", "parts": [part]}, message)
+    return message
+
+
+async def call(client: Any, message: types.Message) -> types.Task:
+    """The task at the end of a request, put together from what arrives."""
+    task = types.Task()
+    async for event in client.send_message(types.SendMessageRequest(message=message)):
+        kind = event.WhichOneof("payload")
+        if kind == "task":
+            task.CopyFrom(event.task)
+        elif kind == "status_update":
+            task.status.CopyFrom(event.status_update.status)
+        elif kind == "artifact_update":
+            task.artifacts.append(event.artifact_update.artifact)
+    return task
+
+
+PLAN: dict[str, Any] = {"requirements": "colorsys"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_sdks_client_calls_every_skill_of_the_test_writers(
+    system: System, version: str, streaming: bool
+) -> None:
+    given: dict[str, Any] = {"create_plan": PLAN}
+    for agent in (plan_agent, build_agent, test_agent):
+        served = await system.start_agent(agent)
+        async with open_client(served.url, version, system.token, streaming=streaming) as client:
+            for skill in agent.skills:
+                task = await call(client, message_for(skill.id, given[skill.id]))
+                assert task.status.state == types.TaskState.TASK_STATE_COMPLETED, task
+                result = read_result(task)
+                if skill.id == "create_plan":
+                    given["generate_code"] = {"plan": result["plan"]}
+                elif skill.id == "generate_code":
+                    given["review_code"] = {"code": result["code"]}
+
+
+def read_result(task: types.Task) -> Any:
+    """The data of the only artifact."""
+    (artifact,) = task.artifacts
+    return MessageToDict(artifact.parts[0])["data"]
+
+
+DIRECT = {"prompt": "x", "workflow": "direct"}
+STEP = {"name": "w", "steps": [{"id": "a", "skill": "shout", "with": {"text": "hi"}}]}
+
+HUB_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "show_agent": {"name": "echo"},
+    "call_skill": {"skill": "shout", "arguments": {"text": "hi"}},
+    "orchestrate_workflow": {"workflow": STEP, "input": {}},
+    "start_run": {"workflow": STEP, "input": {}},
+}
+"""Arguments of the hub's skills that need some and can be answered by one small agent."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_sdks_client_calls_every_skill_of_the_hub(system: System, version: str) -> None:
+    echo = Agent("echo", version="1.0.0")
+
+    @echo.skill
+    async def shout(text: str) -> str:
+        """Says it louder."""
+        return text.upper()
+
+    await system.start_agent(echo)
+    hub = await system.start_hub()
+    done = []
+    async with open_client(hub.url, version, system.token, streaming=False) as client:
+        for skill in hub.mesh.agent.skills:
+            required = (skill.input_schema or {}).get("required", ())
+            arguments = HUB_ARGUMENTS.get(skill.id, {})
+            if skill.id not in HUB_ARGUMENTS and required:
+                with pytest.raises(Exception, match="missing required field"):
+                    await call(client, message_for(skill.id, {}))
+                continue
+            task = await call(client, message_for(skill.id, arguments))
+            ended = (types.TaskState.TASK_STATE_COMPLETED, types.TaskState.TASK_STATE_FAILED)
+            assert task.status.state in ended, skill.id
+            if task.status.state == types.TaskState.TASK_STATE_COMPLETED:
+                done.append(skill.id)
+                assert task.artifacts[0].parts
+            else:
+                assert task.status.message.parts[0].text, skill.id
+    assert {"list_agents", "find_skills", "show_agent", "call_skill", "orchestrate_workflow"} <= set(done)
+    assert {"list_workflows", "get_capabilities"} <= set(done)
+    async with open_client(f"{hub.url}/agents/echo", version, system.token, streaming=True) as client:
+        task = await call(client, new_text_message("hush", role=types.Role.ROLE_USER))
+        assert get_artifact_text(task.artifacts[0]) == "HUSH"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_sdks_client_answers_questions_cancels_and_follows(system: System, version: str) -> None:
+    asking = Agent("asking", version="1.0.0")
+
+    @asking.skill
+    async def ask(ctx: Context) -> dict[str, Any]:
+        """Asks for an object."""
+        form = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+        return {"got": await ctx.elicit("Which size?", form)}
+
+    served = await system.start_agent(asking)
+    async with open_client(served.url, version, system.token, streaming=True) as client:
+        task = await call(client, message_for("ask", {}))
+        assert task.status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED
+        fields = {"messageId": "a", "role": "ROLE_USER", "taskId": task.id, "parts": [{"data": {"size": 4}}]}
+        answered = await call(client, ParseDict(fields, types.Message()))
+        assert read_result(answered) == {"got": {"size": 4}}
+        found = await client.get_task(types.GetTaskRequest(id=task.id))
+        assert found.status.state == types.TaskState.TASK_STATE_COMPLETED
+        again = await call(client, message_for("ask", {}))
+        canceled = await client.cancel_task(types.CancelTaskRequest(id=again.id))
+        assert canceled.status.state == types.TaskState.TASK_STATE_CANCELED
+        card = await client.get_extended_agent_card(types.GetExtendedAgentCardRequest())
+        assert card.name == "asking"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_sdks_types_read_every_answer_whole(system: System, wire: Wire, version: str) -> None:
+    """Nothing that the endpoint writes is unknown to the protocol's own definition."""
+    agent = Agent("plain", version="1.0.0")
+
+    @agent.skill
+    async def measure(text: str) -> dict[str, int]:
+        """Counts."""
+        return {"length": len(text)}
+
+    served = await system.start_agent(agent)
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendMessage",
+        "params": {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "four"}]}},
+    }
+    result = (await wire.post(served.url, body, a2a_version=version)).result
+    ParseDict(result, types.SendMessageResponse())
+    listed = (
+        await wire.post(served.url, {**body, "method": "ListTasks", "params": {}}, a2a_version=version)
+    ).result
+    ParseDict(listed, types.ListTasksResponse())
