@@ -367,7 +367,7 @@ class KoiCache:
     # The files
 
     def _path_of(self, rid: str) -> Path:
-        return self.folder / (base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX)
+        return self.folder / _file_name(rid)
 
     def _load_file(self, path: Path) -> None:
         try:
@@ -404,11 +404,10 @@ class KoiCache:
 
     def _write_files(self) -> None:
         for rid, data in list(self._writing.items()):
-            path = self._path_of(rid)
             if data is None:
-                path.unlink(missing_ok=True)
+                self._path_of(rid).unlink(missing_ok=True)
             else:
-                _replace(path, data)
+                _replace(str(self.folder), _file_name(rid), data)
 
     def _load_notes(self) -> None:
         try:
@@ -425,12 +424,16 @@ class KoiCache:
         return orjson.dumps({"notes": self.notes, "queues": self.queues})
 
     def _write_notes(self, data: bytes) -> None:
-        _replace(self._notes_path, data)
+        _replace(str(self.folder), self._notes_path.name, data)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _file_name(rid: str) -> str:
+    return base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX
+
+
+def _replace(folder: str, name: str, data: bytes) -> None:
     """Replace a file; without fsync, since the journal still holds the change."""
-    temporary = f"{path.parent}/{_TEMPORARY}"
+    temporary = f"{folder}/{_TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         rest = memoryview(data)
@@ -438,7 +441,7 @@ def _replace(path: Path, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)  # noqa: PTH105 - thousands of files: Path costs as much as the call
+    os.replace(temporary, f"{folder}/{name}")  # noqa: PTH105 - thousands of files: Path costs as much as the call
 
 
 def _decode(data: bytes) -> Bundle:
