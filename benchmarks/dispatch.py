@@ -32,7 +32,7 @@ def measure() -> list[Figure]:
         for _ in range(ROUNDS):
             for connections in (1, 16):
                 for kind, server in servers.items():
-                    found = asyncio.run(_load(server, connections))
+                    found = asyncio.run(load(server, connections))
                     known = best.get((kind, connections), found)
                     best[kind, connections] = (min(found[0], known[0]), max(found[1], known[1]))
     figures = []
@@ -68,7 +68,9 @@ class Server:
         self._process.communicate()
 
 
-async def _load(server: Server, connections: int) -> tuple[float, float]:
+async def load(
+    server: Server, connections: int, path: str = "/execute", body: bytes = BODY, wanted: bytes = b'"result"'
+) -> tuple[float, float]:
     """Processor seconds per call in the server, and calls per second."""
     left = CALLS
 
@@ -76,8 +78,8 @@ async def _load(server: Server, connections: int) -> tuple[float, float]:
         nonlocal left
         while left > 0:
             left -= 1
-            async with session.post(f"{server.url}/execute", data=BODY, headers=headers) as reply:
-                assert b'"result"' in await reply.read()
+            async with session.post(f"{server.url}{path}", data=body, headers=headers) as reply:
+                assert wanted in await reply.read()
 
     headers = {"content-type": "application/json"}
     async with aiohttp.ClientSession() as session:

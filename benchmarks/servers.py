@@ -20,6 +20,7 @@ from retinue.mesh.asking.query import Can
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
 from retinue.runtime.agent_process import agent_app
+from retinue.runtime.messages import agent_messages
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import load_settings
 from retinue.storage.state import State
@@ -47,9 +48,12 @@ def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
         """Gives back what it was given."""
         return {"text": text, "count": count}
 
-    dispatcher = local_dispatcher(agent)
+    dispatcher, settings, state = local_dispatcher(agent), load_settings(), State(home)
+    messages = agent_messages(agent, dispatcher, settings, state)
     url = "http://127.0.0.1"
-    return agent_app(agent, dispatcher, load_settings(), State(home), host="127.0.0.1", url=url, http=http)
+    return agent_app(
+        agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, messages=messages
+    )
 
 
 def crowd_app(home: Path, http: HttpClient, agents: int, think_s: float) -> ASGIApp:

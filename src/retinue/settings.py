@@ -38,6 +38,7 @@ from retinue.web.addresses import check_public_url
 
 FILE = "retinue.toml"
 
+_DATABASES = frozenset({"postgresql", "postgres", "postgresql+psycopg", "sqlite"})
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -49,6 +50,14 @@ PublicUrl = Annotated[str, AfterValidator(check_public_url)]
 """The URL under which others reach a process, such as that of a proxy in front of it."""
 
 Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
+
+
+def _check_database(url: str) -> str:
+    if url.partition("://")[0] not in _DATABASES:
+        raise ValueError(
+            "the runs are stored in Postgres (postgresql://user@host/name) or in the state folder"
+        )
+    return url
 
 
 class HubTable(_Table):
@@ -413,7 +422,7 @@ class Settings(BaseSettings):
     imports: ImportsTable = ImportsTable()
     koi: KoiTable = KoiTable()
     llm: Mapping[str, LlmTable] = {}
-    database: str | None = None
+    database: Annotated[str, AfterValidator(_check_database)] | None = None
     runs: RunTable = RunTable()
     a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()

@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.runtime.commands import doctor
 from retinue.storage.state import State
 from tests.cli.conftest import Retinue
 
@@ -155,7 +154,7 @@ def test_a_wrong_variable_does_not_end_the_other_checks(
 
 
 def test_a_taken_port_is_a_warning(retinue: Retinue, monkeypatch: pytest.MonkeyPatch, busy_port: int) -> None:
-    monkeypatch.setattr(doctor, "HUB_PORT", busy_port)
+    monkeypatch.setenv("RETINUE_HUB__PORT", str(busy_port))
     check = _examine(retinue)[f"port {busy_port}"]
     assert (check["status"], "--port" in check["remedy"]) == ("warn", True)
 

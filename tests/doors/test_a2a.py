@@ -470,3 +470,27 @@ async def test_the_card_is_at_the_agent_and_at_the_hub(system: System, wire: Wir
         assert old["preferredTransport"] == "JSONRPC"
     assert (await wire.get(f"{hub.url}{path}")).json["name"] == "retinue"
     assert (await wire.get(f"{hub.url}/agents/nobody{path}")).status == 404
+
+
+QUERY = {"performative": "QUERY_CAPABILITIES", "payload": {"query_type": "summary"}}
+
+
+async def test_an_envelope_in_a_data_part_is_answered_with_one(system: System, wire: Wire, url: str) -> None:
+    hub = await system.start_hub()
+    for base in (url, f"{hub.url}/agents/bench"):
+        reply = (await send(wire, base, {"data": QUERY}))["message"]
+        assert reply["role"] == "ROLE_AGENT"
+        envelope = reply["parts"][0]["data"]
+        assert envelope["performative"] == "INFORM_CAPABILITIES"
+        assert envelope["sender"]["agent_id"] == "bench"
+        names = {action["name"] for action in envelope["payload"]["capabilities"]["actions"]}
+        assert {"greet", "measure"} <= names
+        streamed = await ask(wire, base, "SendStreamingMessage", {"message": message({"data": QUERY})})
+        (event,) = read_events(streamed.body)
+        assert event["message"]["parts"][0]["data"]["performative"] == "INFORM_CAPABILITIES"
+    old = (await ask(wire, url, "message/send", {"message": old_message({"data": QUERY})})).result
+    assert (old["kind"], old["parts"][0]["kind"]) == ("message", "data")
+    malformed = {"performative": "QUERY_CAPABILITIES", "payload": {"query_type": "?"}}
+    answered = (await send(wire, url, {"data": malformed}))["message"]["parts"][0]["data"]
+    assert answered["performative"] == "NOT_UNDERSTOOD"
+    assert (await ask(wire, url, "ListTasks", {})).result["totalSize"] == 0

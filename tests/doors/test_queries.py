@@ -298,3 +298,26 @@ async def test_an_mcp_client_asks_all_and_sees_only_what_is_exposed_to_it(system
         reply = orjson.loads(texts(await client.call_tool("query_capabilities", {**asked, "agent": "*"}))[0])
     assert [row["agent"] for row in reply["answers"]] == ["coder"]
     assert reply["unable"] == 1
+
+
+async def test_an_agent_of_another_make_is_not_asked_for_a_client_outside_the_mesh(
+    system: System, wire: Wire
+) -> None:
+    """It would tell of skills that this hub does not expose."""
+    told = {"status": "success", "match_result": True, "matched_capabilities": ["python"], "price": 1}
+
+    async def foreign(scope: Any, receive: Any, send: Any) -> None:
+        reply = orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": told})
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
+
+    url = await system.stack.enter_async_context(serve_app(foreign))
+    card = {"name": "foreign", "url": url, "skills": [{"id": "python", "description": "Writes Python."}]}
+    await publish(system.home, orjson.dumps(card))
+    hub = await system.start_hub()
+    asked = {"query_type": "specific", "query_parameters": {"capabilities": ["python"]}, "agent": "foreign"}
+    assert (await _query(wire, hub.url, asked, authorization=system.token)).result == told
+    async with connect(f"{hub.url}/mcp") as client:
+        reply = orjson.loads(texts(await client.call_tool("query_capabilities", asked))[0])
+    assert (reply["match_result"], reply["live"]) == (False, False)

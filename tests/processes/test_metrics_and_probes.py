@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -209,3 +213,59 @@ def test_ready_fails_while_postgres_is_away_and_health_does_not(tmp_path: Path, 
                 wait_for_ready(url)
     finally:
         postgres.close()
+
+
+def examine(cwd: Path, environment: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "retinue", "doctor", "--json"],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, {one["check"]: one for one in orjson.loads(done.stdout)["checks"]}
+
+
+def test_doctor_and_commands_say_soon_that_postgres_is_away(tmp_path: Path) -> None:
+    postgres = Postgres()
+    try:
+        environment = {**CLOSED, "RETINUE_DATABASE": postgres.create_database()}
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=environment) as hub:
+            url = hub.url_in("hub at")
+            wait_for_ready(url)
+            settings = {**environment, "RETINUE_HUB__PORT": url.rpartition(":")[2]}
+            code, checks = examine(tmp_path, settings)
+            assert code == 0
+            assert checks["ready"]["found"] == "the hub is ready"
+            assert "answers; 1 nodes" in checks["runs"]["found"]
+            assert checks[f"port {url.rpartition(':')[2]}"]["found"] == "used by the hub"
+            assert "port 9000" not in checks
+            postgres.stop()
+            wait_for_ready(url, "not ready")
+            code, checks = examine(tmp_path, settings)
+            assert code == 1
+            assert checks["ready"]["status"] == checks["runs"]["status"] == "fail"
+            assert "database" in checks["ready"]["found"]
+            assert "does not answer" in checks["runs"]["found"]
+            assert "the hub is not ready" in checks["ready"]["found"]
+            asked_at = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-m", "retinue", "runs"],
+                cwd=tmp_path,
+                env={**os.environ, **environment},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode != 0
+            assert "the database of the runs does not answer" in done.stderr
+            assert time.monotonic() - asked_at < 15, "it was 30 s"
+    finally:
+        postgres.close()
+
+
+def test_a_database_of_another_kind_is_refused_at_start(tmp_path: Path) -> None:
+    with program("hub", "--bare", "--database", "mysql://x", cwd=tmp_path) as hub:
+        assert hub.wait() != 0
+        assert "postgresql://user@host/name" in hub.output

@@ -9,6 +9,7 @@ from retinue.core.errors import RemoteFaultError
 from retinue.core.record import Listing, Skill
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.channel import Channel
+from retinue.mesh.directory.listing_cache import states_visibility
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall
 
@@ -17,7 +18,7 @@ _NO_SUCH_METHOD = -32601
 
 class PeerQueries:
     """Asks over ``/execute``; an agent that does not know the question, or has no such endpoint, is answered
-    for, and the answer has ``"live": false``.
+    for, and the answer has ``"live": false``. So is an agent of another make for a caller outside the mesh.
 
     ``peers`` is the invoker of agents with ``/execute``, ``is_peer`` says whether it serves a listing.
     """
@@ -31,7 +32,9 @@ class PeerQueries:
     ) -> Answer:
         """One question; raises InvalidParametersError for a malformed one before anybody is asked."""
         query = parse_query(call.arguments)
-        if listing.record.url is not None and self._is_peer(listing):
+        # An agent of another make does not know what a client without a token may see of it.
+        may_ask = "mesh" in call.principal.scopes or states_visibility(listing)
+        if may_ask and listing.record.url is not None and self._is_peer(listing):
             try:
                 return await self._peers.invoke(listing, skill, call, admitted, channel)
             except RemoteFaultError as error:

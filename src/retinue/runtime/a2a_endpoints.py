@@ -1,4 +1,7 @@
-"""The A2A endpoints of an agent and of a hub: their service, their routes and their cards."""
+"""The A2A endpoints of an agent and of a hub: their service, their routes and their cards.
+
+Nothing of ``retinue.a2a`` but a few types is loaded until the first request: many processes never get one.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cachetools import LRUCache
-from starlette.routing import Route
-from starlette.types import Scope
+from starlette.routing import Route, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.a2a.server.cards import card_routes
-from retinue.a2a.server.endpoint import A2aAgent, a2a_routes
-from retinue.a2a.server.push import PushSender
-from retinue.a2a.server.service import A2aService, Envelopes
+from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.authoring.agent import Agent
-from retinue.cards.a2a_card import CARD_PATH, CardOptions, render_agent_card
 from retinue.cards.pallet_card import encode_card
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.core.call import Principal
@@ -38,7 +37,10 @@ from retinue.web.http_client import check_written_url
 from retinue.web.rejections import JWKS_PATH
 
 if TYPE_CHECKING:  # an agent's process has no hub in it
+    from retinue.a2a.server.service import A2aService, Envelopes
     from retinue.runtime.mesh import Mesh
+
+CARD_PATH = "/.well-known/agent-card.json"
 
 MAX_SIGNED = 500
 """Signed cards that are kept: each reader may see another one."""
@@ -47,17 +49,22 @@ SIGN_AGAIN = 0.75
 """Part of the life of a signature after which a card is signed again."""
 
 
-def card_options(settings: Settings, legacy: bool | None) -> CardOptions:
-    """What the endpoints here support; ``legacy`` None = as the settings say."""
+def render_a2a_card(
+    record: AgentRecord, url: str, scopes: frozenset[str], settings: Settings, legacy: bool | None
+) -> Mapping[str, Any]:
+    """The card of what the endpoints here support; ``legacy`` None = as the settings say."""
+    from retinue.cards.a2a_card import CardOptions, render_agent_card
+
     shown = settings.a2a.legacy_cards if legacy is None else legacy
-    return CardOptions(streaming=True, push_notifications=True, extended_card=True, legacy=shown)
+    options = CardOptions(streaming=True, push_notifications=True, extended_card=True, legacy=shown)
+    return render_agent_card(record, url, scopes=scopes, options=options)
 
 
 @dataclass(frozen=True, slots=True)
 class A2aEndpoints:
     """The open endpoints of one process; made by `open_agent_a2a` and `open_hub_a2a`."""
 
-    service: A2aService
+    service: _Service
     routes: tuple[Route, ...]
 
     def end(self) -> None:
@@ -121,8 +128,7 @@ async def open_agent_a2a(
     signing = CardSigning(settings, state, url)
 
     async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-        options = card_options(settings, legacy)
-        card = render_agent_card(record_for(caller), url, scopes=caller.scopes, options=options)
+        card = render_a2a_card(record_for(caller), url, caller.scopes, settings, legacy)
         return await signing.sign(card)
 
     served = A2aAgent(agent.name, find_record, render)
@@ -136,8 +142,8 @@ async def open_agent_a2a(
         yield A2aEndpoints(
             service,
             (
-                *a2a_routes(service, agent_of, "/", *((base, f"{base}/") if base else ())),
-                *card_routes(agent_of, *(one + CARD_PATH for one in bases)),
+                *_routes(service, agent_of, "/", *((base, f"{base}/") if base else ())),
+                *_card_routes(agent_of, *(one + CARD_PATH for one in bases)),
             ),
         )
 
@@ -167,9 +173,8 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
 
     def describe(name: str | None, find: Callable[[Principal], Any], at: str) -> A2aAgent:
         async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-            options = card_options(settings, legacy)
             return await signing.sign(
-                render_agent_card(await find(caller), at, scopes=caller.scopes, options=options)
+                render_a2a_card(await find(caller), at, caller.scopes, settings, legacy)
             )
 
         return A2aAgent(name, find, render, is_named=name is not None)
@@ -189,36 +194,108 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
         yield A2aEndpoints(
             service,
             (
-                *a2a_routes(service, own_agent, "/"),
-                *a2a_routes(service, named_agent, "/agents/{agent}", "/agents/{agent}/"),
-                *card_routes(own_agent, CARD_PATH),
-                *card_routes(named_agent, f"/agents/{{agent}}{CARD_PATH}"),
+                *_routes(service, own_agent, "/"),
+                *_routes(service, named_agent, "/agents/{agent}", "/agents/{agent}/"),
+                *_card_routes(own_agent, CARD_PATH),
+                *_card_routes(named_agent, f"/agents/{{agent}}{CARD_PATH}"),
             ),
         )
+
+
+class _Service:
+    """The service of one process, made with its first request."""
+
+    def __init__(
+        self, calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
+    ) -> None:
+        self._calls = calls
+        self._settings = settings.a2a
+        self._state = state
+        self._name = name
+        self._envelopes = envelopes
+        self._private = settings.a2a.private_push_urls and settings.allow_private_urls
+        self._http = CallbackClient(self._private)
+        self._service: A2aService | None = None
+
+    def open(self) -> A2aService:
+        """The service."""
+        if self._service is None:
+            from retinue.a2a.server.push import PushSender
+            from retinue.a2a.server.service import A2aService
+
+            check = partial(check_written_url, allow_private=self._private)
+            push = PushSender(self._http)
+            self._service = A2aService(self._calls, self._open_store, push, check, envelopes=self._envelopes)
+        return self._service
+
+    def end(self) -> None:
+        """As `A2aService.end`."""
+        if self._service is not None:
+            self._service.end()
+
+    async def aclose(self) -> None:
+        """As `A2aService.aclose`."""
+        if self._service is not None:
+            await self._service.aclose()
+        await self._http.aclose()
+
+    def _open_store(self) -> Any:
+        # a process that is never asked over A2A needs no store
+        from retinue.storage.task_store import TaskStore
+
+        keep, keep_days = self._settings.keep, self._settings.keep_days
+        return TaskStore.open(self._state, self._name, keep=keep, keep_days=keep_days)
+
+
+class _Later:
+    """An ASGI app that is made with its first request."""
+
+    def __init__(self, make: Callable[[], ASGIApp]) -> None:
+        self._make = make
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = self._make()
+        await self._app(scope, receive, send)
+
+
+def _routes(service: _Service, agent_of: AgentOf, *paths: str) -> list[Route]:
+    """The endpoint at each of the paths."""
+
+    def make() -> ASGIApp:
+        from retinue.a2a.server.endpoint import A2aEndpoint
+
+        return A2aEndpoint(service.open(), agent_of)
+
+    app = _Later(make)
+    return [Route(path, app, methods=["POST"]) for path in paths]
+
+
+def _card_routes(agent_of: AgentOf, *paths: str) -> list[Route]:
+    """The card at each of the paths."""
+
+    def make() -> ASGIApp:
+        from retinue.a2a.server.cards import CardEndpoint
+
+        return request_response(CardEndpoint(agent_of).answer)
+
+    app = _Later(make)
+    return [Route(path, app, methods=["GET"]) for path in paths]
 
 
 @asynccontextmanager
 async def _open_service(
     calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
-) -> AsyncIterator[A2aService]:
-    private = settings.a2a.private_push_urls and settings.allow_private_urls
-
-    def open_store() -> Any:
-        # imported with the first task: a process that is never asked over A2A needs no store
-        from retinue.storage.task_store import TaskStore
-
-        return TaskStore.open(state, name, keep=settings.a2a.keep, keep_days=settings.a2a.keep_days)
-
-    http = CallbackClient(private)
-    check = partial(check_written_url, allow_private=private)
-    service = A2aService(calls, open_store, PushSender(http), check, envelopes=envelopes)
+) -> AsyncIterator[_Service]:
+    service = _Service(calls, settings, state, name, envelopes)
     recovering: asyncio.Task[None] | None = None
     if state.tasks_file(name, 1).exists():
-        recovering = asyncio.create_task(service.recover())
+        # a process before this one had tasks: those that it left unfinished are ended
+        recovering = asyncio.create_task(service.open().recover())
     try:
         yield service
     finally:
         if recovering is not None:
             await end_task(recovering)
         await service.aclose()
-        await http.aclose()

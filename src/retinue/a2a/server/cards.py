@@ -9,9 +9,8 @@ from hashlib import sha256
 import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from retinue.a2a.server.endpoint import AgentOf
+from retinue.a2a.server.agents import AgentOf
 from retinue.core.errors import RetinueError
 from retinue.web.error_table import rest_fault
 from retinue.web.security import identity_of
@@ -57,9 +56,3 @@ class CardEndpoint:
             if len(self._since) > _REMEMBERED:
                 self._since.popitem(last=False)
         return self._since[tag]
-
-
-def card_routes(agent_of: AgentOf, *paths: str) -> list[Route]:
-    """The card at each of the paths."""
-    endpoint = CardEndpoint(agent_of)
-    return [Route(path, endpoint.answer, methods=["GET"]) for path in paths]

@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 import structlog
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.a2a.codec import v03
@@ -29,10 +28,11 @@ from retinue.a2a.codec.requests import (
     read_send,
 )
 from retinue.a2a.codec.tasks import with_history
+from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.a2a.server.service import A2aService, Caller
-from retinue.core.call import MAX_KEY_LENGTH, Principal, TraceContext
+from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidRequestError, RetinueError
-from retinue.core.record import AgentRecord, Skill
+from retinue.core.record import Skill
 from retinue.web.codec.jsonrpc import Malformed, Request, parse_message
 from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
 from retinue.web.disconnect import CancelOnDisconnect, read_body
@@ -43,40 +43,12 @@ _log = structlog.get_logger(__name__)
 HEARTBEAT_S = 15.0
 """A stream without events gets a comment after this time, so that nobody on the way closes it."""
 
-FindRecord = Callable[[Principal], Awaitable[AgentRecord]]
-"""The record of one agent with the skills that the caller sees; raises RetinueError."""
-
-RenderCard = Callable[[Principal, bool | None], Awaitable[Mapping[str, Any]]]
-"""The A2A card that the caller sees, with the keys of 0.3 or without; None = as set. Raises RetinueError."""
-
 _VERSION = re.compile(r"(?:1(?:\.0(?:\.\d+)?)?|0\.3(?:\.\d+)?)")
 _NO_TRACE = TraceContext(id="")
 
 
-class A2aAgent:
-    """One agent at an endpoint. ``name`` None = calls go to whichever agent has the skill."""
-
-    def __init__(
-        self, name: str | None, find_record: FindRecord, render_card: RenderCard, *, is_named: bool = False
-    ) -> None:
-        self.name = name
-        self.find_record = find_record
-        self.render_card = render_card
-        self.is_named = is_named
-
-
-AgentOf = Callable[[Scope], A2aAgent]
-"""The agent that a request is for, by its path."""
-
-
-def a2a_routes(service: A2aService, agent_of: AgentOf, *paths: str) -> list[Route]:
-    """The endpoint at each of the paths."""
-    app = A2aEndpoint(service, agent_of)
-    return [Route(path, app, methods=["POST"]) for path in paths]
-
-
 class A2aEndpoint:
-    """The endpoint as an ASGI app; `a2a_routes` makes it routes."""
+    """The endpoint as an ASGI app."""
 
     def __init__(self, service: A2aService, agent_of: AgentOf) -> None:
         self._service = service

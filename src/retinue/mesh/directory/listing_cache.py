@@ -50,6 +50,11 @@ class ListingChange:
     measured: bool = False
 
 
+def states_visibility(listing: Listing) -> bool:
+    """Whether the card says who may see each skill, as that of a Retinue agent does."""
+    return _RETINUE_BLOCK in listing.raw
+
+
 class ExposeOverride:
     """Exposes skills of foreign agents that globs over ``<agent>__<skill>`` name (setting ``hub.expose``).
 
@@ -67,7 +72,7 @@ class ExposeOverride:
 
     def apply(self, listing: Listing) -> Listing:
         """The listing with the named skills exposed; one with nothing to change is returned as it is."""
-        if _RETINUE_BLOCK in listing.raw:
+        if states_visibility(listing):
             return listing
         record = listing.record
         skills = tuple(self._expose(skill, record.name) for skill in record.skills)

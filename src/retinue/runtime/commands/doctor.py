@@ -24,7 +24,7 @@ from urllib.parse import quote
 import orjson
 
 from retinue.core.durations import render_duration
-from retinue.core.errors import CardSignatureError, RetinueError, StateError
+from retinue.core.errors import CallTimedOutError, CardSignatureError, RetinueError, StateError
 from retinue.execute.probe import answers
 from retinue.llm.spec import Available
 from retinue.mcp.codec.tool_calls import VERSION, list_request
@@ -51,7 +51,6 @@ LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
 OPTIONAL_PROGRAMS = ("docker-registry", "skopeo")
 OLDEST_PYTHON = (3, 11)
 LOCAL_HOST = "127.0.0.1"
-HUB_PORT = 9000
 AGENT_PORT = 8001
 LOW_SPACE_BYTES = 1024**3
 MIN_SPACE_BYTES = 50 * 1024**2
@@ -59,6 +58,10 @@ MIN_SPACE_BYTES = 50 * 1024**2
 BYTES_PER_TOKEN = 4
 """The usual estimate for English and JSON; models differ by about a third either way."""
 
+DATABASE_TIMEOUT_S = 3
+"""Seconds to connect to the configured database; psycopg takes whole ones."""
+
+READY_S = 3.0
 LIST_TIMEOUT_S = 15.0
 MANY_TOKENS = 20_000
 """A tenth of the context window of many models."""
@@ -105,7 +108,8 @@ async def examine(
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
-            checks += [_check_token(state), _check_database(state), _check_runs(settings, state)]
+            checks += [_check_token(state), _check_database(state)]
+            checks.append(await _check_runs(settings, state))
             checks.append(await _guarded("registry", lambda: _check_layouts(home)))
             checks.append(await _guarded("signatures", lambda: _check_signatures(settings, state, home)))
         hub_url = None
@@ -114,8 +118,9 @@ async def examine(
             checks.append(hub_check)
         if hub_url is not None:
             url = hub_url
+            checks += await _check_ready(state, url, settings, http)
             checks.append(await _guarded("tool list", lambda: _check_list(state, url, settings, http)))
-        checks += [_check_own_network(), _check_hub_port(hub_url), _check_agent_port()]
+        checks += [_check_own_network(), *_check_hub_port(settings.hub.port, hub_url), _check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [_check_program(name) for name in OPTIONAL_PROGRAMS]
     return checks + _check_models(settings, state, environ)
@@ -235,15 +240,47 @@ def _check_database(state: State) -> Check:
     return Check("database", "ok", f"{path} is intact")
 
 
-def _check_runs(settings: Settings, state: State) -> Check:
-    if settings.database is not None:
-        return Check("runs", "ok", "in the configured database")
+async def _check_runs(settings: Settings, state: State) -> Check:
+    if settings.database is not None and not settings.database.startswith("sqlite:"):
+        return await _check_postgres(settings.database)
     file = RunsFile(state.runs)
     try:
         exists = file.check(thorough=True)
     except StateError as error:
         return _failed("runs", error)
     return Check("runs", "ok", f"{file.path} is intact" if exists else "created by the first run")
+
+
+async def _check_postgres(url: str) -> Check:
+    """Whether the configured database lets this process in, asked without the engine (slow to load)."""
+    import psycopg
+
+    place = url.rpartition("@")[2].partition("?")[0]
+
+    def count_nodes() -> int | None:
+        plain = url.replace("postgresql+psycopg:", "postgresql:", 1)
+        with psycopg.connect(plain, connect_timeout=DATABASE_TIMEOUT_S) as connection:
+            found = connection.execute("SELECT to_regclass('retinue.nodes')").fetchone()
+            if found is None or found[0] is None:
+                return None
+            nodes = connection.execute(
+                "SELECT count(*) FROM retinue.nodes WHERE expires > extract(epoch from clock_timestamp())"
+            ).fetchone()
+            return 0 if nodes is None else int(nodes[0])
+
+    try:
+        async with asyncio.timeout(2 * DATABASE_TIMEOUT_S):
+            nodes = await asyncio.to_thread(count_nodes)
+    except TimeoutError:
+        problem = f"no answer within {2 * DATABASE_TIMEOUT_S} s"
+    except psycopg.Error as error:
+        problem = str(error).strip().splitlines()[0] or type(error).__name__
+    else:
+        if nodes is None:
+            return Check("runs", "ok", f"the database {place} answers; the first run creates its tables")
+        return Check("runs", "ok", f"the database {place} answers; {nodes} nodes")
+    remedy = "start it, or correct the setting database"
+    return Check("runs", "fail", f"the database {place} does not answer: {problem}", remedy)
 
 
 async def _guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
@@ -305,6 +342,43 @@ async def _check_hub(
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
 
 
+async def _check_ready(state: State, url: str, settings: Settings, http: HttpClient) -> list[Check]:
+    """What the hub itself misses; nothing for a hub without ``/ready``."""
+    token = _token_for(state, url)
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    # its own answer takes two seconds while the database hangs
+    timeout_s = settings.timeouts.probe_s + READY_S
+    try:
+        reply = await http.request("GET", f"{url}/ready", headers=headers, timeout_s=timeout_s)
+        shown = orjson.loads(reply.body) if reply.status in (200, 503) else {}
+        status = str(shown.get("status", ""))
+        problems = [
+            f"{one['what']} {one.get('name', '')}".strip() + f": {one['reason']}"
+            for one in shown.get("problems", ())
+        ]
+    except (TransportError, CallTimedOutError) as error:
+        return [Check("ready", "fail", f"{url}/ready does not answer: {error}", "restart it: retinue hub")]
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return [Check("ready", "warn", f"{url}/ready returns no status", "is it a hub?")]
+    if not status:
+        return []
+    found = "; ".join([f"the hub is {status}", *problems])
+    remedy = "see docs/operating.md" if problems or status != "ready" else ""
+    return [
+        Check(
+            "ready",
+            "fail" if reply.status == 503 else "warn" if status == "degraded" else "ok",
+            found,
+            remedy,
+        )
+    ]
+
+
+def _token_for(state: State, url: str) -> str | None:
+    """The token for a hub: that of joining it, or the state's for one on this machine."""
+    return joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+
+
 def _check_own_network() -> Check:
     try:
         check_loopback()
@@ -318,7 +392,7 @@ async def _check_list(state: State, url: str, settings: Settings, http: HttpClie
     # the first MCP request of a hub loads the SDK
     timeout_s = max(settings.timeouts.probe_s, LIST_TIMEOUT_S)
     shown = await measure_list(http, url, None, timeout_s=timeout_s)
-    token = joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    token = _token_for(state, url)
     connected = None if token is None else await measure_list(http, url, token, timeout_s=timeout_s)
     if connected is None and token is not None:
         raise StateError(
@@ -335,13 +409,18 @@ async def _check_list(state: State, url: str, settings: Settings, http: HttpClie
     return Check("tool list", "ok", found)
 
 
-def _check_hub_port(hub_url: str | None) -> Check:
-    name = f"port {HUB_PORT}"
-    if _is_free(HUB_PORT):
-        return Check(name, "ok", "free for the hub")
-    if hub_url is not None and hub_url.endswith(f":{HUB_PORT}"):
-        return Check(name, "ok", "used by the hub")
-    return Check(name, "warn", "used by another program", "choose another port: retinue hub --port N")
+def _check_hub_port(port: int, hub_url: str | None) -> list[Check]:
+    """The configured port of the hub; nothing for 0, which takes any free one."""
+    if port == 0:
+        return []
+    name = f"port {port}"
+    if hub_url is not None and hub_url.endswith(f":{port}"):
+        return [Check(name, "ok", "used by the hub")]
+    if _is_free(port):
+        return [Check(name, "ok", "free for the hub")]
+    if hub_url is not None:
+        return [Check(name, "ok", f"used by another program; the hub is at {hub_url}")]
+    return [Check(name, "warn", "used by another program", "choose another port: retinue hub --port N")]
 
 
 def _check_agent_port() -> Check:

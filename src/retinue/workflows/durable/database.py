@@ -9,9 +9,10 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
@@ -33,6 +34,9 @@ RETRY_S = 30.0
 FIRST_RETRY_S = 4.0
 """The same for the first question: nothing is running yet, and a wrong url is best reported at once."""
 
+BRIEF_RETRY_S = 3.0
+"""The same where a person waits, and nothing is lost by asking again: lists, and the start of a run."""
+
 FULL_RETRY_S = 1.0
 """The same while the disk is full, which lasts until somebody frees space; whoever asked is told so."""
 
@@ -52,6 +56,7 @@ _LOST = "connection failed"
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 _log = structlog.get_logger("retinue.runs")
+_patience_s: ContextVar[float] = ContextVar("patience_s", default=RETRY_S)
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS {events} (
@@ -109,6 +114,15 @@ class RunDatabase:
         """The connections of the executing engine, which are not tested because it repeats what failed."""
         return self.open_engine(ENGINE_CONNECTIONS[self.is_sqlite], tested=False)
 
+    @contextmanager
+    def brief(self) -> Iterator[None]:
+        """Questions within wait for `BRIEF_RETRY_S` only."""
+        token = _patience_s.set(BRIEF_RETRY_S)
+        try:
+            yield
+        finally:
+            _patience_s.reset(token)
+
     async def prepare(self) -> None:
         """Create or migrate the tables, once.
 
@@ -120,7 +134,7 @@ class RunDatabase:
                 self._ready = True
 
     async def read(
-        self, question: Callable[[sa.Connection, *_Args], _T], *args: *_Args, retry_s: float = RETRY_S
+        self, question: Callable[[sa.Connection, *_Args], _T], *args: *_Args, retry_s: float | None = None
     ) -> _T:
         """Run a query in a thread; raises as `ask`."""
 
@@ -134,7 +148,7 @@ class RunDatabase:
         self,
         change: Callable[[sa.Connection, *_Args], _T],
         *args: *_Args,
-        retry_s: float = RETRY_S,
+        retry_s: float | None = None,
     ) -> _T:
         """Run one transaction in a thread; raises as `ask`."""
 
@@ -148,12 +162,14 @@ class RunDatabase:
 
         return await self.ask(make, retry_s=retry_s)
 
-    async def ask(self, call: Callable[[*_Args], _T], *args: *_Args, retry_s: float = RETRY_S) -> _T:
+    async def ask(self, call: Callable[[*_Args], _T], *args: *_Args, retry_s: float | None = None) -> _T:
         """Call a function in a thread, outside of the context of the caller's run.
 
-        It is called again for at most ``retry_s`` while the database cannot be reached. Raises StateError
-        after that.
+        It is called again for at most ``retry_s``, by default `RETRY_S` or less within `brief`, while the
+        database cannot be reached. Raises StateError after that.
         """
+        if retry_s is None:
+            retry_s = _patience_s.get()
         began_at = time.monotonic()
         delay, given_up_at = 0.05, began_at + retry_s
         loop = asyncio.get_running_loop()

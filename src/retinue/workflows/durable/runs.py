@@ -143,7 +143,9 @@ class DurableRuns:
     async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
         request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {run_id}"))
         executions = await self.launch()
-        known = (await self._rows.find([run_id])).get(run_id)
+        with self._database.brief():
+            # nothing is started yet, so a database that is away is reported soon
+            known = (await self._rows.find([run_id])).get(run_id)
         if known is None:
             other = self._placement.find_other(executions.lease, executions.here.outermost)
             if other is None:
@@ -172,7 +174,8 @@ class DurableRuns:
         accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         await self._database.prepare()
-        return tuple(await self._rows.list_all(status, name, children, limit, accept))
+        with self._database.brief():
+            return tuple(await self._rows.list_all(status, name, children, limit, accept))
 
     async def finish(self, run_id: str) -> RunRecord:
         found = await self._get(run_id)

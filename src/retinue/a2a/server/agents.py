@@ -1,0 +1,35 @@
+"""Which agent an A2A endpoint serves; apart from the endpoint, which is loaded with its first request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Scope
+
+from retinue.core.call import Principal
+from retinue.core.record import AgentRecord
+
+FindRecord = Callable[[Principal], Awaitable[AgentRecord]]
+"""The record of one agent with the skills that the caller sees; raises RetinueError."""
+
+RenderCard = Callable[[Principal, bool | None], Awaitable[Mapping[str, Any]]]
+"""The A2A card that the caller sees, with the keys of 0.3 or without; None = as set. Raises RetinueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class A2aAgent:
+    """One agent at an endpoint.
+
+    ``name`` None = calls go to whichever agent has the skill. ``is_named``: by the path of the request.
+    """
+
+    name: str | None
+    find_record: FindRecord
+    render_card: RenderCard
+    is_named: bool = False
+
+
+AgentOf = Callable[[Scope], A2aAgent]
+"""The agent that a request is for, by its path."""
