@@ -60,13 +60,17 @@ class Entry:
     """Its contents surely have one hash in both dialects."""
 
 
+_Packed = tuple[str, str, tuple[tuple[str, Any], ...], int, str | None, bool]
+"""An `Entry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
+
+
 class KoiCache:
     """The bundles below ``folder``; one process at a time may open it."""
 
     def __init__(self, folder: Path, *, max_objects: int = MAX_OBJECTS) -> None:
         self.folder = folder
         self._max_objects = max_objects
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, _Packed] = {}
         self._unwritten: dict[str, bytes | None] = {}
         """Changes that are in the journal and not yet in the files; None = to be deleted."""
         self._writing: dict[str, bytes | None] = {}
@@ -144,7 +148,12 @@ class KoiCache:
         return str(rid) in self._entries
 
     def find_entry(self, rid: object) -> Entry | None:
-        return self._entries.get(str(rid))
+        text = str(rid)
+        packed = self._entries.get(text)
+        if packed is None:
+            return None
+        timestamp, digest, more, instant_us, owner, same_in_both = packed
+        return Entry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
 
     def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
         """The RIDs of these types, which are texts or classes; without types all."""
@@ -186,9 +195,7 @@ class KoiCache:
             raise StorageFullError(f"{self.folder} (it holds {self._max_objects} objects, its limit)")
         data = encode_bundle(bundle)
         self._append(b'{"w":%b}\n' % data)
-        self._entries[rid] = Entry(
-            _slim(bundle.manifest), bundle.manifest.instant_us, owner, is_same_in_both(data)
-        )
+        self._entries[rid] = _pack(bundle.manifest, owner, is_same_in_both(data))
         self._unwritten[rid] = data
         self._parsed.pop(rid, None)
 
@@ -357,11 +364,9 @@ class KoiCache:
 
     def _enter(self, bundle: Bundle) -> None:
         owner = bundle.contents.get("node_rid")
-        self._entries[bundle.rid] = Entry(
-            _slim(bundle.manifest),
-            bundle.manifest.instant_us,
-            owner if isinstance(owner, str) else None,
-            is_same_in_both(encode_bundle(bundle)),
+        same_in_both = is_same_in_both(encode_bundle(bundle))
+        self._entries[bundle.rid] = _pack(
+            bundle.manifest, owner if isinstance(owner, str) else None, same_in_both
         )
 
     # The files
@@ -458,11 +463,11 @@ def _rid_of(file_name: str) -> str:
     return rid
 
 
-def _slim(manifest: Manifest) -> Manifest:
-    """The manifest without the context that every manifest has, which is added when it is sent."""
-    if len(manifest.more) == 1 and manifest.more[0][0] == "@context":
-        return Manifest(manifest.rid, manifest.timestamp, manifest.sha256_hash)
-    return manifest
+def _pack(manifest: Manifest, owner: str | None, same_in_both: bool) -> _Packed:
+    # the context that every manifest has is added when it is sent
+    has_context_only = len(manifest.more) == 1 and manifest.more[0][0] == "@context"
+    more = () if has_context_only else manifest.more
+    return manifest.timestamp, manifest.sha256_hash, more, manifest.instant_us, owner, same_in_both
 
 
 def iterate_bundles(cache: KoiCache, rid_types: Iterable[Any]) -> Iterator[Bundle]:
