@@ -117,6 +117,7 @@ class TrustedKeys:
 
     def __init__(self, sets: Mapping[str, Json]) -> None:
         self._keys: dict[str, tuple[str, Any]] = {}
+        self._imported: dict[str, Any] = {}
         for owner, document in sets.items():
             for row in read_keys(document, owner):
                 self._keys[str(row["kid"])] = (owner, row)
@@ -160,7 +161,11 @@ class TrustedKeys:
             )
         if ends is not None and not _is_number(ends):
             return Verdict("invalid", owner, "the end of its signature is not a number")
-        if not any(_fits(protected, payload, value, row) for payload in payloads):
+        key = self._imported.get(kid)
+        if key is None:
+            # takes longer than a verification
+            key = self._imported[kid] = _import(row)
+        if not any(_fits(protected, payload, value, key) for payload in payloads):
             return Verdict("invalid", owner, f"its content is not what {owner} signed")
         if ends is not None and now > ends + CLOCK_SKEW_S:
             return Verdict("invalid", owner, f"its signature has expired at {_date(ends)}")
@@ -235,14 +240,19 @@ def read_keys(document: object, owner: str) -> list[dict[str, Any]]:
     return found
 
 
-def _fits(protected: str, payload: bytes, signature: str, row: Json) -> bool:
-    from joserfc import jws
-    from joserfc.errors import JoseError
+def _import(row: Json) -> Any:
     from joserfc.jwk import JWKRegistry
 
+    # the header of the signature names the algorithm, of those that fit the key
+    return JWKRegistry.import_key({k: v for k, v in row.items() if k not in ("alg", "use", "key_ops")})
+
+
+def _fits(protected: str, payload: bytes, signature: str, key: Any) -> bool:
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    compact = f"{protected}..{signature}"
     try:
-        key = JWKRegistry.import_key({k: v for k, v in row.items() if k not in ("alg", "use", "key_ops")})
-        compact = f"{protected}..{signature}"
         jws.deserialize_compact(
             compact, key, algorithms=list(ALGORITHMS), registry=_registry(), payload=payload
         )

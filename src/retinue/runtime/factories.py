@@ -122,6 +122,7 @@ def card_keys(settings: Settings, state: State) -> CardKeys:
 
 def public_card_key(settings: Settings, state: State) -> Mapping[str, Any]:
     """The public key of this state, as JWK. Raises StateError."""
+    state.prepare()
     return card_keys(settings, state).signing_key().public
 
 
@@ -136,6 +137,7 @@ def card_signer(settings: Settings, state: State) -> Signer | None:
     table = settings.signatures
     if not table.sign:
         return None
+    state.prepare()
     return Signer(card_keys(settings, state).signing_key(), table.valid_days)
 
 

@@ -21,6 +21,7 @@ from retinue.a2a.codec.exchange import (
     find_question,
     method_of,
     read_result,
+    read_warnings,
     render_answer,
     render_call,
 )
@@ -109,7 +110,8 @@ class A2aClient:
         name = self._place.name
         if task.state == "COMPLETED":
             value, parts = read_result(task.list_parts(), has_schema=self._place.has_schemas)
-            return Answer(value=value, parts=parts, usage=read_usage(task.metadata.get(USAGE_KEY)))
+            usage = read_usage(task.metadata.get(USAGE_KEY))
+            return Answer(value=value, parts=parts, usage=usage, warnings=read_warnings(task.metadata))
         if task.state == "AUTH_REQUIRED":
             raise NotAuthenticatedError(
                 f"agent {name} asks for a login: {task.text or 'no reason given'}",

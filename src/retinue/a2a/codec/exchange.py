@@ -14,6 +14,7 @@ from typing import Any, Literal
 from retinue.core.call import Part
 from retinue.core.errors import RemoteFaultError
 from retinue.core.record import Skill
+from retinue.web.codec.trace import WARNINGS_KEY
 
 Json = Mapping[str, Any]
 Legacy = Literal["0.3"]
@@ -25,6 +26,7 @@ WAITING = frozenset({"INPUT_REQUIRED", "AUTH_REQUIRED"})
 
 MAX_ARTIFACTS = 1_000
 MAX_PARTS = 10_000
+MAX_WARNINGS, MAX_WARNING = 10, 500
 
 _METHODS_OF_03 = {
     "SendMessage": "message/send",
@@ -215,6 +217,13 @@ def read_result(parts: Sequence[Json], *, has_schema: bool) -> tuple[Any, tuple[
         return ("\n".join(texts) if texts else None), files
     found = data[0] if len(data) == 1 else data
     return ({"text": "\n".join(texts), "data": found} if texts else found), files
+
+
+def read_warnings(metadata: Json) -> tuple[str, ...]:
+    """The warnings of an agent of ours."""
+    told = metadata.get(WARNINGS_KEY)
+    found = [one[:MAX_WARNING] for one in told if isinstance(one, str)] if isinstance(told, list) else []
+    return tuple(found[:MAX_WARNINGS])
 
 
 def find_question(task: TaskState) -> tuple[str, Json, bool]:
