@@ -54,7 +54,7 @@ def test_what_was_spent_today_is_told_with_its_limit(tmp_path: Path) -> None:
         reservation.settle(Usage(1000, 500, 0.25))
     limits = {"max_cost_per_day": 5.0, "max_tokens_per_day": 9000}
     found = check(tmp_path, {"ANTHROPIC_API_KEY": "k"}, claude=limits)["claude"]
-    assert found.found.endswith("; today 1 calls, 1,500 of 9,000 tokens, $0.2500 of $5.00")
+    assert found.found.endswith("; today 1 call, 1,500 of 9,000 tokens, $0.2500 of $5.00")
 
 
 def test_a_limit_of_costs_without_prices_is_a_failure(tmp_path: Path) -> None:
