@@ -26,6 +26,7 @@ FOLDERS = {
     "mcp": "tests/mcp",
     "testwriter": "packages/retinue-testwriter/tests",
     "docs": "tests/docs",
+    "packages": "tests/packages",
     "registry": "tests/registry",
     "conformance": "tests/conformance",
     "interop": "tests/interop",

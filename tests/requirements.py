@@ -13,9 +13,8 @@ import pytest
 
 IMPORTS = "13: imports of MCP servers"
 ORCHESTRATION = "14: orchestration tools (seed 002)"
-KOI = "16: KOI (seed 003)"
 
-OPEN_ISSUES = frozenset({IMPORTS, ORCHESTRATION, KOI})
+OPEN_ISSUES = frozenset({IMPORTS, ORCHESTRATION})
 """The issues that are still to come. Remove one when it is finished: no row may wait for it any more."""
 
 
@@ -169,10 +168,10 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-34": Requirement("the first broadcast is retried"),
     "K-35": Requirement("no redundancy between broadcast and pipeline"),
     "K-36": Requirement("the registry persists"),
-    "K-37": Requirement("endpoints are secured", rest=KOI),
+    "K-37": Requirement("endpoints are secured"),
     "K-38": Requirement("FORGET removes an agent from the adapter"),
-    "K-39": Requirement("many agents: persistence and sharding", rest=KOI),
-    "K-40": Requirement("a general framework of extensions, metrics, auth", KOI),
+    "K-39": Requirement("many agents: persistence and sharding"),
+    "K-40": Requirement("a general framework of extensions, metrics, auth"),
     "K-41": Requirement("a late joiner gets the personalities; two agents exchange theirs"),
     "K-42": Requirement("the bundle of an event without contents is fetched"),
     "K-43": Requirement("FORGET deletes the cache entry"),

@@ -274,6 +274,20 @@ async def test_a_question_waits_for_the_next_message_of_its_task(wire: Wire, url
     assert after.error["code"] == -32004
 
 
+async def test_a_caller_has_only_so_many_open_questions(
+    wire: Wire, url: str, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.a2a.server.service.MAX_ASKING_OF_A_CALLER", 2)
+    asking = [await call(wire, url, "order") for _ in range(2)]
+    refused = await ask(wire, url, "SendMessage", {"message": message(naming("order"))})
+    assert refused.error["code"] == -33029
+    params = {"message": message(naming("order"))}
+    other = await ask(wire, url, "SendMessage", params, authorization=system.token)
+    assert state_of(other.result["task"]) == "TASK_STATE_INPUT_REQUIRED"
+    await ask(wire, url, "CancelTask", {"id": asking[0]["id"]})
+    assert state_of(await call(wire, url, "order")) == "TASK_STATE_INPUT_REQUIRED"
+
+
 async def test_a_question_ends_a_stream_and_the_answer_opens_the_next(wire: Wire, url: str) -> None:
     first = read_events(
         (await ask(wire, url, "SendStreamingMessage", {"message": message(naming("order"))})).body

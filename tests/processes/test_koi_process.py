@@ -19,7 +19,7 @@ import urllib3
 from retinue.runtime.koi.config import CONFIGS
 from retinue.runtime.koi.programs import find_ports
 from tests.mcp.clients import connect, texts
-from tests.processes.running import Program
+from tests.processes.running import Program, program
 from tests.requirements import requirement
 
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
@@ -41,10 +41,10 @@ def is_free(port: int) -> bool:
 @requirement("K-29")
 @requirement("K-30")
 async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    program = Program("koi", "demo", cwd=tmp_path, environment={"RETINUE_HOME": str(tmp_path / "state")})
+    demo = Program("koi", "demo", cwd=tmp_path, environment={"RETINUE_HOME": str(tmp_path / "state")})
     try:
-        base = await asyncio.to_thread(program.url_in, "coordinator at ")
-        await asyncio.to_thread(program.wait_for, "Ctrl-C ends the demo")
+        base = await asyncio.to_thread(demo.url_in, "coordinator at ")
+        await asyncio.to_thread(demo.wait_for, "Ctrl-C ends the demo")
         listed = get(f"{base}/resources/list")["resources"]
         assert {one["id"] for one in listed} == {"agent:helpful-agent", "agent:creative-agent"}
         async with connect(f"{base}/mcp") as client:
@@ -57,8 +57,8 @@ async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_pa
             called = await client.call_tool("calculate", {"input": "1 / 4"})
             assert texts(called) == ["0.25"]
         ports = [int(re.sub(r".*:", "", url)) for url in (base, *(one["url"] for one in listed))]
-        program.send(signal.SIGINT)
-        assert await asyncio.to_thread(program.process.wait, 20) == 0, program.output
+        demo.send(signal.SIGINT)
+        assert await asyncio.to_thread(demo.process.wait, 20) == 0, demo.output
         assert all(map(is_free, ports))
         assert {path.name for path in (tmp_path / ".koi").iterdir()} == {
             "koi-mcp-coordinator",
@@ -66,7 +66,7 @@ async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_pa
             "creative-agent",
         }
     finally:
-        program.close()
+        demo.close()
 
 
 @requirement("K-29")
@@ -80,6 +80,47 @@ def test_the_ports_of_the_demo_move_together() -> None:
         shift = moved[0] - first[0]
         assert shift > 0
         assert moved == [one + shift for one in first]
+
+
+AGENT = """
+from retinue import Agent
+
+agent = Agent("greeter", version="1.0.0", description="Greets")
+
+
+@agent.skill(expose=True)
+def greet(name: str) -> str:
+    \"\"\"Greets somebody.\"\"\"
+    return f"Hello, {name}!"
+"""
+
+
+@requirement("K-12")
+@requirement("K-33")
+async def test_an_agent_joins_a_hub_that_is_a_coordinator_and_leaves_when_it_ends(
+    tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "greeter.py").write_text(AGENT)
+    state, own = {"RETINUE_HOME": str(tmp_path / "hub")}, {"RETINUE_HOME": str(tmp_path / "agent")}
+
+    async def list_tools(url: str, wanted: list[str]) -> None:
+        async with asyncio.timeout(40):
+            while [tool["name"] for tool in get(f"{url}/tools/list")["tools"]] != wanted:
+                await asyncio.sleep(0.1)
+
+    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+        url = await asyncio.to_thread(hub.url_in, "hub at")
+        await asyncio.to_thread(hub.wait_for, "exposed to MCP clients")
+        join = f"{url}/koi-net"
+        serve = ("serve", "greeter.py", "--no-publish", "--koi-join", join)
+        with program(*serve, cwd=tmp_path, environment=own) as agent:
+            await asyncio.to_thread(agent.wait_for, "KOI node at")
+            await list_tools(url, ["greeter.greet"])
+            async with connect(f"{url}/mcp") as client:
+                assert texts(await client.call_tool("greeter__greet", {"name": "Ada"})) == ["Hello, Ada!"]
+            assert await asyncio.to_thread(agent.end, signal.SIGINT) == 0
+        await list_tools(url, [])
+        assert await asyncio.to_thread(hub.end, signal.SIGINT) == 0
 
 
 @requirement("K-28")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import urllib3
 
-from tests.processes.running import Program, execute, get, program, wait_until, write_agent
+from tests.processes.running import WAIT_S, Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
 
@@ -33,13 +37,29 @@ def test_an_agent_whose_terminal_is_closed_is_forgotten(tmp_path: Path, retinue_
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     # whatever the tests themselves are run under: a child of nohup would not hear it
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    ours, terminal = pty.openpty()
+    log = tmp_path / "log"
+    owns = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, "
+    serves = f"[sys.executable, '-m', 'retinue', 'serve', {str(agent)!r}])"
+    with log.open("w") as output:
+        served = subprocess.Popen(
+            [sys.executable, "-c", owns + serves],
+            cwd=tmp_path,
+            stdin=terminal,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    os.close(terminal)
     try:
-        with program("serve", str(agent), cwd=tmp_path) as served:
-            served.wait_for("published")
-            assert served.end(signal.SIGHUP) == 0
-            assert served.wait_for("stopping") == "stopping: SIGHUP"
+        wait_until(lambda: "published" in log.read_text(), "the agent is published")
+        os.close(ours)  # the kernel tells the session of this terminal
+        assert served.wait(WAIT_S) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+        served.kill()
+        served.wait(WAIT_S)
+    assert "stopping: SIGHUP" in log.read_text()
     assert not list((retinue_home / "registry" / "agents").iterdir())
 
 

@@ -272,6 +272,7 @@ async def test_an_invalid_profile_is_neither_listed_nor_kept_and_the_next_one_is
 
 
 @requirement("K-14")
+@requirement("K-40")
 async def test_what_a_later_handler_stops_is_not_listed(net: Net, wire: Wire) -> None:
 
     coordinator = await net.coordinator()

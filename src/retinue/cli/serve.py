@@ -124,7 +124,8 @@ def serve(
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
         return run_loop(
-            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo), leave=leave
+            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo, session.reread),
+            leave=leave,
         )
 
     if reloads and target is not None:
@@ -203,7 +204,7 @@ def hub(
         koi=koi,
         koi_join=koi_join,
     )
-    return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo))
+    return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))
 
 
 def _detach_hub(arguments: dict[str, Any]) -> int:
@@ -290,7 +291,7 @@ def worker(
         advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
     )
-    return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo))
+    return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo, session.reread))
 
 
 @click.command()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +40,8 @@ class Session:
 
     settings: Settings
     state: State
+    reread: Callable[[], Settings]
+    """Reads the settings anew, with the options of this command over them; raises InvalidSettingError."""
 
     @asynccontextmanager
     async def client(self, *, is_interactive: bool = False) -> AsyncIterator[Client]:
@@ -91,15 +93,22 @@ def open_session(
     from retinue.settings import load_settings
 
     configure_logs("debug" if os.environ.get(DEBUG_VARIABLE) else log_level)
-    settings, state = load_settings(flags), find_state()
+    state = find_state()
+
+    def read() -> Settings:
+        settings = load_settings(flags)
+        if joins is None:
+            return settings
+        return settings.model_copy(update={"registries": (joins, *settings.registries)})
+
+    settings = read()
     state.prepare()
     if joins is not None:
         from retinue.storage.mesh_key import check_joined
 
         accept_join(state, joins)
         check_joined(state.keys, joins)
-        settings = settings.model_copy(update={"registries": (joins, *settings.registries)})
-    return Session(settings, state)
+    return Session(settings, state, read)
 
 
 def run_command(command: Coroutine[Any, Any, T]) -> T:

@@ -64,6 +64,12 @@ class Limits:
         self._in_flight = 0
         self._buckets: LRUCache[str, TokenBucket] = LRUCache(self._settings.max_callers)
 
+    def configure(self, settings: LimitSettings) -> None:
+        """Apply other limits to the next calls; the rate of each caller is counted anew."""
+        if settings != self._settings:
+            self._settings = settings
+            self._buckets = LRUCache(settings.max_callers)
+
     @property
     def in_flight(self) -> int:
         return self._in_flight

@@ -111,6 +111,10 @@ class Access:
             agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
         }
 
+    def replace(self, other: Access) -> None:
+        """Take over the lists of another one; for the next calls."""
+        self._receive = other._receive
+
     def view_of(self, principal: Principal) -> AgentView | None:
         """The view of a principal; None = it sees all agents, as this process itself does."""
         if principal.kind == "local" or not (principal.agents or self._receive):

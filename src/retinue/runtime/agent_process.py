@@ -34,6 +34,7 @@ from retinue.runtime.access import (
     warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
+from retinue.runtime.configuration_reload import ConfigurationReload
 from retinue.runtime.factories import (
     card_signer,
     configured_registry,
@@ -89,9 +90,14 @@ class ServeOptions:
 
 
 async def serve_agent(
-    target: Target, options: ServeOptions, settings: Settings, state: State, echo: Echo
+    target: Target,
+    options: ServeOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve until asked to stop; returns the exit code.
+    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
 
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
@@ -107,6 +113,7 @@ async def serve_agent(
     )
     own_url = url_of(listener)
     url = options.advertise or own_url
+    configured = settings
     settings = advertised(settings, options.advertise)
     warn_of_wildcard(options.host, options.advertise, echo)
     stop = Stop()
@@ -122,6 +129,12 @@ async def serve_agent(
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
         admission = dispatcher.admission
+        if reread is not None:
+
+            def own_access(settings: Settings) -> Access:
+                return Access({agent.name: agent_rule(settings, agent.name, target.access)})
+
+            stop.on_hangup = ConfigurationReload(configured, reread, dispatcher, own_access, echo)
         process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
         process.stopping = lambda: stop.asked
         await stack.enter_async_context(process.exporting(agent.name, environment()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -36,11 +36,13 @@ from retinue.runtime.access import (
     advertised,
     check_address,
     guarded,
+    hub_access,
     protected_resource,
     warn_of_wildcard,
 )
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
+from retinue.runtime.configuration_reload import ConfigurationReload
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
@@ -77,8 +79,14 @@ class HubOptions:
     koi_join: str | None = None
 
 
-async def run_hub(options: HubOptions, settings: Settings, state: State, echo: Echo) -> int:
-    """Run until asked to stop; returns the exit code.
+async def run_hub(
+    options: HubOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
+) -> int:
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
 
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
@@ -93,6 +101,7 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
             echo(f"port {options.port} is taken; using {url}")
         # processes of this machine use its own address, others the advertised one
         public_url = options.advertise or url
+        configured = settings
         settings = advertised(settings, options.advertise)
         warn_of_wildcard(options.host, options.advertise, echo)
         stop = Stop()
@@ -133,6 +142,8 @@ async def run_hub(options: HubOptions, settings: Settings, state: State, echo: E
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        if reread is not None:
+            stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)
         process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
         process.stopping = lambda: stop.asked
         process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats

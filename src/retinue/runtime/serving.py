@@ -110,12 +110,23 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _has_terminal() -> bool:
+    """Whether this process has a controlling terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 class Stop:
     """A request to stop, from a signal, the supervisor, or this process."""
 
     def __init__(self) -> None:
         self._wanted = asyncio.Event()
         self.reason = ""
+        self.on_hangup: Callable[[], None] | None = None
+        """Called at SIGHUP, instead of stopping, unless the terminal of this process was closed."""
 
     def ask(self, reason: str) -> None:
         """Ask this process to stop; the first reason is kept."""
@@ -130,10 +141,19 @@ class Stop:
         await self._wanted.wait()
 
     def on_signals(self) -> None:
-        """Stop on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once."""
+        """Stop on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once.
+
+        SIGHUP comes when the terminal is closed, or from a person who wants the settings read anew
+        (`on_hangup`); the latter leaves the terminal, if there is one, in place.
+        """
         loop = asyncio.get_running_loop()
+        had_terminal = _has_terminal()
 
         def caught(name: str, number: int) -> None:
+            is_request = number == signal.SIGHUP and (_has_terminal() or not had_terminal)
+            if is_request and self.on_hangup is not None and not self.asked:
+                self.on_hangup()
+                return
             if self.asked:
                 os._exit(128 + number)
             self.ask(name)

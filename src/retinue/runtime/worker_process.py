@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from starlette.types import ASGIApp
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_line
-from retinue.runtime.access import advertised, check_address, guarded, protected_resource
+from retinue.runtime.access import advertised, check_address, guarded, hub_access, protected_resource
 from retinue.runtime.background_tasks import BackgroundTasks
+from retinue.runtime.configuration_reload import ConfigurationReload
 from retinue.runtime.factories import http_limits
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.process_state import ProcessState
@@ -37,12 +39,19 @@ class WorkerOptions:
     insecure_bind: bool = False
 
 
-async def run_worker(options: WorkerOptions, settings: Settings, state: State, echo: Echo) -> int:
-    """Run workflows until asked to stop; returns the exit code.
+async def run_worker(
+    options: WorkerOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
+) -> int:
+    """Run workflows until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
 
     Raises PortInUseError, InvalidSettingError, StateDamagedError.
     """
     async with AsyncExitStack() as stack:
+        configured = settings
         listener = None
         if options.port is not None:
             check_address(options.host, settings, insecure_ok=options.insecure_bind)
@@ -59,6 +68,8 @@ async def run_worker(options: WorkerOptions, settings: Settings, state: State, e
         )
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        if reread is not None:
+            stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)
         process = ProcessState.observing("worker", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
         process.stopping = lambda: stop.asked
         process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats

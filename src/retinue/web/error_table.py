@@ -32,7 +32,7 @@ RUN_CONFLICT = -33010
 BUSY = -33029
 
 McpForm = Literal["error", "tool_error"]
-A2aForm = Literal["error", "failed", "rejected", "canceled", "input-required"]
+A2aForm = Literal["error", "failed", "canceled"]
 Performative = Literal["NOT_UNDERSTOOD", "TASK_REJECT", "FAILURE"]
 
 
@@ -176,7 +176,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.CallCancelledError: _row(*_FAILED, 499, ("tool_error", "canceled"), _FAILURE, 130),
     e.AgentUnreachableError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
     e.RemoteFaultError: _row(*_FAILED, 502, _TASK, _FAILURE, 1),
-    e.InputRequiredError: _row(*_FAILED, 409, ("tool_error", "input-required"), _REJECT, 1),
+    e.InputRequiredError: _row(*_FAILED, 409, ("tool_error", "failed"), _REJECT, 1),
     e.RunConflictError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
     e.KeyConflictError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
     e.RegistryError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),

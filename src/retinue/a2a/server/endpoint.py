@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -111,7 +111,7 @@ class _Exchange:
             raise unknown_method(method)
         return await answer(self)
 
-    async def stream(self, method: str) -> AsyncIterator[Any]:
+    async def stream(self, method: str) -> AsyncGenerator[Any, None]:
         """The results of a method that answers with a stream."""
         if method == "SubscribeToTask":
             events = self._service.subscribe(read_id(read_params(self._params), "id"), self._caller())
@@ -263,7 +263,9 @@ _STREAM_HEADERS = [
 ]
 
 
-async def _send_stream(send: Send, request_id: Any, results: AsyncIterator[Any], *, is_legacy: bool) -> None:
+async def _send_stream(
+    send: Send, request_id: Any, results: AsyncGenerator[Any, None], *, is_legacy: bool
+) -> None:
     """Send each result as an event; an error before the first one is raised, a later one is an event."""
     first = await anext(results)
     await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
@@ -284,7 +286,10 @@ async def _send_stream(send: Send, request_id: Any, results: AsyncIterator[Any],
         await _send_event(send, render_fault(request_id, error, legacy=is_legacy))
     finally:
         if pending is not None:
+            # its cancellation ends the generator
             pending.cancel()
+        else:
+            await results.aclose()
     await send({"type": "http.response.body", "body": b""})
 
 

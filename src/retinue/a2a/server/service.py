@@ -47,6 +47,7 @@ from retinue.a2a.server.push import PushSender
 from retinue.a2a.server.task_run import TaskChannel, TaskRun
 from retinue.core.call import Call, Outcome, TraceContext, new_id
 from retinue.core.errors import (
+    BusyError,
     ExecutionFailedError,
     RetinueError,
     StateError,
@@ -65,6 +66,10 @@ if TYPE_CHECKING:
     from retinue.storage.task_store import TaskStore
 
 _log = structlog.get_logger(__name__)
+
+MAX_ASKING = 1000
+MAX_ASKING_OF_A_CALLER = 100
+"""Tasks that wait for an answer at once."""
 
 SETTLE_S = 0.05
 """A call that ends within this time was never a task that anyone could ask for."""
@@ -306,7 +311,7 @@ class A2aService:
         if request.push is not None:
             self._check_push(request.push)
         task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
-        run = TaskRun(task, caller.agent or "", caller.owner, self._note)
+        run = TaskRun(task, caller.agent or "", caller.owner, self._note, self._check_asking)
         if request.push is not None:
             run.push[request.push.id or run.id] = request.push
         if follow:
@@ -443,6 +448,13 @@ class A2aService:
         except StateError as error:
             # the result is there, and its client gets it; only a later GetTask will not find it
             _log.error("task not stored", task=run.id, reason=error.message)
+
+    def _check_asking(self, run: TaskRun) -> None:
+        """Raise BusyError for a question beyond those that may be open: each holds a call for minutes."""
+        others = [one for one in self._running.values() if one is not run and one.is_asking]
+        own = sum(one.owner == run.owner for one in others)
+        if len(others) >= MAX_ASKING or own >= MAX_ASKING_OF_A_CALLER:
+            raise BusyError("too many tasks wait for an answer", 10.0)
 
     def _check_push(self, config: PushConfig) -> None:
         try:

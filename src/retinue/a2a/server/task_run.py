@@ -76,12 +76,19 @@ class Follower:
 class TaskRun:
     """A running task; ``on_change`` is called after each event with the event.
 
+    ``check_asking`` is called before each question, and raises BusyError where too many are open.
+
     ``is_shown``: some client may know of it, so that an error ends the task instead of refusing the request.
     ``refusal`` is the error of a request that became no task; ``first_follower`` is that of a stream.
     """
 
     def __init__(
-        self, task: Task, agent: str, owner: str, on_change: Callable[[TaskRun, Event], None]
+        self,
+        task: Task,
+        agent: str,
+        owner: str,
+        on_change: Callable[[TaskRun, Event], None],
+        check_asking: Callable[[TaskRun], None],
     ) -> None:
         self.task = task
         self.agent = agent
@@ -93,6 +100,7 @@ class TaskRun:
         self.has_news = False
         self.first_follower: Follower | None = None
         self._on_change = on_change
+        self._check_asking = check_asking
         self._followers: list[Follower] = []
         self._questions: deque[_Question] = deque()
         self._news = asyncio.Event()
@@ -109,6 +117,11 @@ class TaskRun:
     def is_settled(self) -> bool:
         """Whether a blocking request is answered: the task has ended, was refused, or asks its client."""
         return self.refusal is not None or self.has_ended or state_of(self.task) == INPUT_REQUIRED
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._questions)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that changes with an event."""
@@ -140,6 +153,7 @@ class TaskRun:
 
     async def ask(self, text: str, schema: Mapping[str, Any]) -> Any:
         """Ask the client; raises InputRequiredError when nobody answers in time, and BusyError."""
+        self._check_asking(self)
         if len(self._questions) >= MAX_QUESTIONS:
             raise BusyError("too many questions of this task wait for an answer", 10.0)
         question = _Question(text, schema, asyncio.get_running_loop().create_future())

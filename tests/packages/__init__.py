@@ -1,0 +1,1 @@
+"""Tests of the built distributions, installed without this checkout."""
