@@ -217,3 +217,11 @@ async def test_a_cache_that_holds_its_limit_takes_changes_only(tmp_path: Path) -
         cache.write(bundle(1))
     cache.write(bundle(0, turn=1))
     await cache.close()
+
+
+async def test_a_folder_is_used_by_one_node_at_a_time(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    with pytest.raises(StateError, match="in use by another node"):
+        opened(tmp_path)
+    await cache.close()
+    await opened(tmp_path).close()

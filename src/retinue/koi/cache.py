@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import orjson
 import structlog
+from filelock import FileLock, Timeout
 
-from retinue.core.errors import StorageFullError
+from retinue.core.errors import StateError, StorageFullError
 from retinue.koi.codec.bundles import (
     Bundle,
     Manifest,
@@ -59,17 +60,22 @@ class Entry:
     """Its contents surely have one hash in both dialects."""
 
 
+_Packed = tuple[str, str, tuple[tuple[str, Any], ...], int, str | None, bool]
+"""An `Entry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
+
+
 class KoiCache:
     """The bundles below ``folder``; one process at a time may open it."""
 
     def __init__(self, folder: Path, *, max_objects: int = MAX_OBJECTS) -> None:
         self.folder = folder
         self._max_objects = max_objects
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, _Packed] = {}
         self._unwritten: dict[str, bytes | None] = {}
         """Changes that are in the journal and not yet in the files; None = to be deleted."""
         self._writing: dict[str, bytes | None] = {}
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
+        self._lock = FileLock(folder / ".lock", thread_local=False)
         self._journal: mmap.mmap | None = None
         self._journal_end = 0
         self._checkpoint: asyncio.Task[None] | None = None
@@ -81,9 +87,16 @@ class KoiCache:
     # Opening and closing
 
     def open(self) -> None:
-        """Load the manifests of all files, then the journal. Raises StateError."""
+        """Load the manifests of all files, then the journal. Raises StateError, also if it is in use."""
         with storage_errors(self.folder):
             make_folder(self.folder)
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout as error:
+                raise StateError(
+                    f"the folder {self.folder} is in use by another node",
+                    remedy="stop the other process, or give this node another name",
+                ) from error
             remove_leftovers(self.folder)
             for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
                 self._load_file(path)
@@ -99,7 +112,13 @@ class KoiCache:
             self._open_journal()
 
     async def close(self) -> None:
-        """Write the files and remove the journal."""
+        """Write the files, remove the journal, and let others use the folder."""
+        try:
+            await self._close()
+        finally:
+            self._lock.release()
+
+    async def _close(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         if self._journal is None:
@@ -129,7 +148,12 @@ class KoiCache:
         return str(rid) in self._entries
 
     def find_entry(self, rid: object) -> Entry | None:
-        return self._entries.get(str(rid))
+        text = str(rid)
+        packed = self._entries.get(text)
+        if packed is None:
+            return None
+        timestamp, digest, more, instant_us, owner, same_in_both = packed
+        return Entry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
 
     def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
         """The RIDs of these types, which are texts or classes; without types all."""
@@ -171,9 +195,7 @@ class KoiCache:
             raise StorageFullError(f"{self.folder} (it holds {self._max_objects} objects, its limit)")
         data = encode_bundle(bundle)
         self._append(b'{"w":%b}\n' % data)
-        self._entries[rid] = Entry(
-            _slim(bundle.manifest), bundle.manifest.instant_us, owner, is_same_in_both(data)
-        )
+        self._entries[rid] = _pack(bundle.manifest, owner, is_same_in_both(data))
         self._unwritten[rid] = data
         self._parsed.pop(rid, None)
 
@@ -342,17 +364,15 @@ class KoiCache:
 
     def _enter(self, bundle: Bundle) -> None:
         owner = bundle.contents.get("node_rid")
-        self._entries[bundle.rid] = Entry(
-            _slim(bundle.manifest),
-            bundle.manifest.instant_us,
-            owner if isinstance(owner, str) else None,
-            is_same_in_both(encode_bundle(bundle)),
+        same_in_both = is_same_in_both(encode_bundle(bundle))
+        self._entries[bundle.rid] = _pack(
+            bundle.manifest, owner if isinstance(owner, str) else None, same_in_both
         )
 
     # The files
 
     def _path_of(self, rid: str) -> Path:
-        return self.folder / (base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX)
+        return self.folder / _file_name(rid)
 
     def _load_file(self, path: Path) -> None:
         try:
@@ -389,11 +409,10 @@ class KoiCache:
 
     def _write_files(self) -> None:
         for rid, data in list(self._writing.items()):
-            path = self._path_of(rid)
             if data is None:
-                path.unlink(missing_ok=True)
+                self._path_of(rid).unlink(missing_ok=True)
             else:
-                _replace(path, data)
+                _replace(str(self.folder), _file_name(rid), data)
 
     def _load_notes(self) -> None:
         try:
@@ -410,12 +429,16 @@ class KoiCache:
         return orjson.dumps({"notes": self.notes, "queues": self.queues})
 
     def _write_notes(self, data: bytes) -> None:
-        _replace(self._notes_path, data)
+        _replace(str(self.folder), self._notes_path.name, data)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _file_name(rid: str) -> str:
+    return base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX
+
+
+def _replace(folder: str, name: str, data: bytes) -> None:
     """Replace a file; without fsync, since the journal still holds the change."""
-    temporary = f"{path.parent}/{_TEMPORARY}"
+    temporary = f"{folder}/{_TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         rest = memoryview(data)
@@ -423,7 +446,7 @@ def _replace(path: Path, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)  # noqa: PTH105 - thousands of files: Path costs as much as the call
+    os.replace(temporary, f"{folder}/{name}")  # noqa: PTH105 - thousands of files: Path costs as much as the call
 
 
 def _decode(data: bytes) -> Bundle:
@@ -440,11 +463,11 @@ def _rid_of(file_name: str) -> str:
     return rid
 
 
-def _slim(manifest: Manifest) -> Manifest:
-    """The manifest without the context that every manifest has, which is added when it is sent."""
-    if len(manifest.more) == 1 and manifest.more[0][0] == "@context":
-        return Manifest(manifest.rid, manifest.timestamp, manifest.sha256_hash)
-    return manifest
+def _pack(manifest: Manifest, owner: str | None, same_in_both: bool) -> _Packed:
+    # the context that every manifest has is added when it is sent
+    has_context_only = len(manifest.more) == 1 and manifest.more[0][0] == "@context"
+    more = () if has_context_only else manifest.more
+    return manifest.timestamp, manifest.sha256_hash, more, manifest.instant_us, owner, same_in_both
 
 
 def iterate_bundles(cache: KoiCache, rid_types: Iterable[Any]) -> Iterator[Bundle]:

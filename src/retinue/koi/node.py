@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -64,6 +63,7 @@ from retinue.koi.pipeline import (
     Processor,
 )
 from retinue.koi.rules import (
+    FORGOTTEN,
     FUTURE_US,
     SEEN_S,
     AskAlive,
@@ -89,6 +89,7 @@ _ASKED_AT_ONCE: Final = 16
 _MAX_HEARD: Final = 10_000
 _MAX_FORGOTTEN: Final = 10_000
 _MAX_SIGNATURES: Final = 5_000
+_SIGNATURE: Final = "signature:"
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 log = structlog.get_logger("retinue.koi")
@@ -179,7 +180,11 @@ class KoiNode(PipelineSteps):
         self._poll_interval_s = poll_interval_s
         self._heard: dict[str, float] = {}
         self._introduced: set[str] = set()
-        self._signatures: deque[str] = deque(maxlen=_MAX_SIGNATURES)
+        self._signatures: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
+        """Keys of the cache's notes, the oldest first."""
+        self._versions: dict[str, int] = {}
+        """How many personalities there are of each name."""
         self._asking = asyncio.Semaphore(_ASKED_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         register_node_handlers(self)
@@ -197,9 +202,13 @@ class KoiNode(PipelineSteps):
         self.graph.load(self.cache)
         for rid in self.cache.list_rids([PERSONALITY_TYPE]):
             entry = self.cache.find_entry(rid)
+            name = name_of_personality(rid)
+            self._versions[name] = self._versions.get(name, 0) + 1
             if entry is not None and entry.owner is not None:
-                self.rules.names[name_of_personality(rid)] = entry.owner
-        self._signatures.extend(self.cache.notes.get("signatures", ()))
+                self.rules.names[name] = entry.owner
+        for key in self.cache.notes:
+            kind = self._signatures if key.startswith(_SIGNATURE) else self._forgotten
+            kind[key] = None
         for rid in self.graph.list_nodes():
             self._recognise_contact(rid)
         self.processor.start()
@@ -482,11 +491,20 @@ class KoiNode(PipelineSteps):
 
         Raises StateError.
         """
-        if signature_id in self._signatures:
+        key = f"{_SIGNATURE}{signature_id}"
+        if key in self._signatures:
             return True
-        self._signatures.append(signature_id)
-        self.cache.note("signatures", list(self._signatures))
+        self._keep_note(self._signatures, key, 1, _MAX_SIGNATURES)
         return False
+
+    def _keep_note(self, kept: dict[str, None], key: str, value: int, limit: int) -> None:
+        """Keep a note in the cache; the oldest of its kind goes."""
+        self.cache.note(key, value)
+        kept[key] = None
+        if len(kept) > limit:
+            oldest = next(iter(kept))
+            self.cache.note(oldest, None)
+            del kept[oldest]
 
     def release_name(self, name: str) -> bool:
         """Let another node take the name of a personality; False if it was not bound."""
@@ -637,6 +655,7 @@ class KoiNode(PipelineSteps):
             raise WireError("an object without contents cannot be kept")
         owner = bundle.contents.get("node_rid") if rid_type == PERSONALITY_TYPE else None
         owner = owner if isinstance(owner, str) else None
+        is_new = rid not in self.cache
         self.cache.write(bundle, owner)
         if rid_type in GRAPH_TYPES:
             self.graph.put(bundle)
@@ -644,14 +663,16 @@ class KoiNode(PipelineSteps):
                 self._recognise_contact(rid)
         elif owner is not None:
             name = name_of_personality(rid)
+            self._versions[name] = self._versions.get(name, 0) + is_new
             holder = self.rules.names.get(name)
             if holder not in (None, owner):
                 log.warning("koi_name_rebound", name=name, node=owner, before=holder)
             self.rules.names[name] = owner
             if kobj.source is KnowledgeSource.External and kobj.source_node in (None, owner):
                 self.hear(owner)
-            if f"forgotten:{rid}" in self.cache.notes:
-                self.cache.note(f"forgotten:{rid}", None)
+            if f"{FORGOTTEN}{rid}" in self._forgotten:
+                self.cache.note(f"{FORGOTTEN}{rid}", None)
+                del self._forgotten[f"{FORGOTTEN}{rid}"]
 
     def _forget(self, rid: str, rid_type: str) -> None:
         entry = self.cache.find_entry(rid)
@@ -662,13 +683,12 @@ class KoiNode(PipelineSteps):
                 self._introduced.discard(rid)
         if rid_type != PERSONALITY_TYPE or entry is None:
             return
-        forgotten = [key for key in self.cache.notes if key.startswith("forgotten:")]
-        if len(forgotten) >= _MAX_FORGOTTEN:
-            self.cache.note(forgotten[0], None)
-        self.cache.note(f"forgotten:{rid}", entry.instant_us)
         name = name_of_personality(rid)
-        if not any(name_of_personality(one) == name for one in self.cache.list_rids([PERSONALITY_TYPE])):
+        self._versions[name] = self._versions.get(name, 1) - 1
+        if self._versions[name] <= 0:
+            del self._versions[name]
             self.rules.names.pop(name, None)
+        self._keep_note(self._forgotten, f"{FORGOTTEN}{rid}", entry.instant_us, _MAX_FORGOTTEN)
 
     def send(self, kobj: KnowledgeObject) -> None:
         if not kobj.network_targets or kobj.normalized_event_type is None:

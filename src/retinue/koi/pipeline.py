@@ -418,7 +418,7 @@ class Processor:
             (HandlerType.Network, steps.send),
             (HandlerType.Final, None),
         ):
-            found = await self._call(stage, kobj, rid_type)
+            found = await self._call(stage, kobj, rid_type) if self._handlers[stage] else kobj
             if found is None or found.normalized_event_type is None:
                 return None
             kobj = found

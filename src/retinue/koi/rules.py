@@ -47,6 +47,10 @@ _PLAIN_URL = re.compile(r"https?://([a-z0-9.-]+)(?::[1-5]?\d{1,4})?(?:/[\w./-]*)
 """The usual form, which needs no parser."""
 
 
+FORGOTTEN: Final = "forgotten:"
+"""Prefix of the cache's notes of what was forgotten: RID → time of the last state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refuse:
     """The object is not accepted."""
@@ -171,7 +175,7 @@ class Rules:
         for key in ("base_url", "mcp_url"):
             if problem := self.refuse_url(contents.get(key)):
                 return Refuse(f"{key}: {problem}")
-        gone = self.cache.notes.get(f"forgotten:{kobj.rid_text}")
+        gone = self.cache.notes.get(f"{FORGOTTEN}{kobj.rid_text}")
         if gone is not None and kobj.manifest is not None and kobj.manifest.instant_us <= gone:
             return Refuse("it was forgotten after this state of it: it is replayed or late")
         if verdict := self._judge_sender(kobj, owner):

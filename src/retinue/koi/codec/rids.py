@@ -78,11 +78,14 @@ def type_of(rid: str) -> str:
     return f"{scheme}:{rest.partition(':')[0]}"
 
 
-@lru_cache(maxsize=8192)
 def check_rid(rid: str) -> None:
     """Raise ValueError for a text that is no RID, or is longer than `orn.MAX_RID_BYTES`."""
-    if len(rid) <= MAX_RID_BYTES and _PLAIN_PERSONALITY.match(rid):
-        return
+    if len(rid) > MAX_RID_BYTES or not _PLAIN_PERSONALITY.match(rid):
+        _check_rid(rid)
+
+
+@lru_cache(maxsize=8192)
+def _check_rid(rid: str) -> None:
     check_length(rid)
     scheme, _, rest = rid.partition(":")
     if scheme in _WITH_NAMESPACE:
