@@ -369,6 +369,17 @@ async def test_at_its_own_endpoint_an_agent_has_no_skills_for_whom_it_does_not_h
                 answers.append(body.replace(named.encode(), b""))
             assert answers[0] == answers[1]
             assert b'rror":' in answers[0], "a JSON-RPC error, or a result with isError"
+        for performative in ("TASK_REQUEST", "PROPOSE"):
+            told = []
+            for skill in (SKILL, "keep_nothing"):
+                message = envelope("", performative, task_type=skill)
+                reply = (await wire.post(f"{url}/messages", message, **token)).json
+                assert reply["payload"]["reason_code"] == "incapable"
+                told.append(orjson.dumps(reply["payload"]).replace(skill.encode(), b""))
+            assert told[0] == told[1]
+        asked = envelope("", "QUERY_CAPABILITIES", query_type="summary")
+        refused = (await wire.post(f"{url}/messages", asked, **token)).json
+        assert (refused["performative"], refused["payload"]["reason_code"]) == ("TASK_REJECT", "incapable")
 
 
 async def ask_mcp(wire: Wire, url: str, method: str, params: Any = None, **token: str) -> Any:

@@ -119,6 +119,8 @@ class Tasks:
             self._named[owner, name] = task
         self._running.add(task)
         task.work = asyncio.create_task(self._work(task, run, listens), name=f"message task {task.id}")
+        # before the callbacks of whoever waits for it
+        task.work.add_done_callback(lambda _: self._settle(task))
         return task
 
     def find(self, reference: str, owner: str) -> MessageTask | None:
@@ -153,19 +155,19 @@ class Tasks:
             outcome = await run(TaskChannel(tell, listens=listens))
             task.calls_used = outcome.calls_used
             task.reply = reply_of_outcome(outcome, task.id)
-        except asyncio.CancelledError:
-            task.reply = failed("cancelled", f"task {task.id} was cancelled", {"task_id": task.id})
-            raise
         except Exception:  # noqa: BLE001 - whoever asks for the task must get an answer
             _log.exception("a task broke", task=task.id)
             task.reply = failed("internal_error", f"internal error — see the log for task {task.id}")
-        finally:
-            self._running.discard(task)
-            task.ended_at = self._clock()
-            self._ended[task.id] = task
-            self._prune()
-            if task.reply is not None:
-                self._notify(task, task.reply)
+
+    def _settle(self, task: MessageTask) -> None:
+        """Keep the end of a task; a cancelled one may never have begun."""
+        if task.reply is None:
+            task.reply = failed("cancelled", f"task {task.id} was cancelled", {"task_id": task.id})
+        self._running.discard(task)
+        task.ended_at = self._clock()
+        self._ended[task.id] = task
+        self._prune()
+        self._notify(task, task.reply)
 
     def _notify(self, task: MessageTask, reply: Reply) -> None:
         for observer in list(task.observers):
