@@ -25,6 +25,7 @@ ELSEWHERE = (
     "retinue mcp",
     "retinue hub --detach",
     "retinue stop",
+    "retinue top",
     "retinue logs --follow",
     "retinue logs --agent my-agent --failed",
     'retinue orchestrate "Write a Python web scraper"',

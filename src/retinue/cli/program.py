@@ -46,6 +46,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "serve:mcp",
             "Serve MCP on standard input and output, for clients that start a program.",
         ),
+        "top": ("top:top", "Show agents, calls and runs as they are now."),
         "logs": ("logs:logs", "Show calls, and what the hub and its agents printed."),
         "agents": ("agents:agents", "List the agents."),
         "show": ("agents:show", "Show one agent and its skills."),

@@ -21,12 +21,7 @@ _ROWS = """
       AND (NOT :failed OR row ->> 'status' <> 'done')
 """
 _LAST = f"SELECT id, row FROM ({_ROWS} ORDER BY id DESC LIMIT :limit) ORDER BY id"  # noqa: S608
-_IN_FLIGHT = """
-    SELECT row FROM (SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id > :after) AS begun
-    WHERE row ->> 'type' = 'EXEC:TOOL_CALL' AND NOT EXISTS (
-        SELECT 1 FROM audit WHERE id > begun.id AND CAST(row AS TEXT) ->> 'type' = 'CALL:ENDED'
-        AND CAST(row AS TEXT) ->> 'id' = begun.row ->> 'id')
-"""
+_ALL = "SELECT row FROM audit WHERE id > ? ORDER BY id"
 _TRACES = """
     SELECT DISTINCT CAST(row AS TEXT) ->> 'trace_id' AS trace FROM audit
     WHERE trace IN (SELECT value FROM json_each(:traces))
@@ -70,10 +65,10 @@ class AuditLog:
             rows = connection.execute(_TRACES, asked).fetchall() if connection and traces else []
         return {trace for (trace,) in rows}
 
-    def read_in_flight(self, *, after: int = 0) -> Sequence[Mapping[str, Any]]:
-        """The calls beyond the id ``after`` that have begun and not ended."""
+    def read_events(self, *, last: int) -> Sequence[Mapping[str, Any]]:
+        """The newest ``last`` rows, in their order: calls that began and calls that ended."""
         with self._reading() as connection:
-            rows = connection.execute(_IN_FLIGHT, {"after": after}).fetchall() if connection else []
+            rows = connection.execute(_ALL, (self.find_end() - last,)).fetchall() if connection else []
         return [orjson.loads(row) for (row,) in rows]
 
     @contextmanager
