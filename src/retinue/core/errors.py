@@ -386,21 +386,6 @@ class RoleNotOfferedError(LookupFailedError):
         self.agent = agent
 
 
-class NobodyWillingError(LookupFailedError):
-    """No agent that was asked before a step said that it can do it now."""
-
-    type = "nobody_willing"
-
-    def __init__(self, target: str, said: Sequence[str]) -> None:
-        told = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
-        super().__init__(
-            f"no agent said that it can do {target} now ({told})",
-            remedy="run the step without ask, try again later, or see: retinue ask --all --capabilities "
-            + target,
-        )
-        self.target = target
-
-
 class NoModelError(RoleNotOfferedError):
     """No agent can take the request: none has the role, or the caller may call none of them."""
 
@@ -417,6 +402,21 @@ class NoModelError(RoleNotOfferedError):
             "configure a model: set ANTHROPIC_API_KEY, GEMINI_API_KEY or OPENAI_API_KEY for the hub, or "
             "install the command claude, gemini or codex; retinue doctor tells what is missing"
         )
+
+
+class NobodyWillingError(LookupFailedError):
+    """No agent that was asked before a step said that it can do it now."""
+
+    type = "nobody_willing"
+
+    def __init__(self, target: str, said: Sequence[str]) -> None:
+        told = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
+        super().__init__(
+            f"no agent said that it can do {target} now ({told})",
+            remedy="run the step without ask, try again later, or see: retinue ask --all --capabilities "
+            + target,
+        )
+        self.target = target
 
 
 class UnknownResourceError(LookupFailedError):

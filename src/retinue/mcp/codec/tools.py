@@ -36,6 +36,7 @@ SCREEN_CHARACTERS = 24 * 80
 SHORTENED = " … (shortened; find_skills has all of it)"
 
 _PLAIN_TEXT: dict[str, Any] = {"type": "string"}
+_ANY_OBJECT = {"type": "object", "additionalProperties": True}
 
 
 def render_tool(skill: Skill, alias: str, *, agent: str | None = None) -> dict[str, Any]:
@@ -55,7 +56,8 @@ def render_tool(skill: Skill, alias: str, *, agent: str | None = None) -> dict[s
     wrapped = ["input"] if is_input_wrapped(skill.input_schema) else []
     output_schema = render_output_schema(skill.output_schema)
     if output_schema is not None:
-        tool["outputSchema"] = output_schema
+        if output_schema != _ANY_OBJECT:  # says no more to a client than that there is a result
+            tool["outputSchema"] = output_schema
         if is_output_wrapped(skill.output_schema):
             wrapped.append("result")
     if annotations := _render_hints(skill.hints):
