@@ -35,7 +35,7 @@ def render_agent_row(
     record = listing.record
     row: dict[str, Any] = {
         "name": record.name,
-        "status": _status(listing),
+        "status": status_of(listing),
         "version": record.version,
         "description": record.description,
         "skills": [skill.id for skill in record.skills if is_visible(skill.visibility, scopes)],
@@ -69,14 +69,15 @@ def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
         "description": skill.description,
         "version": agent.version,
         "tags": list(skill.tags),
-        "status": _status(agent),
+        "status": status_of(agent),
         "url": agent.url,
         "input_schema": skill.input_schema,
     }
     return {**row, "deprecated": True} if agent.deprecated else row
 
 
-def _status(agent: Candidate) -> str:
+def status_of(agent: Candidate) -> str:
+    """The status of an agent in lists: available, degraded, unavailable, unknown or disabled."""
     if not agent.enabled:
         return "disabled"
     return _STATUS[agent.health]

@@ -145,7 +145,7 @@ class Dashboard:
     # Overview
 
     async def _overview(self, request: Request, principal: Principal) -> Response:
-        agents = await self._list_all_agents(principal)
+        agents = await self._map_agents(principal)
         now = time.time()
         calls: list[Json] = []
         running: list[Json] = []
@@ -161,9 +161,9 @@ class Dashboard:
             waiting += [{**run, "step": step} for step in _find_waiting(shown["steps"])]
         context = {
             "is_member": is_member,
-            "health": Counter(agent["health"] for agent in agents),
+            "health": Counter(agent["status"] for agent in agents),
             "agents": len(agents),
-            "attention": [agent for agent in agents if agent["health"] in _BROKEN][:PAGE],
+            "attention": [agent for agent in agents if agent["status"] in _BROKEN][:PAGE],
             "calls": calls[:12],
             "figures": _measure(calls, now),
             "running": running,
@@ -171,9 +171,8 @@ class Dashboard:
         }
         return self._render("overview.html", request, context, "overview")
 
-    async def _list_all_agents(self, principal: Principal, limit: int = 1_000) -> list[Json]:
-        found = await self._hub.read(principal, "list_agents", {"detailed": True, "limit": limit})
-        return list(found["agents"])
+    async def _map_agents(self, principal: Principal) -> list[Json]:
+        return list((await self._hub.read(principal, "map_agents"))["agents"])
 
     async def _list_runs(self, principal: Principal, **wanted: Any) -> list[Json]:
         if not self._has_runs():
@@ -307,14 +306,14 @@ class Dashboard:
         return self._render("workflow.html", request, context, "workflows")
 
     async def _mesh(self, request: Request, principal: Principal) -> Response:
-        agents = await self._list_all_agents(principal)
+        agents = await self._map_agents(principal)
         by_source: dict[str, list[Json]] = {}
         for agent in agents:
             by_source.setdefault(str(agent.get("source", "")), []).append(agent)
         sources = []
         for source, members in sorted(by_source.items()):
             size = 40 + 11.0 * (len(members) + 6) ** 0.5 * 2
-            dots = place_spiral([(one["name"], one["health"]) for one in members], size / 2)
+            dots = place_spiral([(one["name"], one["status"]) for one in members], size / 2)
             sources.append({"name": source, "size": round(size), "dots": dots, "count": len(members)})
         return self._render("mesh.html", request, {"sources": sources, "agents": len(agents)}, "mesh")
 

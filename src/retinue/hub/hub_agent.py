@@ -14,6 +14,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.cards.rows import status_of
 from retinue.core.call import Answer
 from retinue.core.record import HUB_NAME, Listing, Stats
 from retinue.hub.asking import add_query_skill
@@ -120,6 +121,18 @@ def hub_agent(
         await directory.ensure_fresh()
         listing = await directory.open_named(name, view=access.view_of(ctx.principal))
         return render_agent(listing, ctx.principal.scopes, stats_of)
+
+    @agent.skill(expose=True, listed=False, read_only=True)
+    async def map_agents(ctx: Context) -> Json:
+        """Lists name, status and source of every agent, without their cards."""
+        await directory.ensure_fresh()
+        view = access.view_of(ctx.principal)
+        rows: list[Json] = []
+        for entry in directory.list_entries():
+            if is_seen(view, entry.name) and directory.represents_agent(entry):
+                row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
+                rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
+        return {"agents": rows}
 
     @agent.skill(idempotent=True)
     async def refresh_agents(
