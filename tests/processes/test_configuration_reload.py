@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from retinue.storage.state import State
 from tests.processes.running import Program, execute, program, wait_until, write_agent
+
+
+@pytest.fixture(autouse=True)
+def hangups_count() -> Iterator[None]:
+    """Under nohup, which programs respect, the signal would be ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def write_settings(folder: Path, text: str) -> None:
