@@ -74,7 +74,7 @@ def test_pages_follow_each_other_without_gaps_while_tasks_are_added(store: TaskS
     for number in range(7):
         store.save(make(f"t{number}", ended=False))
     first = store.list_page("agent", "me", limit=3)
-    store.save(make("u", ended=False))  # in the same millisecond ids decide, the last first
+    store.save(make("later", ended=False))
     second = store.list_page("agent", "me", limit=3, after=first.next_after)
     third = store.list_page("agent", "me", limit=3, after=second.next_after)
     seen = [task["id"] for page in (first, second, third) for task in page.tasks]

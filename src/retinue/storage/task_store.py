@@ -88,6 +88,7 @@ class TaskStore:
         self._keep = keep
         self._keep_s = keep_s
         self._until_pruned = _PRUNE_EVERY
+        self._last_ms = 0
 
     @classmethod
     def open(cls, state: State, agent: str, *, keep: int = 10_000, keep_days: float = 30.0) -> TaskStore:
@@ -122,7 +123,7 @@ class TaskStore:
 
     def save(self, task: StoredTask) -> None:
         """Store a task, or what has become of it."""
-        row = (task.id, task.agent, task.owner, task.context, task.state, task.ended, _now_ms())
+        row = (task.id, task.agent, task.owner, task.context, task.state, task.ended, self._next_ms())
         with self._writing() as connection:
             connection.execute(
                 "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
@@ -133,6 +134,11 @@ class TaskStore:
         self._until_pruned -= 1
         if self._until_pruned <= 0:
             self.prune()
+
+    def _next_ms(self) -> int:
+        """The time of a change, later than that of the one before: it orders the pages of lists."""
+        self._last_ms = max(_now_ms(), self._last_ms + 1)
+        return self._last_ms
 
     def find(self, task_id: str, agent: str, owner: str) -> dict[str, Any] | None:
         """The task, if it is of this agent and owner."""
