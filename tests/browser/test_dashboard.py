@@ -134,7 +134,7 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
         await page.get_by_label("a required").fill("2")
         await page.get_by_role("button", name="Call").click()
         await expect(page.locator("section[aria-live] pre")).to_have_text("5")
-        await expect(page.locator("pre", has_text="retinue call")).to_contain_text('{"a":2,"b":3}')
+        await expect(page.locator("pre", has_text="retinue call")).to_contain_text('{"a": 2, "b": 3}')
         await page.get_by_role("link", name="Workflows").click()
         await page.get_by_role("link", name="approve").click()
         await page.get_by_label("n required").fill("4")

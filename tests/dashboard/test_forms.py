@@ -104,6 +104,10 @@ def test_a_schema_without_properties_or_with_a_union_is_entered_as_json() -> Non
         assert read_form(form, {WHOLE: '{"a": 1}'})[0] == {"a": 1}
 
 
+def test_a_default_of_more_than_64_bits_is_shown() -> None:
+    assert make_form({"type": "object", "default": 2**70}).text == str(2**70)
+
+
 def test_recursive_and_huge_schemas_end() -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     assert len(list_fields(make_form(node))) < 10

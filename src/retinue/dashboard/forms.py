@@ -6,6 +6,7 @@ of its own (unions, lists of objects, deep nesting) is entered as JSON. An empty
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -223,7 +224,7 @@ def _parse_plain(kind: str, text: str) -> Any:
 
 
 def _render(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return json.dumps(value, ensure_ascii=False)  # orjson refuses integers of more than 64 bits
 
 
 def _render_lines(value: Any) -> str:

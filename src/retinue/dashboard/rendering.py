@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,7 +10,6 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from starlette.responses import Response
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def write_duration(ms: float | None) -> str:
 
 def write_json(value: Any) -> str:
     """A value as indented JSON, cut to `MAX_SHOWN_CHARACTERS`."""
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if len(text) <= MAX_SHOWN_CHARACTERS:
         return text
     return f"{text[:MAX_SHOWN_CHARACTERS]}\n… {len(text) - MAX_SHOWN_CHARACTERS:,} more characters"

@@ -6,6 +6,7 @@ requests of this server's own pages; they are calls like all others, with an aud
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections import Counter
@@ -477,8 +478,8 @@ def _below(step: Mapping[str, Any]) -> list[Json]:
 
 def _write_examples(url: str, agent: str, skill: str, arguments: Any) -> dict[str, str]:
     """The same call for a shell and for Python."""
-    text = orjson.dumps(arguments).decode()
-    request = orjson.dumps({"jsonrpc": "2.0", "method": skill, "params": arguments, "id": "1"}).decode()
+    text = json.dumps(arguments, ensure_ascii=False)
+    request = json.dumps({"jsonrpc": "2.0", "method": skill, "params": arguments, "id": "1"})
     address = f"{url}/agents/{quote(agent)}/execute"
     python = (
         "from retinue import Agent, Context\n\n"
