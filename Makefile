@@ -49,5 +49,13 @@ bench: ## the figures, as ratios of one run
 	@scripts/bootstrap test bench
 	@exec $(BIN)/python -m benchmarks $(ARGS)
 
+site: ## the documentation as a site in site/, its links checked
+	@scripts/bootstrap test docs
+	@exec $(BIN)/python -m scripts.site
+
+release: ## build both distributions, install and try them: the checklist of a release
+	@scripts/bootstrap test docs
+	@exec $(BIN)/python -m scripts.release --check $(ARGS)
+
 env: ## .venv with everything a developer needs
 	@scripts/bootstrap lint test bench
