@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from retinue.cards.pallet_card import MAX_CARD_BYTES
+from retinue.cards.pallet_card import FieldError, decode_card
 from retinue.cards.retinue_block import BlockError, list_shown_skills, parse_block, render_block
 from retinue.core.errors import MalformedArtifactError
-from retinue.core.json_values import MAX_DEPTH, is_nested_deeper, name_shape
+from retinue.core.json_values import name_shape
 from retinue.core.record import AgentRecord, Endpoint, Example, Schema, Skill
 
 DIALECT = "a2a"
@@ -105,8 +105,8 @@ def parse_agent_card(raw: bytes, *, reference: str) -> AgentRecord:
     checked nor kept. Raises MalformedArtifactError, which names the field, the shape found and the remedy.
     """
     try:
-        return _parse(_decode(raw))
-    except (_FieldError, BlockError) as error:
+        return _parse(decode_card(raw))
+    except (FieldError, BlockError) as error:
         raise MalformedArtifactError(reference, str(error)) from None
 
 
@@ -117,35 +117,16 @@ def find_interface(record: AgentRecord) -> Endpoint | None:
     return min(found, key=lambda one: versions.get(one.wire_version or "", 2), default=None)
 
 
-class _FieldError(ValueError):
-    """A field is malformed; the message names the field, the shape found and the remedy."""
-
-
-def _decode(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MAX_CARD_BYTES:
-        raise _FieldError(f"the card has {len(raw):,} bytes; make it at most {MAX_CARD_BYTES:,}")
-    try:
-        card = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        problem = f"the card is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        raise _FieldError(problem) from None
-    if not isinstance(card, dict):
-        raise _FieldError(f"the card is {name_shape(card)}; make it an object")
-    if is_nested_deeper(raw, card):
-        raise _FieldError(f"the card is nested over {MAX_DEPTH} levels; flatten it")
-    return card
-
-
 def _parse(card: dict[str, Any]) -> AgentRecord:
     name = _text(card, "name")
     if not name.strip():
-        raise _FieldError("name is missing; give it a non-empty string")
+        raise FieldError("name is missing; give it a non-empty string")
     description, version = _text(card, "description"), _text(card, "version")
     params = next(
         (one.get("params") for one in _extensions_of(card) if one.get("uri") == EXTENSION), None
     ) or {}  # fmt: skip
     if not isinstance(params, dict):
-        raise _FieldError(f"the parameters of {EXTENSION} are {name_shape(params)}; make them an object")
+        raise FieldError(f"the parameters of {EXTENSION} are {name_shape(params)}; make them an object")
     described = _object(params, "card")
     schemas = _object(params, "schemas")
     left = {key: value for key, value in card.items() if key not in _CARD_KEYS | _LEGACY_KEYS}
@@ -195,7 +176,7 @@ def _parse_interfaces(card: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     endpoints = []
     for url, binding, version in found:
         if not isinstance(url, str) or not url:
-            raise _FieldError("the url of an interface is missing; give it a non-empty string")
+            raise FieldError("the url of an interface is missing; give it a non-empty string")
         protocol = _BINDINGS.get(str(binding).upper())
         if protocol is not None:
             endpoints.append(Endpoint(protocol, url, ".".join(str(version).split(".")[:2]) or V1))
@@ -204,16 +185,16 @@ def _parse_interfaces(card: Mapping[str, Any]) -> tuple[Endpoint, ...]:
 
 def _parse_skills(entries: Any, schemas: Mapping[str, Any]) -> tuple[Skill, ...]:
     if not isinstance(entries, list):
-        raise _FieldError(f"skills is {name_shape(entries)}; make it a list of objects")
+        raise FieldError(f"skills is {name_shape(entries)}; make it a list of objects")
     skills: dict[str, Skill] = {}
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise _FieldError(f"skills[{index}] is {name_shape(entry)}; make it an object with an id")
+            raise FieldError(f"skills[{index}] is {name_shape(entry)}; make it an object with an id")
         skill_id = _text(entry, "id")
         if not skill_id.strip():
-            raise _FieldError(f"skills[{index}].id is missing; give it a non-empty string")
+            raise FieldError(f"skills[{index}].id is missing; give it a non-empty string")
         if skill_id in skills:
-            raise _FieldError(f"skills[{index}].id repeats {skill_id!r}; give each skill its own id")
+            raise FieldError(f"skills[{index}].id repeats {skill_id!r}; give each skill its own id")
         skills[skill_id] = _parse_skill(entry, skill_id, _object(schemas, skill_id))
     return tuple(skills.values())
 
@@ -285,7 +266,7 @@ def _text(source: Mapping[str, Any], key: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _FieldError(f"{key} is {name_shape(value)}; make it a string")
+        raise FieldError(f"{key} is {name_shape(value)}; make it a string")
     return value
 
 
@@ -298,7 +279,7 @@ def _strings(source: Mapping[str, Any], key: str) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _FieldError(f"{key} is {name_shape(value)}; make it a list of strings")
+        raise FieldError(f"{key} is {name_shape(value)}; make it a list of strings")
     return [one for one in value if isinstance(one, str)]
 
 
@@ -307,7 +288,7 @@ def _object(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _FieldError(f"{key} is {name_shape(value)}; make it an object")
+        raise FieldError(f"{key} is {name_shape(value)}; make it an object")
     return value
 
 

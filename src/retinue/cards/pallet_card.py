@@ -39,8 +39,8 @@ def parse_card(raw: bytes, *, reference: str) -> AgentRecord:
     Raises MalformedArtifactError, which names the field, the shape found and the remedy.
     """
     try:
-        return _parse_card(_decode(raw))
-    except (_FieldError, BlockError) as error:
+        return _parse_card(decode_card(raw))
+    except (FieldError, BlockError) as error:
         raise MalformedArtifactError(reference, str(error)) from None
 
 
@@ -50,13 +50,13 @@ def parse_skill(raw: bytes, skill_id: str, *, reference: str) -> Skill | None:
     Raises MalformedArtifactError for the parts that it reads; other parts are not checked.
     """
     try:
-        card = _decode(raw)
+        card = decode_card(raw)
         entries = card.get("skills")
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and entry.get("id") == skill_id:
                 skill, block = _parse_skill(entry, "skills"), card.get("retinue")
                 return skill if block is None else parse_skill_block(skill, block)
-    except (_FieldError, BlockError) as error:
+    except (FieldError, BlockError) as error:
         raise MalformedArtifactError(reference, str(error)) from None
     return None
 
@@ -89,22 +89,23 @@ def encode_card(card: Mapping[str, Any]) -> bytes:
     return orjson.dumps(card)
 
 
-class _FieldError(ValueError):
+class FieldError(ValueError):
     """A field is malformed; the message names the field, the shape found and the remedy."""
 
 
-def _decode(raw: bytes) -> dict[str, Any]:
+def decode_card(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a card. Raises FieldError for another form, size or depth."""
     if len(raw) > MAX_CARD_BYTES:
-        raise _FieldError(f"the card has {len(raw):,} bytes; make it at most {MAX_CARD_BYTES:,}")
+        raise FieldError(f"the card has {len(raw):,} bytes; make it at most {MAX_CARD_BYTES:,}")
     try:
         card = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         problem = f"the card is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        raise _FieldError(problem) from None
+        raise FieldError(problem) from None
     if not isinstance(card, dict):
-        raise _FieldError(f"the card is {name_shape(card)}; make it an object")
+        raise FieldError(f"the card is {name_shape(card)}; make it an object")
     if is_nested_deeper(raw, card):
-        raise _FieldError(f"the card is nested over {MAX_DEPTH} levels; flatten it")
+        raise FieldError(f"the card is nested over {MAX_DEPTH} levels; flatten it")
     return card
 
 
@@ -137,19 +138,19 @@ def _parse_card(card: dict[str, Any]) -> AgentRecord:
 
 def _parse_skills(entries: Any) -> tuple[Skill, ...]:
     if not isinstance(entries, list):
-        raise _FieldError(f"skills is {name_shape(entries)}; make it a list of objects")
+        raise FieldError(f"skills is {name_shape(entries)}; make it a list of objects")
     skills = tuple(_parse_skill(entry, f"skills[{index}]") for index, entry in enumerate(entries))
     seen: set[str] = set()
     for index, skill in enumerate(skills):
         if skill.id in seen:
-            raise _FieldError(f"skills[{index}].id repeats {skill.id!r}; give each skill its own id")
+            raise FieldError(f"skills[{index}].id repeats {skill.id!r}; give each skill its own id")
         seen.add(skill.id)
     return skills
 
 
 def _parse_skill(entry: Any, at: str) -> Skill:
     if not isinstance(entry, dict):
-        raise _FieldError(f"{at} is {name_shape(entry)}; make it an object with an id")
+        raise FieldError(f"{at} is {name_shape(entry)}; make it an object with an id")
     left = dict(entry)
     return Skill(
         id=_take_name(left, "id", f"{at}.id"),
@@ -196,9 +197,9 @@ def _take_name(left: dict[str, Any], key: str, at: str) -> str:
     value = left.pop(key, None)
     if not isinstance(value, str):
         found = "missing" if value is None else name_shape(value)
-        raise _FieldError(f"{at} is {found}; give it a non-empty string")
+        raise FieldError(f"{at} is {found}; give it a non-empty string")
     if not value.strip():
-        raise _FieldError(f"{at} is empty; give it a non-empty string")
+        raise FieldError(f"{at} is empty; give it a non-empty string")
     return value
 
 
@@ -208,7 +209,7 @@ def _take_text(left: dict[str, Any], key: str, at: str) -> str | None:
         # Kept as an unknown key, so that the card renders as it was.
         return None
     if not isinstance(value, str):
-        raise _FieldError(f"{at} is {name_shape(value)}; make it a string")
+        raise FieldError(f"{at} is {name_shape(value)}; make it a string")
     del left[key]
     return value
 
@@ -218,7 +219,7 @@ def _take_schema(left: dict[str, Any], key: str, at: str) -> Mapping[str, Any] |
         return None
     value = left.pop(key)
     if not isinstance(value, dict):
-        raise _FieldError(f"{at} is {name_shape(value)}; make it a JSON Schema object")
+        raise FieldError(f"{at} is {name_shape(value)}; make it a JSON Schema object")
     return value
 
 

@@ -60,7 +60,7 @@ def ask(
 
     The agents answer themselves, all at once. The best comes first: by the share of the capabilities, then an
     agent's own yes, confidence, price, time and earlier calls. Agents without an answer are named. Exit
-    status 1: nobody can do it.
+    status 1: no agent can do it.
     """
     if bool(agents) == is_all:
         raise click.UsageError("name agents, or give --all")

@@ -26,8 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def keys(context: click.Context, jwks: bool, as_json: bool) -> None:
     """List the keys for signatures of agent cards; trust or forget those of others.
 
-    A card that this state publishes is signed with the key of this state. Whoever trusts that key verifies
-    the card; hub and agents show it at /.well-known/jwks.json.
+    Cards are signed with the key of the state that publishes them. A mesh that trusts this key verifies them.
+    The hub and its agents publish the key at /.well-known/jwks.json.
     """
     if context.invoked_subcommand is not None:
         return

@@ -41,7 +41,7 @@ class Session:
     settings: Settings
     state: State
     reread: Callable[[], Settings]
-    """Reads the settings anew, with the options of this command over them; raises InvalidSettingError."""
+    """Reloads the settings, with the options of this command over them; raises InvalidSettingError."""
 
     @asynccontextmanager
     async def client(self, *, is_interactive: bool = False) -> AsyncIterator[Client]:

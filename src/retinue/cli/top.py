@@ -38,7 +38,7 @@ Part = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 def top(interval_s: float, as_json: bool) -> None:
     """Show agents, calls and runs as they are now.
 
-    At a terminal the picture is drawn anew until Ctrl-C; through a pipe, and with --json, it is printed once.
+    On a terminal the display updates until Ctrl-C. Through a pipe, and with --json, it is printed once.
     Shown are the calls through the hub of this state.
     """
     from retinue.core.errors import StateError

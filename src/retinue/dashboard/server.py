@@ -6,8 +6,6 @@ requests of this server's own pages; they are calls like all others, with an aud
 
 from __future__ import annotations
 
-import json
-import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,11 +25,18 @@ from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import (
     NODE_HEIGHT,
     NODE_WIDTH,
-    Node,
-    draw_sparkline,
     place_bars,
-    place_layers,
     place_spiral,
+)
+from retinue.dashboard.figures import (
+    RECENT_CALLS,
+    RECENT_S,
+    draw_definition,
+    draw_steps,
+    find_waiting,
+    flatten,
+    measure,
+    write_examples,
 )
 from retinue.dashboard.forms import find_problems, make_form, read_form
 from retinue.dashboard.live import LiveUpdates
@@ -42,14 +47,11 @@ from retinue.web.error_table import rest_fault
 from retinue.web.security import identity_of
 
 PAGE = 50
-RECENT_CALLS = 1_000
-RECENT_S = 300.0
 WAITING_RUNS = 10
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """What can be done to a run; each is a skill of the hub."""
 
 _BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
-_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
 
 Page = Callable[[Request, Principal], Awaitable[Response]]
 Verify = Callable[[bytes], Awaitable[Principal]]
@@ -159,14 +161,14 @@ class Dashboard:
             running = await self._list_runs(principal, status="running", limit=PAGE)
         for run in running[:WAITING_RUNS]:
             shown = await self._hub.read(principal, "show_run", {"run": run["run"]})
-            waiting += [{**run, "step": step} for step in _find_waiting(shown["steps"])]
+            waiting += [{**run, "step": step} for step in find_waiting(shown["steps"])]
         context = {
             "is_member": is_member,
             "health": Counter(agent["status"] for agent in agents),
             "agents": len(agents),
             "attention": [agent for agent in agents if agent["status"] in _BROKEN][:PAGE],
             "calls": calls[:12],
-            "figures": _measure(calls, now),
+            "figures": measure(calls, now),
             "running": running,
             "waiting": waiting,
         }
@@ -226,7 +228,7 @@ class Dashboard:
             "skill": skill,
             "form": form,
             "outcome": outcome,
-            "examples": _write_examples(self._url, name, skill_id, arguments),
+            "examples": write_examples(self._url, name, skill_id, arguments),
         }
         return self._render("skill.html", request, context, "agents")
 
@@ -261,9 +263,9 @@ class Dashboard:
         run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
         context = {
             "run": run,
-            "graph": _draw_steps(run["steps"]),
-            "waiting": _find_waiting(run["steps"]),
-            "rows": list(_flatten(run["steps"])),
+            "graph": draw_steps(run["steps"]),
+            "waiting": find_waiting(run["steps"]),
+            "rows": list(flatten(run["steps"])),
             "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
         }
         return self._render("run.html", request, context, "runs")
@@ -301,7 +303,7 @@ class Dashboard:
         context = {
             "workflow": workflow,
             "form": form,
-            "graph": _draw_definition(definition.get("steps", [])),
+            "graph": draw_definition(definition.get("steps", [])),
             "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
         }
         return self._render("workflow.html", request, context, "workflows")
@@ -395,100 +397,3 @@ def _parse_answer(text: str) -> Any:
         return orjson.loads(text)
     except ValueError:
         return text
-
-
-def _measure(calls: list[Json], now: float) -> Json:
-    """Figures of the calls of the last five minutes."""
-    times = sorted(call["duration_ms"] for call in calls)
-    failed = sum(call["status"] in ("failed", "refused") for call in calls)
-    buckets = [0.0] * 60
-    for call in calls:
-        buckets[59 - min(59, int((now - call["ended_at"]) / RECENT_S * 60))] += 1
-    seconds = RECENT_S
-    if len(calls) >= RECENT_CALLS * 0.9:
-        seconds = max(1.0, now - min(call["ended_at"] for call in calls))
-    return {
-        "count": len(calls),
-        "per_second": len(calls) / seconds,
-        "p50_ms": times[len(times) // 2] if times else None,
-        "p95_ms": times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
-        "failed": failed,
-        "line": draw_sparkline(buckets),
-    }
-
-
-def _find_waiting(steps: list[Json]) -> list[Json]:
-    """The steps that wait for a person's answer."""
-    return [step for step, _ in _flatten(steps) if step.get("status") == "waiting" and step.get("topic")]
-
-
-def _flatten(steps: list[Json], depth: int = 0) -> Any:
-    """Each step with its depth, a step before those below it."""
-    for step in steps:
-        yield step, depth
-        yield from _flatten(step.get("steps") or [], depth + 1)
-
-
-def _draw_steps(steps: list[Json]) -> Any:
-    """The outermost steps of a run from left to right, those below each in a column of their own."""
-    nodes: list[Node] = []
-    edges: list[tuple[str, str]] = []
-    before: list[str] = []
-    for step in steps:
-        nodes.append(_step_node(step))
-        edges += [(name, step["step"]) for name in before]
-        below = step.get("steps") or []
-        nodes += map(_step_node, below)
-        edges += [(step["step"], one["step"]) for one in below]
-        before = [one["step"] for one in below] or [step["step"]]
-    return place_layers(nodes, edges)
-
-
-def _step_node(step: Json) -> Node:
-    detail = step.get("agent") or step.get("skill") or step.get("kind") or ""
-    return Node(
-        str(step["step"]), str(step["step"]).rpartition("/")[2], str(detail), str(step.get("status", ""))
-    )
-
-
-def _draw_definition(steps: list[Json]) -> Any:
-    """The steps of a definition, drawn as those of a run."""
-    shown = []
-    for number, step in enumerate(steps):
-        path = str(step.get("id", number))
-        below = [
-            {"step": f"{path}/{one.get('id', place)}", "kind": _kind_of(one)}
-            for place, one in enumerate(_below(step))
-        ]
-        shown.append({"step": path, "kind": _kind_of(step), "steps": below})
-    return _draw_steps(shown)
-
-
-def _kind_of(step: Mapping[str, Any]) -> str:
-    named = step.get("skill") or step.get("role") or step.get("workflow")
-    return str(named or next((kind for kind in _KINDS if step.get(kind)), ""))
-
-
-def _below(step: Mapping[str, Any]) -> list[Json]:
-    found = [one for one in step.get("steps") or [] if isinstance(one, Mapping)]
-    for branch in (step.get("branches") or {}).values():
-        found += [one for one in branch if isinstance(one, Mapping)] if isinstance(branch, list) else []
-    return [dict(one) for one in found]
-
-
-def _write_examples(url: str, agent: str, skill: str, arguments: Any) -> dict[str, str]:
-    """The same call for a shell and for Python."""
-    text = json.dumps(arguments, ensure_ascii=False)
-    request = json.dumps({"jsonrpc": "2.0", "method": skill, "params": arguments, "id": "1"})
-    address = f"{url}/agents/{quote(agent)}/execute"
-    python = (
-        "from retinue import Agent, Context\n\n"
-        'agent = Agent("my-agent")\n\n\n'
-        "@agent.skill\nasync def ask(ctx: Context) -> object:\n"
-        f"    return await ctx.call({skill!r}, {arguments!r}, agent={agent!r})\n"
-    )
-    return {
-        "retinue": f"retinue call {shlex.quote(skill)} {shlex.quote(text)} --agent {shlex.quote(agent)}",
-        "curl": f"curl {shlex.quote(address)} -H 'content-type: application/json' -d {shlex.quote(request)}",
-        "Python": python,
-    }

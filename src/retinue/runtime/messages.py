@@ -28,7 +28,7 @@ from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.security import RequestIdentity
-from retinue.web.transport import MAX_RESPONSE_BYTES, HttpResponse
+from retinue.web.transport import HttpResponse
 
 if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
@@ -153,32 +153,9 @@ class CallbackClient:
         """As `HttpClient.check_url`."""
         await (await self._open()).check_url(url)
 
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
-        what: str = "",
-        layer: str = "http",
-        setting: str = "the timeout",
-    ) -> HttpResponse:
+    async def request(self, method: str, url: str, **options: Any) -> HttpResponse:
         """As `HttpClient.request`."""
-        client = await self._open()
-        return await client.request(
-            method,
-            url,
-            timeout_s=timeout_s,
-            headers=headers,
-            body=body,
-            max_response_bytes=max_response_bytes,
-            what=what,
-            layer=layer,
-            setting=setting,
-        )
+        return await (await self._open()).request(method, url, **options)
 
     async def aclose(self) -> None:
         """Close its connections."""

@@ -1,0 +1,113 @@
+"""What pages show beyond the results of skills: figures of calls, drawings of steps, examples of a call."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from retinue.dashboard.asking import Json
+from retinue.dashboard.drawings import Graph, Node, draw_sparkline, place_layers
+
+RECENT_CALLS = 1_000
+RECENT_S = 300.0
+_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+
+
+def measure(calls: list[Json], now: float) -> Json:
+    """Figures of the calls of the last five minutes."""
+    times = sorted(call["duration_ms"] for call in calls)
+    failed = sum(call["status"] in ("failed", "refused") for call in calls)
+    buckets = [0.0] * 60
+    for call in calls:
+        buckets[59 - min(59, int((now - call["ended_at"]) / RECENT_S * 60))] += 1
+    seconds = RECENT_S
+    if len(calls) >= RECENT_CALLS * 0.9:
+        seconds = max(1.0, now - min(call["ended_at"] for call in calls))
+    return {
+        "count": len(calls),
+        "per_second": len(calls) / seconds,
+        "p50_ms": times[len(times) // 2] if times else None,
+        "p95_ms": times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
+        "failed": failed,
+        "line": draw_sparkline(buckets),
+    }
+
+
+def find_waiting(steps: list[Json]) -> list[Json]:
+    """The steps that wait for a person's answer."""
+    return [step for step, _ in flatten(steps) if step.get("status") == "waiting" and step.get("topic")]
+
+
+def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
+    """Each step with its depth, a step before those below it."""
+    for step in steps:
+        yield step, depth
+        yield from flatten(step.get("steps") or [], depth + 1)
+
+
+def draw_steps(steps: list[Json]) -> Graph:
+    """The outermost steps of a run from left to right, those below each in a column of their own."""
+    nodes: list[Node] = []
+    edges: list[tuple[str, str]] = []
+    before: list[str] = []
+    for step in steps:
+        nodes.append(_step_node(step))
+        edges += [(name, step["step"]) for name in before]
+        below = step.get("steps") or []
+        nodes += map(_step_node, below)
+        edges += [(step["step"], one["step"]) for one in below]
+        before = [one["step"] for one in below] or [step["step"]]
+    return place_layers(nodes, edges)
+
+
+def _step_node(step: Json) -> Node:
+    detail = step.get("agent") or step.get("skill") or step.get("kind") or ""
+    return Node(
+        str(step["step"]), str(step["step"]).rpartition("/")[2], str(detail), str(step.get("status", ""))
+    )
+
+
+def draw_definition(steps: list[Json]) -> Graph:
+    """The steps of a definition, drawn as those of a run."""
+    shown = []
+    for number, step in enumerate(steps):
+        path = str(step.get("id", number))
+        below = [
+            {"step": f"{path}/{one.get('id', place)}", "kind": _kind_of(one)}
+            for place, one in enumerate(_below(step))
+        ]
+        shown.append({"step": path, "kind": _kind_of(step), "steps": below})
+    return draw_steps(shown)
+
+
+def _kind_of(step: Mapping[str, Any]) -> str:
+    named = step.get("skill") or step.get("role") or step.get("workflow")
+    return str(named or next((kind for kind in _KINDS if step.get(kind)), ""))
+
+
+def _below(step: Mapping[str, Any]) -> list[Json]:
+    found = [one for one in step.get("steps") or [] if isinstance(one, Mapping)]
+    for branch in (step.get("branches") or {}).values():
+        found += [one for one in branch if isinstance(one, Mapping)] if isinstance(branch, list) else []
+    return [dict(one) for one in found]
+
+
+def write_examples(url: str, agent: str, skill: str, arguments: Any) -> dict[str, str]:
+    """The same call for a shell and for Python."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    request = json.dumps({"jsonrpc": "2.0", "method": skill, "params": arguments, "id": "1"})
+    address = f"{url}/agents/{quote(agent)}/execute"
+    python = (
+        "from retinue import Agent, Context\n\n"
+        'agent = Agent("my-agent")\n\n\n'
+        "@agent.skill\nasync def ask(ctx: Context) -> object:\n"
+        f"    return await ctx.call({skill!r}, {arguments!r}, agent={agent!r})\n"
+    )
+    return {
+        "retinue": f"retinue call {shlex.quote(skill)} {shlex.quote(text)} --agent {shlex.quote(agent)}",
+        "curl": f"curl {shlex.quote(address)} -H 'content-type: application/json' -d {shlex.quote(request)}",
+        "Python": python,
+    }
