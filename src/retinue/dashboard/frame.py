@@ -1,0 +1,80 @@
+"""What the pages of the dashboard share: the frame around each page, and the fields of a submitted form."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from retinue.core.call import Principal
+from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
+from retinue.dashboard.rendering import render_page
+from retinue.dashboard.sessions import ROOT, is_own_page, read_cookie
+from retinue.web.disconnect import read_body
+from retinue.web.error_table import rest_fault
+from retinue.web.security import identity_of
+
+PAGE = 50
+"""Rows of one page of a list."""
+
+Page = Callable[[Request, Principal], Awaitable[Response]]
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Frame:
+    """Renders pages of the hub at ``url`` with navigation and the name of the visitor."""
+
+    def __init__(self, url: str, version: str) -> None:
+        self.url = url
+        self._prefix = urlsplit(url).path.rstrip("/")
+        self._version = version
+
+    def render(
+        self, template: str, request: Request, context: Mapping[str, Any], section: str, status: int = 200
+    ) -> Response:
+        """A page as a response; ``section`` is the entry of the navigation that it belongs to."""
+        identity = identity_of(request.scope)
+        shared = {
+            "section": section,
+            "caller": identity.principal.id,
+            "is_signed_in": read_cookie(identity.headers) is not None,
+            "version": self._version,
+            "path": request.url.path,
+            "query": dict(request.query_params),
+            "home": self._prefix + "/",
+            "root": self._prefix + ROOT,
+        }
+        return render_page(template, {**shared, **context}, status)
+
+    def serve(self, page: Page) -> Answer:
+        """A page whose failure is a page too; POST requests must come from a page of this server."""
+
+        async def answer(request: Request) -> Response:
+            identity = identity_of(request.scope)
+            try:
+                if request.method == "POST" and not is_own_page(identity.headers):
+                    raise NotAllowedError("only pages of this server may do this")
+                return await page(request, identity.principal)
+            except RetinueError as error:
+                fault = rest_fault(error)
+                context = {"error": error.message, "remedy": error.remedy}
+                return self.render("failure.html", request, context, "", fault.status)
+
+        return answer
+
+
+def lead_to(*parts: str) -> Response:
+    """A redirect to a page below the root, after an action; each part is one segment of its path."""
+    return RedirectResponse("/".join((ROOT, *(quote(part, safe="") for part in parts))), 303)
+
+
+async def read_entries(request: Request) -> dict[str, str]:
+    """The fields of a submitted form."""
+    body = await read_body(request.receive)
+    try:
+        return dict(parse_qsl((body or b"").decode(), keep_blank_values=True, max_num_fields=1_000))
+    except ValueError:
+        raise InvalidRequestError("the form cannot be read") from None

@@ -1,0 +1,82 @@
+"""The pages of runs: the list, one run as a drawing and a table, and what can be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retinue.core.call import Principal
+from retinue.core.errors import InvalidRequestError
+from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH
+from retinue.dashboard.figures import draw_steps, find_waiting, flatten
+from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries
+from retinue.dashboard.sessions import ROOT
+
+ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
+"""What can be done to a run; each is a skill of the hub."""
+
+
+class RunPages:
+    """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
+
+    def __init__(self, hub: Hub, frame: Frame, has_runs: Callable[[], bool]) -> None:
+        self._hub = hub
+        self._frame = frame
+        self._has_runs = has_runs
+
+    def list_pages(self) -> dict[str, Page]:
+        """The pages to read, by path."""
+        return {f"{ROOT}/runs": self._runs, f"{ROOT}/runs/{{run}}": self._run}
+
+    def list_actions(self) -> dict[str, Page]:
+        """What forms of the pages do, by path."""
+        return {f"{ROOT}/runs/{{run}}": self._change_run}
+
+    async def list_runs(self, principal: Principal, **wanted: Any) -> list[Json]:
+        """The rows of ``list_runs``; none before the first run, which would open the database."""
+        if not self._has_runs():
+            return []
+        found = await self._hub.read(principal, "list_runs", wanted)
+        return list(found["runs"])
+
+    async def _runs(self, request: Request, principal: Principal) -> Response:
+        given = {key: value for key, value in request.query_params.items() if value.strip()}
+        wanted = {key: given[key] for key in ("status", "workflow") if key in given}
+        runs = await self.list_runs(principal, **wanted, limit=PAGE)
+        return self._frame.render("runs.html", request, {"runs": runs, "wanted": wanted}, "runs")
+
+    async def _run(self, request: Request, principal: Principal) -> Response:
+        run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
+        context = {
+            "run": run,
+            "graph": draw_steps(run["steps"]),
+            "waiting": find_waiting(run["steps"]),
+            "rows": list(flatten(run["steps"])),
+            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
+        }
+        return self._frame.render("run.html", request, context, "runs")
+
+    async def _change_run(self, request: Request, principal: Principal) -> Response:
+        entries = await read_entries(request)
+        run, action = request.path_params["run"], entries.pop("action", "")
+        if action not in ACTIONS:
+            raise InvalidRequestError(f"action is {action[:40]!r}", remedy=f"one of {', '.join(ACTIONS)}")
+        arguments: Json = {"run": run, **{key: value for key, value in entries.items() if value}}
+        if action == "signal_run":
+            arguments["value"] = _parse_answer(entries.get("value", ""))
+        value = (await self._hub.act(principal, action, arguments)).get()
+        shown = value.get("run", run) if isinstance(value, Mapping) else run
+        return lead_to("runs", str(shown))
+
+
+def _parse_answer(text: str) -> Any:
+    """An answer to a waiting step: JSON, otherwise the text itself."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return text
