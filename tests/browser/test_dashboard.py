@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser.pages import find_barriers, open_browser, open_page, read_axe
-from tests.processes.running import Program, program
+from retinue.runtime.importing.imports import open_pins, write_import
+from retinue.settings import ImportTable, Settings
+from retinue.storage.state import State
+from tests.browser.pages import ROOT, find_barriers, open_browser, open_page, read_axe
+from tests.processes.running import Program, execute, program
 
 SHOP = '''
 from typing import Literal
@@ -108,9 +112,9 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
-async def sign_in(page: Page, running: Running) -> None:
-    await page.goto(f"{running.url}/ui/sign-in")
-    await page.fill("#token", running.token)
+async def sign_in(page: Page, url: str, token: str) -> None:
+    await page.goto(f"{url}/ui/sign-in")
+    await page.fill("#token", token)
     await page.get_by_role("button", name="Sign in").click()
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
@@ -140,13 +144,13 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
         await page.get_by_label("n required").fill("4")
         await page.get_by_role("button", name="Start").click()
         await expect(page.get_by_role("heading", name="May it go on?")).to_be_visible(timeout=20_000)
+        await page.get_by_role("link", name="Overview").click()
+        await expect(page.locator("#needs")).to_contain_text("waits for an answer: May it go on?")
+        await page.locator("#needs").get_by_role("link", name="approve").click()
         await page.get_by_label("Answer").fill('{"yes": true}')
         await page.get_by_role("button", name="Answer").click()
         await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
-        await page.get_by_role("link", name="Calls", exact=True).click()
-        await page.get_by_label("Skill").fill("plus")
-        await page.get_by_role("button", name="Filter").click()
-        await page.locator("tbody tr", has_text="workflow").first.get_by_role("link").last.click()
+        await page.get_by_role("link", name="Calls of this run").click()
         await expect(page.get_by_role("heading", name="Trace")).to_be_visible()
         assert await page.locator("svg.bar").count() >= 2
         assert await page.goto(link) is not None  # once only
@@ -155,7 +159,7 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
 
 async def test_calls_and_a_lost_hub_show_without_a_reload(running: Running, browser: Browser) -> None:
     async with open_page(browser, expected="net::ERR_") as page:
-        await sign_in(page, running)
+        await sign_in(page, running.url, running.token)
         await page.goto(f"{running.url}/ui/calls")
         await expect(page.get_by_role("status")).to_have_text("live")
         with program("call", "twice", '{"n": 21}', cwd=running.folder) as call:
@@ -169,7 +173,7 @@ async def test_calls_and_a_lost_hub_show_without_a_reload(running: Running, brow
 async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Browser, scheme: str) -> None:
     axe = read_axe()
     async with open_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 740}) as page:
-        await sign_in(page, running)
+        await sign_in(page, running.url, running.token)
         for path in PAGES:
             await page.goto(f"{running.url}{path}")
             assert await find_barriers(page, axe) == [], path
@@ -204,3 +208,35 @@ async def test_every_page_can_be_read_without_scripts(running: Running, browser:
             assert reply is not None
             assert reply.status == 200, path
             assert len(await reply.body()) < 150_000
+
+
+async def test_the_overview_names_what_waits_for_a_person(
+    tmp_path: Path, retinue_home: Path, browser: Browser
+) -> None:
+    state = State(retinue_home)
+    server = ImportTable(command=sys.executable, args=("-m", "tests.mcp.upstream.foreign_server", "plain"))
+    write_import(state, "loud", server.model_copy(update={"folder": str(ROOT)}))
+    write_import(state, "sad", ImportTable(command="/nowhere/to/be/found"))
+    open_pins(Settings(), state).review("loud", [{"name": "shout", "description": "<i>Whispers\u202e.</i>"}])
+    stored = retinue_home / "workflows"
+    stored.mkdir(parents=True)
+    (stored / "approve.yaml").write_text("name: approve\nsteps:\n  - {id: ask, wait_for: approval}\n")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("2 agents")
+        token = state.local_token()
+        assert "result" in execute(url, "start_run", {"workflow": "approve"}, token)
+        async with open_page(browser) as page:
+            await sign_in(page, url, token)
+            needs = page.locator("#needs")
+            await expect(needs).to_contain_text("approve waits for an answer: approval")
+            await expect(needs.locator("li", has_text="sad")).to_contain_text("unavailable")
+            await expect(needs).to_contain_text("/nowhere/to/be/found")
+            await expect(needs.locator("code")).to_have_text("retinue imports accept loud")
+            await needs.locator("summary", has_text="shout").click()
+            change = needs.locator("pre", has_text="Whispers")
+            await expect(change).to_contain_text('-  "description": "<i>Whispers\\u202e.</i>"')
+            await expect(change).to_contain_text('+  "description": "Shouts a text."')
+            with program("imports", "accept", "loud", cwd=tmp_path) as command:
+                await asyncio.to_thread(command.wait_for, "accepted: ")
+            await expect(needs.locator("code")).to_have_count(0, timeout=15_000)

@@ -71,6 +71,7 @@ def _environment() -> Environment:
         "took": write_duration,
         "json": write_json,
         "plain": write_plain,
+        "lines": write_lines,
     }
     return made
 
@@ -102,10 +103,19 @@ def write_duration(ms: float | None) -> str:
 
 def write_json(value: Any) -> str:
     """A value as indented JSON, cut to `MAX_SHOWN_CHARACTERS`."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    if len(text) <= MAX_SHOWN_CHARACTERS:
-        return text
-    return f"{text[:MAX_SHOWN_CHARACTERS]}\n… {len(text) - MAX_SHOWN_CHARACTERS:,} more characters"
+    return write_lines(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def write_lines(text: Any) -> str:
+    """A foreign text with its lines, cut to `MAX_SHOWN_CHARACTERS`; invisible characters as escapes."""
+    whole = str(text)
+    shown = "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+        for c in whole[:MAX_SHOWN_CHARACTERS]
+    )
+    if len(whole) <= MAX_SHOWN_CHARACTERS:
+        return shown
+    return f"{shown}\n… {len(whole) - MAX_SHOWN_CHARACTERS:,} more characters"
 
 
 def write_plain(text: Any, limit: int = 200) -> str:

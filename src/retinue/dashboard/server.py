@@ -19,6 +19,7 @@ from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings import (
     place_bars,
     place_spiral,
@@ -26,7 +27,6 @@ from retinue.dashboard.drawings import (
 from retinue.dashboard.figures import (
     RECENT_CALLS,
     RECENT_S,
-    find_waiting,
     measure,
 )
 from retinue.dashboard.frame import PAGE, Frame, Page
@@ -36,9 +36,6 @@ from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, Sessions
 from retinue.dashboard.sign_in_pages import SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
-
-WAITING_RUNS = 10
-_BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
 
 
 class Dashboard:
@@ -97,25 +94,20 @@ class Dashboard:
         now = time.time()
         calls: list[Json] = []
         running: list[Json] = []
-        waiting: list[Json] = []
         if is_member := "mesh" in principal.scopes:
             found = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
             recent = (call for call in found["calls"] if now - call["ended_at"] <= RECENT_S)
             # the hub's own skills say little, and those that follow a run take as long as they are let
             calls = [call for call in recent if call["agent"] != HUB_NAME]
             running = await self._runs.list_runs(principal, status="running", limit=PAGE)
-        for run in running[:WAITING_RUNS]:
-            shown = await self._hub.read(principal, "show_run", {"run": run["run"]})
-            waiting += [{**run, "step": step} for step in find_waiting(shown["steps"])]
         context = {
             "is_member": is_member,
             "health": Counter(agent["status"] for agent in agents),
             "agents": len(agents),
-            "attention": [agent for agent in agents if agent["status"] in _BROKEN][:PAGE],
+            "attention": await find_attention(self._hub, principal, agents, running),
             "calls": calls[:12],
             "figures": measure(calls, now),
             "running": running,
-            "waiting": waiting,
         }
         return self._frame.render("overview.html", request, context, "overview")
 

@@ -19,6 +19,7 @@ from retinue.core.call import Answer
 from retinue.core.record import HUB_NAME, Listing, Stats
 from retinue.hub.asking import add_query_skill
 from retinue.hub.calls import ReadCalls, add_call_skills
+from retinue.hub.imports import ReadImports, add_import_skill
 from retinue.hub.messages import SendMessage, add_message_skill
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import Conversations
@@ -78,14 +79,15 @@ def hub_agent(
     access: Access = _NO_ACCESS_LISTS,
     spending_of: SpendingOf = lambda agent: None,
     read_calls: ReadCalls | None = None,
+    read_imports: ReadImports | None = None,
     send_message: SendMessage | None = None,
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
     ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
     cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls.
-    ``spending_of`` tells what a model agent has spent. ``send_message`` answers messages.
+    ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls,
+    ``read_imports`` the state of the imports. ``send_message`` answers messages.
     """
 
     def stats_of(listing: Listing) -> Stats:
@@ -175,6 +177,8 @@ def hub_agent(
     add_query_skill(agent, directory, agent_search, track, access)
     if read_calls is not None:
         add_call_skills(agent, read_calls, access)
+    if read_imports is not None:
+        add_import_skill(agent, read_imports, access)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
     if send_message is not None:

@@ -204,6 +204,8 @@ def _render_run(record: RunRecord, shown_id: Callable[[str], str]) -> Json:
         row["undo"] = INCOMPLETE
     if record.forked_from is not None:
         row["forked_from"] = shown_id(record.forked_from)
+    if record.request.origin.trace is not None:
+        row["trace"] = record.request.origin.trace.id
     if record.request.origin.digest:
         row["digest"] = record.request.origin.digest
     return row

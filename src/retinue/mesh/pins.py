@@ -62,6 +62,11 @@ class Pins:
         """The tools of a server that wait to be accepted, changed or new."""
         return self._of(server).waiting
 
+    def list_changes(self, server: str) -> dict[str, tuple[Tool | None, Tool]]:
+        """The waiting tools of a server: the accepted form, None for a new tool, and the offered one."""
+        known = self._of(server)
+        return {name: (known.accepted.get(name), tool) for name, tool in known.waiting.items()}
+
     def review(self, server: str, offered: Iterable[Tool]) -> tuple[Tool, ...]:
         """The tools to list: accepted ones in their accepted form."""
         tools = {str(tool.get("name")): tool for tool in offered}
@@ -140,12 +145,12 @@ def _find_waiting(known: ServerPins, tools: Mapping[str, Tool]) -> dict[str, Too
     }
 
 
-def describe_change(before: Tool | None, after: Tool) -> str:
-    """The change of a tool as the first lines of a diff."""
+def describe_change(before: Tool | None, after: Tool, lines: int = _DIFF_LINES) -> str:
+    """The change of a tool as the first ``lines`` of a diff."""
     old = [] if before is None else _lines(before)
     found = list(unified_diff(old, _lines(after), lineterm="", n=0))[2:]
-    more = [f"… {len(found) - _DIFF_LINES} more lines"] if len(found) > _DIFF_LINES else []
-    return "\n".join([*found[:_DIFF_LINES], *more])
+    more = [f"… {len(found) - lines} more lines"] if len(found) > lines else []
+    return "\n".join([*found[:lines], *more])
 
 
 def _lines(tool: Tool) -> list[str]:

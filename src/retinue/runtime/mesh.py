@@ -227,6 +227,7 @@ async def open_mesh(
             access=access,
             spending_of=spending_of,
             read_calls=read_calls,
+            read_imports=None if imports is None else imports.list_imports,
             send_message=send_message,
         )
         agent = made.agent

@@ -364,10 +364,6 @@ class ImportedServers(LiveSource[ImportedServer]):
         """The server of this name."""
         return self._members.get(name)
 
-    def list_all(self) -> list[ImportedServer]:
-        """Every server, connected or not."""
-        return list(self._members.values())
-
     def follow(self, follower: object, name: str, uris: frozenset[str]) -> None:
         """Tell of changes of these resources of a server, in place of those that ``follower`` followed."""
         followers = self._followed.setdefault(name, {})

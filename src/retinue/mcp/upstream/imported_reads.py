@@ -101,7 +101,7 @@ class ServersInHub:
     def list_all(self) -> list[Named]:
         """Those that are enabled, with their names in the directory."""
         found = []
-        for server in self.servers.list_all():
+        for server in self.servers.list_members():
             entry = self._directory.find_entry(ListingKey(IMPORTS, server.spec.name))
             if entry is not None and entry.enabled:
                 found.append((self._directory.name_of(entry), server))

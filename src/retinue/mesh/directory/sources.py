@@ -112,6 +112,10 @@ class LiveSource(Source, Generic[M]):
         """Call ``on_change`` after each change from now on."""
         self._on_change = on_change
 
+    def list_members(self) -> tuple[M, ...]:
+        """The agents of this source."""
+        return tuple(self._members.values())
+
     async def aclose(self) -> None:
         """Stop every member."""
         await asyncio.gather(*(member.stop() for member in self._members.values()))

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from retinue.a2a.client.imported import AgentSpec, ImportedAgents
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
 from retinue.core.record import Health, Listing
+from retinue.hub.imports import ImportState
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
@@ -164,7 +165,26 @@ class Imports:
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
-        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_all()]
+        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_members()]
+
+    def list_imports(self) -> list[ImportState]:
+        """Every import: whether it is connected, and its tools that wait to be accepted."""
+        pins = self._servers.pins
+        servers = [
+            ImportState(one.spec.name, "mcp", one.is_ready, one.reason, pins.list_changes(one.spec.name))
+            for one in self._servers.list_members()
+        ]
+        agents = [
+            ImportState(
+                one.spec.name, "a2a", one.client is not None, one.reason, pins.list_changes(one.spec.name)
+            )
+            for one in self._agents.list_members()
+        ]
+        apis = [
+            ImportState(one.spec.name, "openapi", one.client is not None, one.reason)
+            for one in self._apis.list_members()
+        ]
+        return [*servers, *agents, *apis]
 
     @property
     def sources(self) -> list[Source]:

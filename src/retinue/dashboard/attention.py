@@ -1,0 +1,59 @@
+"""What needs a person: questions of runs, changed tools of imports, agents and sources that do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retinue.core.call import Principal
+from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.figures import find_waiting
+
+MAX_RUNS = 10
+"""Running runs whose steps are read for questions; the newest ones."""
+
+MAX_SHOWN = 20
+"""Rows of each kind."""
+
+_BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a page shows under "Needs a person"; ``unread_runs`` were not looked at."""
+
+    questions: Sequence[Json] = ()
+    changes: Sequence[Json] = ()
+    agents: Sequence[Json] = ()
+    sources: Sequence[Json] = ()
+    unread_runs: int = 0
+    more: int = 0
+    """Rows that are left out."""
+
+    def __bool__(self) -> bool:
+        return bool(self.questions or self.changes or self.agents or self.sources)
+
+
+async def find_attention(
+    hub: Hub, principal: Principal, agents: Sequence[Json], running: Sequence[Json]
+) -> Attention:
+    """Find it among the rows of ``map_agents`` and of the running runs; runs and imports for members only."""
+    broken = [agent for agent in agents if agent["status"] in _BROKEN]
+    if "mesh" not in principal.scopes:
+        return Attention(agents=broken[:MAX_SHOWN], more=max(0, len(broken) - MAX_SHOWN))
+    questions: list[Json] = []
+    for run in running[:MAX_RUNS]:
+        shown = await hub.read(principal, "show_run", {"run": run["run"]})
+        questions += [{**run, "step": step} for step in find_waiting(shown["steps"])]
+    imports = (await hub.read(principal, "list_imports"))["imports"]
+    changes = [one for one in imports if one.get("waiting")]
+    listed = await hub.read(principal, "list_agents", {"limit": 1, "detailed": True})
+    sources = list(listed["missing"])
+    return Attention(
+        questions[:MAX_SHOWN],
+        changes[:MAX_SHOWN],
+        broken[:MAX_SHOWN],
+        sources[:MAX_SHOWN],
+        unread_runs=max(0, len(running) - MAX_RUNS),
+        more=sum(max(0, len(rows) - MAX_SHOWN) for rows in (questions, changes, broken, sources)),
+    )

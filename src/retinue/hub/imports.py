@@ -1,0 +1,71 @@
+"""The hub's skill about imports: how each is connected, and which of its tools wait to be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.pins import Tool, describe_change
+
+Json = dict[str, Any]
+
+MAX_WAITING = 50
+"""Tools of one import in the reply; the rest is counted."""
+
+MAX_DIFF_LINES = 200
+MAX_LINE = 2_000
+"""Characters of one line of a change; a description is one line of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """One import of this hub: ``kind`` is the protocol, ``reason`` why it is not connected.
+
+    ``waiting`` are the tools that differ from those that a person accepted: by name the accepted form, None
+    for a new tool, and the offered one.
+    """
+
+    name: str
+    kind: str
+    is_ready: bool
+    reason: str = ""
+    waiting: Mapping[str, tuple[Tool | None, Tool]] = field(default_factory=dict)
+
+
+ReadImports = Callable[[], Iterable[ImportState]]
+
+
+def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) -> None:
+    """Add ``list_imports``. Where a server is configured is not shown: its command may hold secrets."""
+
+    @agent.skill(read_only=True)
+    async def list_imports(ctx: Context) -> Json:
+        """Lists the imported servers: connected or why not, and changed tools that a person must accept."""
+        view = access.view_of(ctx.principal)
+        return {"imports": [_render(one) for one in read_imports() if is_seen(view, one.name)]}
+
+
+def _render(state: ImportState) -> Json:
+    row: Json = {"name": state.name, "kind": state.kind, "connected": state.is_ready}
+    if not state.is_ready:
+        row["reason"] = state.reason
+    if state.waiting:
+        row["waiting"] = [
+            {"tool": name, "new": before is None, "change": _describe(before, after)}
+            for name, (before, after) in sorted(state.waiting.items())[:MAX_WAITING]
+        ]
+        row["waiting_count"] = len(state.waiting)
+    return row
+
+
+def _describe(before: Tool | None, after: Tool) -> str:
+    """The change as a diff; long lines are cut, and say so."""
+    lines = describe_change(before, after, MAX_DIFF_LINES).split("\n")
+    return "\n".join(
+        line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}… {len(line) - MAX_LINE:,} more characters"
+        for line in lines
+    )
