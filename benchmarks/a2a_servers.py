@@ -12,8 +12,8 @@ from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.runtime.a2a_endpoints import open_agent_a2a
 from retinue.runtime.agent_process import agent_app
+from retinue.runtime.endpoints.a2a import open_agent_a2a
 from retinue.runtime.messages import agent_messages
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import Settings

@@ -19,17 +19,17 @@ from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.mesh.events import EventBus, Observer, log_line, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
-from retinue.runtime.a2a_endpoints import open_agent_a2a, open_hub_a2a
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
+from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
+from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_process import hub_app
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.koi.membership import KoiHub, make_node
-from retinue.runtime.mcp_endpoints import open_hub_mcp
+from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.mesh import Mesh, open_mesh
 from retinue.runtime.messages import agent_messages
-from retinue.runtime.publishables import PUBLISHED_SCOPES
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State

@@ -12,7 +12,7 @@ import pytest
 from retinue.cards.card_checks import MAX_SKILLS, check_card
 from retinue.cards.pallet_card import parse_card
 from retinue.core.errors import MalformedArtifactError
-from retinue.runtime.publishables import read_target
+from retinue.runtime.loading.publishables import read_target
 
 CARD = {"name": "a", "url": "http://127.0.0.1:1", "skills": [{"id": "do", "description": "Does it"}]}
 

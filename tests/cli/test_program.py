@@ -147,7 +147,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     def raise_it(*_: object) -> object:
         raise raised[0]
 
-    monkeypatch.setattr("retinue.cli.agents.open_session", raise_it)
+    monkeypatch.setattr("retinue.cli.calling.agents.open_session", raise_it)
     return raised
 
 

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue import Agent, Context
 from retinue.core.call import Part
-from retinue.runtime.a2a_endpoints import open_agent_a2a
 from retinue.runtime.agent_process import agent_app, agent_dispatcher
+from retinue.runtime.endpoints.a2a import open_agent_a2a
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.settings import Settings
 from retinue.storage.state import State

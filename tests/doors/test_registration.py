@@ -11,7 +11,7 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.core.errors import SchemaRefusedError
 from retinue.core.record import Skill
-from retinue.runtime.publishables import read_target
+from retinue.runtime.loading.publishables import read_target
 from tests.requirements import requirement
 from tests.system import System, Wire, publish
 

@@ -20,8 +20,8 @@ from mcp_types import (
 )
 
 from retinue.authoring.agent import Agent
-from retinue.runtime.reloading import watch_lists
-from retinue.runtime.targets import load_target
+from retinue.runtime.loading.reloading import watch_lists
+from retinue.runtime.loading.targets import load_target
 from tests.mcp.clients import connect
 from tests.seeds.seed_004 import write_coder
 from tests.system import WAIT_S, Served, System

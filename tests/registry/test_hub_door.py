@@ -15,7 +15,7 @@ from retinue.oci.codec.reference import Reference
 from retinue.oci.registry import open_registry
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.publishing import mirror_registries, open_catalog
-from retinue.runtime.publishables import Card
+from retinue.runtime.loading.publishables import Card
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.registry.places import with_login

@@ -15,7 +15,7 @@ from retinue.core.errors import (
 from retinue.oci.codec.artifacts import Artifact
 from retinue.oci.codec.manifest import EMPTY_CONFIG, Manifest
 from retinue.runtime.commands.publishing import check_location, open_catalog, write_content
-from retinue.runtime.publishables import Card
+from retinue.runtime.loading.publishables import Card
 from retinue.settings import Settings
 from retinue.storage.state import State
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyjson5
 
-from retinue.runtime.targets import Target, load_target
+from retinue.runtime.loading.targets import Target, load_target
 
 FOLDER = Path(__file__).parent / "004"
 BLOCKS = ("initialize.jsonc", "exposure.jsonc", "request.json", "response.json")

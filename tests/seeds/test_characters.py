@@ -14,7 +14,7 @@ from retinue.authoring.character import CharacterAgent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.errors import ExecutionFailedError, InvalidSettingError
-from retinue.runtime.targets import load_target
+from retinue.runtime.loading.targets import load_target
 from retinue.storage.state import State
 from tests.requirements import requirement
 from tests.seeds.seed_000 import ACTION, load_block

@@ -19,7 +19,7 @@ from retinue.core.errors import UnknownSkillError
 from retinue.oci.registry import open_registry
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.publishing import open_catalog
-from retinue.runtime.publishables import Card, read_target
+from retinue.runtime.loading.publishables import Card, read_target
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.recording import Recording, relay_to

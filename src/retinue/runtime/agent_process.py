@@ -24,7 +24,6 @@ from retinue.mesh.events import EventBus, log_line
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.runtime.a2a_endpoints import A2aEndpoints, open_agent_a2a
 from retinue.runtime.access import (
     advertised,
     agent_rule,
@@ -35,6 +34,7 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.configuration_reload import ConfigurationReload
+from retinue.runtime.endpoints.a2a import A2aEndpoints, open_agent_a2a
 from retinue.runtime.factories import (
     card_signer,
     configured_registry,
@@ -48,13 +48,13 @@ from retinue.runtime.factories import (
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
 from retinue.runtime.koi.rest_routes import agent_rest
+from retinue.runtime.loading.reloading import watch_lists
+from retinue.runtime.loading.targets import Target
 from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.process_state import ProcessState
-from retinue.runtime.reloading import watch_lists
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
-from retinue.runtime.targets import Target
-from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State

@@ -23,7 +23,7 @@ from retinue.core.record import AgentRecord
 from retinue.execute.probe import find_trouble
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
 from retinue.oci.registry import Published, Registry, publish_card, withdraw
-from retinue.runtime.publishables import PUBLISHED_SCOPES
+from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.serving import Echo
 from retinue.web.http_client import HttpClient
 

@@ -33,7 +33,6 @@ from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.runtime.a2a_endpoints import A2aEndpoints, open_hub_a2a
 from retinue.runtime.access import (
     advertised,
     check_address,
@@ -45,14 +44,15 @@ from retinue.runtime.access import (
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.configuration_reload import ConfigurationReload
-from retinue.runtime.dashboard import HubDashboard, make_dashboard
+from retinue.runtime.endpoints.a2a import A2aEndpoints, open_hub_a2a
+from retinue.runtime.endpoints.dashboard import HubDashboard, make_dashboard
+from retinue.runtime.endpoints.mcp import HubMcp, open_hub_mcp
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
-from retinue.runtime.log_files import AgentLogs, keep_small, writes_to
-from retinue.runtime.mcp_endpoints import HubMcp, open_hub_mcp
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
+from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor, report_ready

@@ -59,8 +59,8 @@ from retinue.runtime.factories import (
 )
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.messages import LazyMessageInvoker, Messages, hub_messages
+from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.shelves import open_shelves
-from retinue.runtime.telemetry import span_opener
 from retinue.settings import Settings, environment
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State

@@ -23,7 +23,7 @@ from retinue.mesh.events import EventBus
 from retinue.mesh.health.call_metrics import CallMetrics
 from retinue.mesh.metrics import BoundedNames, Figures
 from retinue.mesh.permissions import Access, is_seen
-from retinue.runtime.otel_metrics import exporting_metrics
+from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.cli.connect import NAMES
+from retinue.cli.managing.connect import NAMES
 from retinue.core.errors import InvalidSettingError
 from retinue.mcp.client_configs.clients import CLIENTS, Client, Places, get_client
 from tests.mcp.client_configs.samples import BY_CLIENT

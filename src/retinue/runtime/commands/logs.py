@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import orjson
 
 from retinue.core.text import hide_tokens
-from retinue.runtime.log_files import log_name
+from retinue.runtime.observing.log_files import log_name
 from retinue.storage.audit_log import AuditLog
 from retinue.storage.state import State
 

@@ -35,7 +35,7 @@ from retinue.runtime.factories import (
     open_directory,
 )
 from retinue.runtime.joined_mesh import notify_hub
-from retinue.runtime.publishables import Card, WorkflowText
+from retinue.runtime.loading.publishables import Card, WorkflowText
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State

@@ -19,7 +19,7 @@ from retinue.mesh.admission import Limits
 from retinue.mesh.events import CallEndedEvent, EventBus, now
 from retinue.mesh.metrics import METRICS
 from retinue.mesh.permissions import Access
-from retinue.runtime.otel_metrics import MetricExport, otel_name
+from retinue.runtime.observing.otel_metrics import MetricExport, otel_name
 from retinue.runtime.process_state import ProcessState
 from tests.mesh.scripted import make_call
 from tests.processes.running import execute, program, write_agent

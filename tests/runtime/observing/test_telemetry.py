@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from retinue.core.call import Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError
-from retinue.runtime.telemetry import CallSpans, span_opener
+from retinue.runtime.observing.telemetry import CallSpans, span_opener
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
 

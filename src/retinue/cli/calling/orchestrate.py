@@ -103,7 +103,7 @@ def _describe(result: Mapping[str, Any]) -> str:
 
 
 async def _orchestrate(asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    from retinue.cli.terminal_channel import TerminalChannel
+    from retinue.cli.calling.terminal_channel import TerminalChannel
 
     is_interactive = sys.stderr.isatty()
     async with open_session().client(is_interactive=is_interactive) as client:

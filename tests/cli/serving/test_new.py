@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Retinue
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 
 

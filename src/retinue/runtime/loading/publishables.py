@@ -18,7 +18,7 @@ from retinue.core.record import is_visible
 from retinue.mesh.directory.listing_index import url_origin
 from retinue.mesh.schema.checks import check_skill
 from retinue.oci.codec.artifacts import MAX_CONTENT_BYTES
-from retinue.runtime.targets import load_target
+from retinue.runtime.loading.targets import load_target
 
 PUBLISHED_SCOPES = frozenset({"exposed", "mesh"})
 """A published card contains the skills that the mesh may see; each states its own visibility."""

@@ -169,7 +169,7 @@ def call(
 async def _call(skill: str, arguments: dict[str, Any], *, is_interactive: bool, **options: Any) -> Outcome:
     async with open_session().client(is_interactive=is_interactive) as client:
         if is_interactive:
-            from retinue.cli.terminal_channel import TerminalChannel
+            from retinue.cli.calling.terminal_channel import TerminalChannel
 
             options["channel"] = TerminalChannel(asks=sys.stdin.isatty() and sys.stderr.isatty())
         began = time.monotonic()

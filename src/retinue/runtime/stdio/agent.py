@@ -21,9 +21,9 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.agent_process import agent_dispatcher, agent_mcp, attach_model
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.reloading import watch_lists
+from retinue.runtime.loading.reloading import watch_lists
+from retinue.runtime.loading.targets import Target
 from retinue.runtime.serving import Echo, Stop, end_task
-from retinue.runtime.targets import Target
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient

@@ -59,7 +59,7 @@ def new(name: str) -> None:
 
 def read_templates(name: str) -> dict[str, str]:
     """Map each file name to its text for a new agent ``name``."""
-    folder = resources.files("retinue.cli").joinpath("templates", "agent")
+    folder = resources.files("retinue.cli.serving").joinpath("templates", "agent")
     return {
         file.name.removesuffix(SUFFIX): file.read_text("utf-8").replace(TEMPLATE_NAME, name)
         for file in folder.iterdir()

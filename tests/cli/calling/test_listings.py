@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.cli.agents import describe_age
+from retinue.cli.calling.agents import describe_age
 from tests.cli.conftest import Retinue, publish
 
 DEAD = "http://127.0.0.1:1"

@@ -76,9 +76,9 @@ def serve(
     from retinue.runtime.access import check_advertised
     from retinue.runtime.agent_process import ServeOptions, serve_agent
     from retinue.runtime.commands.publishing import check_location
-    from retinue.runtime.reloading import serve_reloading
+    from retinue.runtime.loading.reloading import serve_reloading
+    from retinue.runtime.loading.targets import Target, load_target
     from retinue.runtime.serving import run_loop
-    from retinue.runtime.targets import Target, load_target
 
     if (target is None) == (model is None):
         raise click.UsageError(
@@ -102,7 +102,7 @@ def serve(
 
     if stdio:
         from retinue.mcp.stdio.server_wire import claim_stdio
-        from retinue.runtime.stdio_agent import serve_on_stdio
+        from retinue.runtime.stdio.agent import serve_on_stdio
 
         wire = claim_stdio()
         loaded = load()
@@ -303,7 +303,7 @@ def mcp(agent: str | None) -> int:
     output carries only the protocol.
     """
     from retinue.runtime.serving import run_loop
-    from retinue.runtime.stdio_bridge import run_bridge
+    from retinue.runtime.stdio.bridge import run_bridge
 
     session = open_session(log_level="warning")
     path = "/mcp" if agent is None else f"/agents/{quote(agent, safe='')}/mcp"

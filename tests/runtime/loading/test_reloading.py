@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime import reloading
-from retinue.runtime.reloading import Stamps, serve_reloading, wait_for_change
+from retinue.runtime.loading import reloading
+from retinue.runtime.loading.reloading import Stamps, serve_reloading, wait_for_change
 
 WAIT_S = 10.0
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from retinue.core.errors import RetinueError
 from retinue.mesh.permissions import ExposureLists
+from retinue.runtime.loading.targets import Target, load_target, read_lists
 from retinue.runtime.serving import Echo, end_task
-from retinue.runtime.targets import Target, load_target, read_lists
 
 POLL_S = 0.3
 

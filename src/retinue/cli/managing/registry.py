@@ -106,7 +106,7 @@ async def _publish(
     target: str, url: str | None, registry: str | None, weight: int | None, **options: Any
 ) -> Published:
     from retinue.runtime.commands.publishing import open_catalog
-    from retinue.runtime.publishables import read_target
+    from retinue.runtime.loading.publishables import read_target
 
     session = open_session()
     content = read_target(target, url=url, weight=weight)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.permissions import AccessRule
 from retinue.runtime.access import agent_rule
-from retinue.runtime.targets import load_target
+from retinue.runtime.loading.targets import load_target
 from retinue.settings import Settings
 from tests.requirements import requirement
 
@@ -107,7 +107,7 @@ def test_an_entry_without_an_agent_is_refused() -> None:
 
 def test_a_skill_that_nobody_would_find_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # a command that an earlier test ran in this process keeps the logger of its own configuration
-    monkeypatch.setattr("retinue.runtime.targets._log", structlog.get_logger())
+    monkeypatch.setattr("retinue.runtime.loading.targets._log", structlog.get_logger())
     (tmp_path / "silent.py").write_text(
         "from retinue import Agent\n\nagent = Agent('silent-agent')\n\n\n"
         "@agent.skill\ndef greet() -> str:\n    return ''\n\n\n"

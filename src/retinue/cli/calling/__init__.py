@@ -1,0 +1,1 @@
+"""Commands that find, call and follow agents, skills and runs."""

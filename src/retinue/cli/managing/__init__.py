@@ -1,0 +1,1 @@
+"""Commands that set up and look after a mesh on this machine."""

@@ -1,0 +1,1 @@
+"""Agents and the hub on standard input and output."""

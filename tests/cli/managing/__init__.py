@@ -1,0 +1,1 @@
+"""Tests of the commands that set up and look after a mesh."""

@@ -1,0 +1,1 @@
+"""Tests of the commands that start a process, and of ``new``."""

@@ -1,0 +1,1 @@
+"""Tests of the loading of agents and the watching of their files."""

@@ -1,0 +1,1 @@
+"""Tests of the spans, metrics and log files of a process."""
