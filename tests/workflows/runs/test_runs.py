@@ -715,3 +715,17 @@ async def test_of_a_body_that_broke_a_rule_nobody_knows_what_it_used(open_runs: 
     async with open_runs(body) as runs:
         await runs.start(ask(), run_id="r")
         assert (await runs.finish("r")).calls is None
+
+
+async def test_beginning_and_end_of_a_child_name_its_step(open_runs: Open) -> None:
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        if request.input is None:
+            await context.wait("w", [await context.child("a", ask("a"))])
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await runs.finish("r")
+        seen = [(event.run_id, event.kind, event.step) for event in await runs.list_events("r")]
+        assert ("r/a", "run_started", "a") in seen
+        assert ("r/a", "run_finished", "a") in seen
+        assert seen[-1] == ("r", "run_finished", "")

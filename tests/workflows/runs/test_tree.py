@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,19 @@ def test_a_loser_without_an_end_in_the_events_is_cancelled() -> None:
     (race,) = draw_tree(events, ended="done")
     assert (race["status"], race["steps"][1]["status"]) == ("done", "cancelled")
     assert race["steps"][1]["steps"][0]["status"] == "cancelled"
+
+
+def test_an_end_without_a_step_is_that_of_the_child_run_with_its_id() -> None:
+    events = [
+        event(1, "run_started", ""),
+        replace(event(2, "run_started", "each#1"), run_id="r/each#1"),
+        replace(event(3, "step_started", "each#1/a", **CALL), run_id="r/each#1"),
+        replace(event(4, "step_finished", "each#1/a", **CALL), run_id="r/each#1"),
+        replace(event(5, "run_finished", "", status="done"), run_id="r/each#1"),
+        event(6, "run_finished", "", status="done"),
+    ]
+    (each,) = draw_tree(events, ended="done")
+    assert [node["status"] for node in each["steps"]] == ["done"]
 
 
 async def test_a_group_whose_failure_was_handled_has_failed_and_its_earlier_rounds_are_done(

@@ -451,4 +451,5 @@ def end_of(row: RunRow, resumed: int) -> NewEvent:
     if record.fault is not None:
         facts["error"] = as_json(record.fault)
     at = record.finished_at or time.time()
-    return NewEvent(row.root, record.id, "run_finished", "", facts, at=at, once=f"end {resumed}")
+    path = record.id[len(row.root) :].lstrip("/")
+    return NewEvent(row.root, record.id, "run_finished", path, facts, at=at, once=f"end {resumed}")

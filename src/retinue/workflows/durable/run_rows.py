@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,7 +107,7 @@ class RunRows:
 
     async def list_steps(self, run: RunRow) -> tuple[StepRecord, ...]:
         """The outcomes of a run and of all below it, as `Runs.list_steps`."""
-        return tuple([step async for step in self._iterate_steps(run, run.root)])
+        return tuple(_iterate_steps(run.record.id, run.root, await self._read_calls_below(run.record.id)))
 
     async def get_first_call(self, run: RunRow, step: str) -> int:
         """The number of the first call of a step; raises UnknownStepError."""
@@ -142,19 +142,30 @@ class RunRows:
                 break
         return ids
 
-    async def _iterate_steps(self, run: RunRow, root: str) -> AsyncIterator[StepRecord]:
-        run_id = run.record.id
-        below = run_id[len(root) :].lstrip("/")
-        children = []
-        for call in await self._database.ask(self._client.list_calls, run_id, True):
-            if call.name == RUN:
-                children.append(str(call.child_id))
-            elif call.name.partition(" ")[0] not in CALLS or call.name.startswith("receive "):
-                path = "/".join(part for part in (below, _find_path(call.name)) if part)
-                yield StepRecord(run_id, path, read_json(StepOutcome, call.output or {}))
-        for child in (await self.find(children)).values() if children else ():
-            async for record in self._iterate_steps(child, child.root):
-                yield record
+    async def _read_calls_below(self, run_id: str) -> dict[str, Sequence[EngineCall]]:
+        """The calls of a run and of all below it, with one query for each level."""
+        calls: dict[str, Sequence[EngineCall]] = {}
+        wanted = [run_id]
+        while wanted:
+            found = await self._database.ask(self._client.list_calls_of, wanted)
+            calls |= found
+            children = [call.child_id for one in found.values() for call in one if call.name == RUN]
+            wanted = [one for one in children if one is not None and one not in calls]
+        return calls
+
+
+def _iterate_steps(run_id: str, root: str, calls: Mapping[str, Sequence[EngineCall]]) -> Iterator[StepRecord]:
+    below = run_id[len(root) :].lstrip("/")
+    children = []
+    for call in calls[run_id]:
+        if call.name == RUN:
+            children.append(str(call.child_id))
+        elif call.name.partition(" ")[0] not in CALLS or call.name.startswith("receive "):
+            path = "/".join(part for part in (below, _find_path(call.name)) if part)
+            yield StepRecord(run_id, path, read_json(StepOutcome, call.output or {}))
+    for child in children:
+        # a fork has children of the run that it was forked from
+        yield from _iterate_steps(child, child.partition("/")[0], calls)
 
 
 def refer_to_steps(value: Any, outcomes: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:

@@ -17,6 +17,7 @@ from retinue.workflows.runs.records import RunEvent, StepRecord
 _CALLS = ("call", "undo", "review")
 _TRY = re.compile(r"(?:@\d+|/again)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
+_RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "fail")
 _LEVEL = re.compile(r"(?=[./#])")
 _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
@@ -150,14 +151,19 @@ class _Tree:
     def __init__(self) -> None:
         self.root = Node("")
         self._calls: dict[str, str] = {}
+        self._runs: dict[str, str] = {}
 
     def take(self, event: RunEvent) -> None:
-        if not event.step or _OF_THE_RUN.search(event.step):
-            return
         facts, kind = event.facts, str(event.facts.get("kind", ""))
         step = event.step.removesuffix(str(facts.get("below", "")))
+        is_of_run = event.kind in _RUN_EVENTS
+        if is_of_run:
+            # the ends of child runs that earlier releases stored have no step
+            step = self._runs[event.run_id] = step or self._runs.get(event.run_id, "")
+        if not step or _OF_THE_RUN.search(event.step):
+            return
         node = self._node(step)
-        if event.kind in ("run_started", "run_finished", "run_resumed"):
+        if is_of_run:
             node.is_run = True
             node.status = str(facts["status"]) if event.kind == "run_finished" else "running"
         elif kind == "handled":
