@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ PAGES = [
     "/ui/runs",
     "/ui/workflows",
     "/ui/workflows/plan-execute",
+    "/ui/workflows/new/draft",
     "/ui/mesh",
     "/ui/sign-in",
 ]
@@ -240,3 +242,44 @@ async def test_the_overview_names_what_waits_for_a_person(
             with program("imports", "accept", "loud", cwd=tmp_path) as command:
                 await asyncio.to_thread(command.wait_for, "accepted: ")
             await expect(needs.locator("code")).to_have_count(0, timeout=15_000)
+
+
+async def test_a_draft_is_checked_while_typing_saved_and_run(running: Running, browser: Browser) -> None:
+    async with open_page(browser) as page:
+        await sign_in(page, running.url, running.token)
+        await page.goto(f"{running.url}/ui/workflows")
+        await page.get_by_role("link", name="Write a workflow").click()
+        checked = page.locator("#checked")
+        await expect(checked).to_contain_text("my-workflow can run")
+        text = page.get_by_label("YAML or JSON")
+        await text.fill("name: mine\nsteps:\n  - {id: add, skil: plus}\n")
+        await expect(checked).to_contain_text("Line 3: steps[0].skil: unknown key 'skil'")
+        await checked.get_by_role("link", name="Line 3").click()
+        selected = "() => document.getElementById('text').value.slice(...['selectionStart', 'selectionEnd']"
+        assert "skil: plus" in await page.evaluate(
+            f"{selected}.map(k => document.getElementById('text')[k]))"
+        )
+        await text.fill('name: mine\nsteps:\n  - {id: add, skill: plus, with: {a: "${{ input.n }}", b: 1}}\n')
+        await expect(checked).to_contain_text("mine can run")
+        await expect(checked.locator("svg")).to_contain_text("plus")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_role("status").last).to_contain_text("Stored as mine")
+        await page.get_by_label("Input of a run").fill('{"n": 41}')
+        await page.get_by_role("button", name="Run").click()
+        await expect(page.locator("section", has_text="Output").locator("pre").first).to_have_text(
+            "42", timeout=20_000
+        )
+        await page.goto(f"{running.url}/ui/workflows/mine")
+        await page.get_by_role("link", name="Change a copy").click()
+        await expect(page.get_by_label("YAML or JSON")).to_have_value(re.compile('"skill": "plus"'))
+
+
+async def test_a_draft_is_checked_without_scripts(running: Running, browser: Browser) -> None:
+    async with open_page(browser, java_script_enabled=False) as page:
+        await sign_in(page, running.url, running.token)
+        await page.goto(f"{running.url}/ui/workflows/new/draft")
+        await page.get_by_label("YAML or JSON").fill("name: mine\nsteps: []\n")
+        await page.get_by_role("button", name="Check").click()
+        await expect(page.locator("#checked")).to_contain_text("Line 2: steps: no steps")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.locator("#checked")).to_contain_text("Line 2: steps: no steps")

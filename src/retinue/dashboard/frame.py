@@ -71,6 +71,11 @@ def lead_to(*parts: str) -> Response:
     return RedirectResponse("/".join((ROOT, *(quote(part, safe="") for part in parts))), 303)
 
 
+def describe_error(error: RetinueError) -> str:
+    """The message and the remedy of a failed action."""
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message
+
+
 async def read_entries(request: Request) -> dict[str, str]:
     """The fields of a submitted form."""
     body = await read_body(request.receive)

@@ -1,7 +1,10 @@
-"""The pages of workflows: the stored ones, and one of them drawn, with a form to start it."""
+"""The pages of workflows: the stored ones, one of them drawn with a form to start it, and a draft."""
 
 from __future__ import annotations
 
+import json
+
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,8 +14,17 @@ from retinue.dashboard.asking import Hub
 from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH
 from retinue.dashboard.figures import draw_definition
 from retinue.dashboard.forms import find_problems, make_form, read_form
-from retinue.dashboard.frame import Frame, Page, lead_to, read_entries
+from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
 from retinue.dashboard.sessions import ROOT
+
+_SAMPLE = """\
+name: my-workflow
+description: What it is for
+input: {type: object, properties: {text: {type: string}}, required: [text]}
+steps:
+  - {id: ask, wait_for: {topic: approval, message: "May it go on?"}, timeout: 10m}
+output: {text: "${{ input.text }}"}
+"""
 
 
 class WorkflowPages:
@@ -28,7 +40,11 @@ class WorkflowPages:
 
     def list_forms(self) -> dict[str, Page]:
         """The pages with a form, by path."""
-        return {f"{ROOT}/workflows/{{workflow}}": self._workflow}
+        # the draft's path is no workflow's: names of workflows have no slash
+        return {
+            f"{ROOT}/workflows/new/draft": self._draft,
+            f"{ROOT}/workflows/{{workflow}}": self._workflow,
+        }
 
     async def _workflows(self, request: Request, principal: Principal) -> Response:
         found = await self._hub.read(principal, "list_workflows", {})
@@ -54,3 +70,51 @@ class WorkflowPages:
             "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
         }
         return self._frame.render("workflow.html", request, context, "workflows")
+
+    async def _draft(self, request: Request, principal: Principal) -> Response:
+        """A draft: checked at each request, and by the script of the page while a person types."""
+        text, given, action = _SAMPLE, "", "check"
+        if request.method == "POST":
+            entries = await read_entries(request)
+            text, given = entries.get("text", "").replace("\r\n", "\n"), entries.get("input", "")
+            action = entries.get("action", "check")
+        elif name := request.query_params.get("from"):
+            text = await self._read_text(principal, name)
+        checked = await self._hub.read(principal, "check_workflow", {"text": text})
+        stored, problem = None, ""
+        if checked["valid"] and action == "run":
+            try:
+                value = orjson.loads(given) if given.strip() else None
+            except ValueError:
+                problem = "the input is not JSON; texts stand in double quotes"
+            else:
+                wanted = {"workflow": checked["definition"], "input": value}
+                outcome = await self._hub.act(principal, "start_run", wanted)
+                if outcome.error is None:
+                    return lead_to("runs", str(outcome.get()["run"]))
+                problem = describe_error(outcome.error)
+        elif checked["valid"] and action == "save":
+            outcome = await self._hub.act(principal, "store_workflow", {"text": text})
+            if outcome.error is None:
+                stored = outcome.get()
+            else:
+                problem = describe_error(outcome.error)
+        steps = checked["definition"].get("steps", []) if "definition" in checked else []
+        context = {
+            "text": text,
+            "given": given,
+            "checked": checked,
+            "stored": stored,
+            "problem": problem,
+            "graph": draw_definition(steps),
+            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
+        }
+        return self._frame.render("draft.html", request, context, "workflows")
+
+    async def _read_text(self, principal: Principal, name: str) -> str:
+        """The definition of a stored workflow as JSON, to begin a draft with."""
+        found = await self._hub.read(principal, "list_workflows", {"detailed": True})
+        workflow = next((one for one in found["workflows"] if one["name"] == name), None)
+        if workflow is None or "definition" not in workflow:
+            raise InvalidRequestError(f"There is no workflow {name[:80]}")
+        return json.dumps(workflow["definition"], indent=2, ensure_ascii=False)

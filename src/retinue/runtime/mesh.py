@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
@@ -46,6 +47,7 @@ from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import publish_workflow
 from retinue.oci.server.webhooks import Notifications
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
@@ -214,6 +216,10 @@ async def open_mesh(
         async def send_message(message: dict[str, Any], ctx: Context) -> dict[str, Any]:
             return await messages.answer_in(message, ctx)
 
+        async def store_workflow(name: str, text: bytes) -> str:
+            published = await publish_workflow(home, name, text, created=datetime.now(UTC))
+            return f"{published.repository}:{published.tag}"
+
         made = hub_agent(
             directory,
             search,
@@ -228,6 +234,7 @@ async def open_mesh(
             spending_of=spending_of,
             read_calls=read_calls,
             read_imports=None if imports is None else imports.list_imports,
+            store_workflow=store_workflow,
             send_message=send_message,
         )
         agent = made.agent

@@ -56,14 +56,21 @@ _SHAPES = {
 
 def check_document(document: Document) -> Definition:
     """The definition of a document in the canonical grammar; raises DefinitionError."""
+    definition, faults = inspect_document(document)
+    if definition is None or faults:
+        raise faults[0]
+    return definition
+
+
+def inspect_document(document: Document) -> tuple[Definition | None, list[DefinitionError]]:
+    """The definition, None where the grammar is violated, and the faults in the order of the text."""
     if not isinstance(document.value, dict):
-        raise document.fault((), "no workflow", "write an object with name and steps")
+        return None, [document.fault((), "no workflow", "write an object with name and steps")]
     try:
         definition = Definition.from_json(document.value)
     except ValidationError as error:
-        raise _first_fault(document, error) from None
-    StepChecks(document, definition).check()
-    return definition
+        return None, _list_faults(document, error)
+    return definition, StepChecks(document, definition).list_faults()
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
@@ -82,12 +89,12 @@ def unknown_key(document: Document, path: Path, known: Sequence[str]) -> Definit
     return document.fault(path, f"unknown key {key!r}", remedy)
 
 
-def _first_fault(document: Document, error: ValidationError) -> DefinitionError:
+def _list_faults(document: Document, error: ValidationError) -> list[DefinitionError]:
     found = [dict(one) for one in error.errors(include_url=False)]
     # a missing key is more likely misspelt: the unknown key is reported first
     found.sort(key=lambda one: one["type"] == "missing")
     faults = [_render_fault(document, one) for one in found]
-    return min(faults, key=lambda fault: fault.line)
+    return sorted(faults, key=lambda fault: fault.line)
 
 
 def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:

@@ -12,10 +12,10 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from retinue.core.errors import UnknownWorkflowError
+from retinue.core.errors import DefinitionError, UnknownWorkflowError
 from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.plugins import WORKFLOWS, conflict, list_plugins
-from retinue.workflows.definitions.checks import check_document, suggest
+from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
 from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
 from retinue.workflows.definitions.spelling_001 import read_seed_001
@@ -124,6 +124,16 @@ def load(
     document = read_text(text, source) if isinstance(text, str) else document_of(dict(text), source)
     canonical = _to_canonical(document)
     return Loaded(check_document(canonical), canonical, digest, is_own)
+
+
+def inspect_text(text: str, *, source: str = INLINE) -> tuple[Loaded | None, list[DefinitionError]]:
+    """As `load`, with all faults that can be told apart instead of the first one."""
+    try:
+        canonical = _to_canonical(read_text(text, source))
+    except DefinitionError as error:
+        return None, [error]
+    definition, faults = inspect_document(canonical)
+    return (None if definition is None else Loaded(definition, canonical)), faults
 
 
 def load_definition(text: str | Mapping[str, Any], *, source: str = INLINE) -> Definition:

@@ -7,7 +7,8 @@ Which keys belong to which kind of step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,9 +181,22 @@ class StepChecks:
         self._document = document
         self._definition = definition
         self._references = ReferenceChecks(document)
+        self._faults: list[DefinitionError] = []
 
-    def check(self) -> None:
-        """Raise the first fault as DefinitionError."""
+    def list_faults(self) -> list[DefinitionError]:
+        """The faults in the order of the steps, at most one for each part of a step."""
+        with self._noting():
+            self._check_all()
+        return self._faults
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except DefinitionError as error:
+            self._faults.append(error)
+
+    def _check_all(self) -> None:
         definition, document = self._definition, self._document
         if not definition.steps:
             raise document.fault(("steps",), "no steps", "add at least one step")
@@ -219,11 +233,15 @@ class StepChecks:
             raise self._document.fault(path, f"nested deeper than {MAX_NESTING} steps", "make it flatter")
         for index, step in enumerate(steps):
             here = (*path, first + index)
-            self._check_kind(step, here)
-            self._check_jumps(step, here, [one.id for one in steps], index)
-            self._check_parts(step, here, view, place)
-            view = self._check_nested(step, here, view, place).after([step.id])
-            self._check_result(step, here, view)
+            with self._noting():
+                self._check_kind(step, here)
+                self._check_jumps(step, here, [one.id for one in steps], index)
+                self._check_parts(step, here, view, place)
+            with self._noting():
+                view = self._check_nested(step, here, view, place)
+            view = view.after([step.id])
+            with self._noting():
+                self._check_result(step, here, view)
         return view
 
     def _check_parts(self, step: Step, here: Path, view: View, place: _Place) -> None:

@@ -1,0 +1,37 @@
+// Checks the draft of a workflow a moment after the last key, and leads from a problem to its line.
+
+const PAUSE_MS = 400;
+const form = document.querySelector("form[data-draft]");
+const text = document.getElementById("text");
+let timer = 0;
+let asked = 0;
+
+// form.action would be the buttons of that name
+async function check() {
+  const mine = ++asked;
+  const body = new URLSearchParams({ text: text.value, action: "check" });
+  const reply = await fetch(form.getAttribute("action"), { method: "POST", body, headers: { accept: "text/html" } });
+  if (mine !== asked || reply.redirected || !reply.ok) return;
+  const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+  const fresh = page.getElementById("checked");
+  if (fresh && mine === asked) document.getElementById("checked").replaceChildren(...fresh.childNodes);
+}
+
+function show(line) {
+  const lines = text.value.split("\n");
+  const start = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+  text.focus();
+  text.setSelectionRange(start, start + (lines[line - 1] ?? "").length);
+  text.scrollTop = (text.scrollHeight / Math.max(lines.length, 1)) * Math.max(0, line - 4);
+}
+
+text.addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(() => check().catch(() => {}), PAUSE_MS);
+});
+form.addEventListener("click", (event) => {
+  const line = event.target.dataset?.line;
+  if (!line) return;
+  event.preventDefault();
+  show(Number(line));
+});

@@ -1,0 +1,137 @@
+"""The hub's skills for somebody who writes a workflow: check a draft, and store it in this mesh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.errors import (
+    DefinitionError,
+    InvalidRequestError,
+    NotAllowedError,
+    RetinueError,
+    UnknownWorkflowError,
+)
+from retinue.hub.run_access import reject_limited
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.permissions import Access, is_seen
+from retinue.workflows.definitions.loading import Loaded, inspect_text, list_builtins, load
+from retinue.workflows.definitions.step_checks import iterate_places
+from retinue.workflows.library import LONG_TEXT, Library, bundle
+
+Json = dict[str, Any]
+
+DRAFT = "draft"
+"""The name of the text in messages."""
+
+MAX_FAULTS = 50
+
+StoreWorkflow = Callable[[str, bytes], Awaitable[str]]
+"""Stores a text under a name in the registry of this state; returns the reference. Raises RegistryError."""
+
+
+def add_draft_skills(
+    agent: Agent,
+    directory: Directory,
+    library: Library,
+    access: Access,
+    store_workflow: StoreWorkflow | None,
+) -> None:
+    """Add ``check_workflow``, and ``store_workflow`` where there is a place for workflows."""
+
+    @agent.skill(read_only=True)
+    async def check_workflow(
+        text: Annotated[str, Field(description="The workflow as YAML or JSON")], ctx: Context
+    ) -> Json:
+        """Checks the text of a workflow: its faults with their lines, and its definition."""
+        reject_limited(ctx.principal)
+        loaded, faults = await _inspect(text)
+        if loaded is not None and not faults:
+            try:
+                await bundle(library, loaded)
+            except RetinueError as error:
+                faults = [error if isinstance(error, DefinitionError) else _of_text(error)]
+        reply: Json = {
+            "valid": not faults,
+            "problems": [_render(fault) for fault in faults[:MAX_FAULTS]],
+            "warnings": [],
+        }
+        if loaded is not None:
+            await directory.ensure_fresh()
+            view, scopes = access.view_of(ctx.principal), ctx.principal.scopes
+
+            def is_offered(skill: str) -> bool:
+                return any(is_seen(view, one.name) for one in directory.find_by_skill(skill, scopes))
+
+            reply["warnings"] = _find_missing_skills(loaded, is_offered)[:MAX_FAULTS]
+            reply |= {"name": loaded.definition.name, "definition": loaded.definition.to_json()}
+        return reply
+
+    if store_workflow is None:
+        return
+    store = store_workflow
+
+    @agent.skill("store_workflow")
+    async def store_text(
+        text: Annotated[str, Field(description="The workflow as YAML or JSON")], ctx: Context
+    ) -> Json:
+        """Stores a workflow in the registry of this mesh, in place of the one of the same name."""
+        principal = ctx.principal
+        if principal.kind not in ("mesh", "local") or "mesh" not in principal.scopes:
+            raise NotAllowedError(
+                "only the mesh itself stores workflows",
+                remedy="use the token of the state (retinue dashboard), or retinue publish FILE",
+            )
+        loaded = await asyncio.to_thread(load, text, source=DRAFT)
+        await bundle(library, loaded)
+        name = loaded.definition.name
+        await _check_free(library, name)
+        return {"workflow": name, "reference": await store(name, text.encode())}
+
+
+async def _inspect(text: str) -> tuple[Loaded | None, list[DefinitionError]]:
+    # a long text takes up to some seconds
+    if len(text) < LONG_TEXT:
+        return inspect_text(text, source=DRAFT)
+    return await asyncio.to_thread(inspect_text, text, source=DRAFT)
+
+
+async def _check_free(library: Library, name: str) -> None:
+    """Raise InvalidRequestError where a stored workflow would be found before that of the registry."""
+    if name in list_builtins():
+        raise InvalidRequestError(f"{name} is the name of a built-in workflow", remedy="choose another name")
+    try:
+        known = await library.get(name)
+    except (DefinitionError, UnknownWorkflowError):
+        return
+    if known.is_own and known.digest is None:
+        raise InvalidRequestError(f"{known.document.source} has this name", remedy="change that file")
+
+
+def _of_text(error: RetinueError) -> DefinitionError:
+    return DefinitionError(error.message, source=DRAFT, remedy=error.remedy)
+
+
+def _render(fault: DefinitionError) -> Json:
+    message = fault.message.removeprefix(f"{fault.source}:{fault.line}: ").removeprefix(f"{fault.source}: ")
+    # the fault of a workflow that this one runs has the lines of another text
+    is_own = fault.source == DRAFT
+    return {
+        "line": fault.line if is_own else 0,
+        "message": message if is_own else fault.message,
+        "remedy": fault.remedy,
+    }
+
+
+def _find_missing_skills(loaded: Loaded, is_offered: Callable[[str], bool]) -> list[Json]:
+    found: list[Json] = []
+    for path, step in iterate_places(loaded.definition.steps, ("steps",)):
+        if step.skill is not None and "${{" not in step.skill and not is_offered(step.skill):
+            line = loaded.document.line_of((*path, "skill"))
+            found.append({"line": line, "message": f"no agent offers {step.skill!r} now"})
+    return found
