@@ -52,7 +52,11 @@ def test_agents_and_calls_are_shown_once_through_a_pipe_and_live_at_a_terminal(t
         assert found["calls"]["in_flight"] == 0
         assert [row["name"] for row in found["agents"]] == ["one-agent"]
         shown = run(cwd=tmp_path).stdout
-        assert "1 agents (0 unavailable)" in shown
+        assert "agents 1 (0 unavailable)" in shown
+        assert "1 failed or refused" in shown
+        heads = next(line for line in shown.splitlines() if line.startswith("AGENT"))
+        cells = next(line for line in shown.splitlines() if line.startswith("one-agent"))
+        assert len(heads.split()) == len(cells.split()), "each column has a value"
         assert "who → one-agent" in shown
 
         leader, follower = pty.openpty()

@@ -114,8 +114,8 @@ def _headline(url: str, listed: Listed, traffic: Traffic) -> str:
     away = sum(row.get("status") == "unavailable" for row in listed.agents)
     spread = "" if traffic.p50_ms is None else f", p50 {traffic.p50_ms:.0f} ms, p95 {traffic.p95_ms:.0f} ms"
     return (
-        f"{url}  {len(listed.agents)} agents ({away} unavailable)  {traffic.per_s:.1f} calls/s{spread}, "
-        f"{traffic.failed} failed  {len(traffic.in_flight)} in flight  {len(listed.runs)} runs"
+        f"{url}  agents {len(listed.agents)} ({away} unavailable)  {traffic.per_s:.1f} calls/s{spread}, "
+        f"{traffic.failed} failed or refused  {len(traffic.in_flight)} in flight  {len(listed.runs)} runs"
     )
 
 
@@ -123,11 +123,8 @@ def _tables(listed: Listed, traffic: Traffic) -> Sequence[Part]:
     agents = sorted(listed.agents, key=lambda row: (-traffic.by_agent.get(row["name"], 0), row["name"]))
     return (
         (
-            ("AGENT", "VERSION", "STATUS", "CALLS/MIN"),
-            [
-                (row["name"], row.get("version"), row.get("status"), traffic.by_agent.get(row["name"], 0))
-                for row in agents[:20]
-            ],
+            ("AGENT", "STATUS", "CALLS/MIN"),
+            [(row["name"], row.get("status"), traffic.by_agent.get(row["name"], 0)) for row in agents[:20]],
         ),
         (
             ("RUN", "WORKFLOW", "STATUS"),
