@@ -4,8 +4,9 @@ A node renews its lease every third of the lease's duration. A node that lost it
 until it has it again, and then checks whether each run is still its own. Any living node reassigns the
 runs of dead ones, by an update that matches only rows which still belong to them.
 
-Leases end by the clock of the database. When that clock is set, no row tells who lives: the nodes get time
-to renew, and a row that is not renewed by the time at which it would have ended is removed.
+Leases end by the clock of the database, which may be set at any time. So the time in a row says only how
+long the lease lasts from when it was seen; from there on each node counts by its own monotonic clock. A
+node whose row is in the table lives. A row is removed by whoever saw it end, if it was not renewed since.
 
 A node's executor id is a numbered slot of the state folder. At its launch the engine takes back what its
 executor id left behind, so two living processes must not share one: a slot is held by a file lock, which
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,7 @@ class Lease:
         self._count_running = count_running
         self._until = 0.0
         self._since = 0.0
-        self._offset_s: float | None = None
-        self._doubted: dict[str, tuple[float, float]] = {}
+        self._seen = SeenLeases(lease_s)
         self._held = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -139,77 +139,137 @@ class Lease:
         self._until = asked_at + self._lease_s
         self._held.set()
         await self._database.remember(mark)
-        rows = await self._database.read(self._read_rows)
-        self.nodes = tuple(Node(row.executor, row.running) for row in rows)
-        self._notice_step(rows)
-
-    def _notice_step(self, rows: Sequence[sa.Row[Any]]) -> None:
-        """Compare the clock of the database with the monotonic one; ``rows`` are those just read."""
-        now = time.monotonic()
-        for row in rows[:1]:
-            offset_s = row.now - now
-            step_s = 0.0 if self._offset_s is None else offset_s - self._offset_s
-            self._offset_s = offset_s
-            # A smaller one ends no lease that is renewed in time.
-            if abs(step_s) < self._lease_s / 3:
-                return
+        look = await self._database.read(self._look)
+        if abs(step_s := self._seen.take_in(look)) >= self._lease_s / 3:
             _log.warning("the clock of the runs was set", seconds=round(step_s, 1))
-            self._since = now
-            if step_s < 0:
-                self._doubted = {
-                    one.executor: (one.expires, now + one.expires - one.now + step_s)
-                    for one in rows
-                    if one.executor != self.executor
-                }
+        living = self._seen.list_living(time.monotonic())
+        self.nodes = tuple(
+            Node(row.executor, row.running)
+            for row in look.rows
+            if row.executor in living and row.version == VERSION
+        )
 
     async def _rescue(self, dead: Sequence[str] | None = None) -> None:
         """Reassign the runs of nodes whose lease is over; with ``dead``, only of these nodes."""
-
-        now = time.monotonic()
-        over = {node: expires for node, (expires, until) in self._doubted.items() if until <= now}
+        over = self._seen.list_over(time.monotonic())
+        # Its own lease is judged by the other nodes.
+        over.pop(self.executor, None)
 
         def reassign(connection: sa.Connection) -> dict[str, int]:
-            unrenewed = f"DELETE FROM {self._database.nodes} WHERE executor = :node AND expires = :expires"  # noqa: S608
-            for node, expires in over.items():
-                connection.execute(sa.text(unrenewed), {"node": node, "expires": expires})
             if dead is not None:
                 forget = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor IN :dead")  # noqa: S608
                 parameters = {"dead": list(dead)}
                 connection.execute(forget.bindparams(sa.bindparam("dead", expanding=True)), parameters)
-            return self._reassign(connection, dead)
+            else:
+                self._remove_unrenewed(connection, over)
+            return self._reassign(connection, dead, over)
 
         given = await self._database.write(reassign, retry_s=self._lease_s / 3)
-        self._doubted = {node: doubt for node, doubt in self._doubted.items() if node not in over}
         for executor, runs in given.items():
             _log.info("runs taken over", node=executor, runs=runs)
 
-    def _read_rows(self, connection: sa.Connection) -> Sequence[sa.Row[Any]]:
-        """The rows of the living nodes, each with the time of the database."""
-        now = self._database.now
+    def _look(self, connection: sa.Connection) -> Look:
+        """Read all leases, and the time of the database."""
         query = sa.text(
-            f"SELECT executor, running, expires, cast({now} AS double precision) AS now "  # noqa: S608
-            f"FROM {self._database.nodes} WHERE version = :version AND expires >= {now} "
-            "ORDER BY running, executor"
+            "SELECT executor, version, running, expires, "  # noqa: S608
+            f"cast({self._database.now} AS double precision) AS now "
+            f"FROM {self._database.nodes} ORDER BY running, executor"
         )
-        return connection.execute(query, {"version": VERSION} | self._database.clock()).fetchall()
+        began_at = time.monotonic()
+        rows = connection.execute(query, self._database.clock()).fetchall()
+        return Look(rows, began_at, time.monotonic())
 
-    def _reassign(self, connection: sa.Connection, only: Sequence[str] | None) -> dict[str, int]:
-        """Queue the runs of dead nodes at living ones, each run together with its child runs."""
-        database, client = self._database, self._database.client
-        living = (
-            f"SELECT executor FROM {database.nodes} "  # noqa: S608
-            f"WHERE version = :version AND expires >= {database.now}"
+    def _remove_unrenewed(self, connection: sa.Connection, over: Mapping[str, float]) -> None:
+        statement = sa.text(
+            f"DELETE FROM {self._database.nodes} WHERE executor = :executor AND expires = :expires"  # noqa: S608
         )
-        names: dict[str, Any] = {"version": VERSION} | database.clock()
+        for executor, expires in over.items():
+            connection.execute(statement, {"executor": executor, "expires": expires})
+
+    def _reassign(
+        self, connection: sa.Connection, only: Sequence[str] | None, over: Collection[str]
+    ) -> dict[str, int]:
+        """Queue the runs of dead nodes at living ones, each run together with its child runs."""
+        client = self._database.client
+        living = f"SELECT executor FROM {self._database.nodes} WHERE version = :version"  # noqa: S608
+        names: dict[str, Any] = {"version": VERSION}
         lost = client.list_lost(connection, living, names, only)
-        shares = _share_out(lost, [row.executor for row in self._read_rows(connection)])
-        given = {
+        able = connection.execute(sa.text(f"{living} ORDER BY running, executor"), names).scalars()
+        # A node that was seen to be over may have renewed its lease since: it gets runs the next time.
+        shares = _share_out(lost, [executor for executor in able if executor not in over])
+        return {
             executor: client.requeue_lost(connection, living, names, runs, executor)
             for executor, runs in shares.items()
         }
-        forget = f"DELETE FROM {database.nodes} WHERE expires < {database.now}"  # noqa: S608
-        connection.execute(sa.text(forget), database.clock())
-        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The rows of all leases with the time of the database, read between two times of the monotonic clock.
+
+    A row has ``executor``, ``expires`` and ``now``.
+    """
+
+    rows: Sequence[Any]
+    began_at: float
+    ended_at: float
+
+
+class SeenLeases:
+    """When the leases of all nodes end by the monotonic clock, as far as one process has seen them.
+
+    ``lease_s`` is the duration of its own lease, which a lease gets at least when it was renewed at the time
+    at which the clock of the database was set: it cannot be told whether before or after.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._offsets: tuple[float, float] | None = None
+        self._ends: dict[str, tuple[float, float]] = {}
+
+    def take_in(self, look: Look) -> float:
+        """Note which leases were renewed; gives the seconds by which the clock was set since the last."""
+        if not look.rows:
+            self._ends = {}
+            return 0.0
+        now = look.rows[0].now
+        step_s = self._compare_offsets(now - look.ended_at, now - look.began_at)
+        ends: dict[str, tuple[float, float]] = {}
+        for row in look.rows:
+            known = self._ends.get(row.executor)
+            if known is not None and known[0] == row.expires:
+                ends[row.executor] = known
+            else:
+                ends[row.executor] = row.expires, look.ended_at + self._left_s(row.expires - now, step_s)
+        self._ends = ends
+        return step_s
+
+    def list_living(self, at: float) -> frozenset[str]:
+        """The nodes whose lease lasts at a time of the monotonic clock."""
+        return frozenset(executor for executor, (_, until) in self._ends.items() if at < until)
+
+    def list_over(self, at: float) -> dict[str, float]:
+        """The nodes whose lease is over at a time of the monotonic clock, each with the time in its row."""
+        return {executor: expires for executor, (expires, until) in self._ends.items() if until <= at}
+
+    def _left_s(self, left_s: float, step_s: float) -> float:
+        """How long a renewed lease lasts that has ``left_s`` by the clock of the database."""
+        if abs(step_s) < self._lease_s / 3:
+            # Such a step ends no lease that is renewed in time.
+            return max(0.0, left_s)
+        # Renewed after the clock was set, or before.
+        possible = [one for one in (left_s, left_s + step_s) if one > 0]
+        return max(self._lease_s, min(possible, default=0.0))
+
+    def _compare_offsets(self, low: float, high: float) -> float:
+        """By how much the clock was set at least, if its distance to the monotonic one is between these.
+
+        A slow answer widens the range, so that it is never taken for a step.
+        """
+        before, self._offsets = self._offsets, (low, high)
+        if before is None:
+            return 0.0
+        return max(0.0, low - before[1]) + min(0.0, high - before[0])
 
 
 def _share_out(runs: Sequence[str], executors: Sequence[str]) -> dict[str, list[str]]:
