@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue.core.errors import InvalidSettingError, StateError
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
@@ -277,3 +280,32 @@ async def test_an_internal_object_passes_where_an_external_one_is_stopped(tmp_pa
         assert rid in node.cache
         await post(url_of(node) + p.BROADCAST, events(new(personality("other", UUID_NODE))))
         assert node.cache.list_rids([PERSONALITY_TYPE]) == [rid]
+
+
+@pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b", "a:b", "a+b", "a\nb"])
+def test_a_name_that_no_rid_or_folder_can_have_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidSettingError, match="is no name of a node"):
+        KoiNode(name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["foo", "ftp://127.0.0.1/koi-net", "http://", "http://[::1", ""])
+def test_a_first_contact_that_is_no_url_is_refused_at_once(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidSettingError, match="first_contact"):
+        KoiNode("one", folder=tmp_path / "one", first_contact=url)
+
+
+async def test_a_folder_in_use_leaves_nothing_open_behind(tmp_path: Path) -> None:
+    first, second = (KoiNode("one", folder=tmp_path / "one") for _ in range(2))
+    await first.start()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(StateError, match="in use by another node"):
+            await second.start()
+        del second
+        gc.collect()
+    await first.stop()
+    assert not [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)]

@@ -70,6 +70,31 @@ async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_pa
 
 
 @requirement("K-29")
+async def test_two_demos_started_at_once_both_run_and_one_folder_holds_one(tmp_path: Path) -> None:
+    demos = []
+    try:
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            demos.append(Program("koi", "demo", cwd=folder, environment={"RETINUE_HOME": str(folder / "s")}))
+        for demo in demos:
+            await asyncio.to_thread(demo.wait_for, "Ctrl-C ends the demo")
+        third = Program(
+            "koi", "demo", cwd=tmp_path / "one", environment={"RETINUE_HOME": str(tmp_path / "one" / "s")}
+        )
+        demos.append(third)
+        assert await asyncio.to_thread(third.process.wait, 40) == 8, third.output
+        await asyncio.to_thread(third.wait_for, "error: ")
+        told = third.output[third.output.index("error: ") :]
+        assert "koi-mcp-coordinator did not start" in told
+        assert "in use by another node" in told
+        assert "another folder" in told
+    finally:
+        for demo in demos:
+            demo.close()
+
+
+@requirement("K-29")
 def test_the_ports_of_the_demo_move_together() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -148,6 +173,28 @@ def test_a_wrong_configuration_is_one_line_with_the_remedy(
     assert done.returncode != 0
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
+
+
+@requirement("K-28")
+def test_a_taken_port_is_told_with_the_field_that_holds_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with program(
+            "koi",
+            "coordinator",
+            cwd=tmp_path,
+            environment={
+                "RETINUE_HOME": str(tmp_path / "state"),
+                "KOI_MCP_COORDINATOR_MCP_REGISTRY_PORT": str(port),
+            },
+        ) as coordinator:
+            assert coordinator.wait() == 8
+            told = coordinator.wait_for("error: ")
+    assert f"127.0.0.1:{port} is in use" in told
+    assert "coordinator.mcp_registry_port" in told
+    assert "KOI_MCP_COORDINATOR_MCP_REGISTRY_PORT" in told
 
 
 @requirement("K-28")

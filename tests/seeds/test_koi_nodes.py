@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
+from retinue.core.errors import InvalidSettingError
 from retinue.koi.codec.bundles import Bundle, EventType, has_hash
 from retinue.koi.codec.personality import AgentPersonality
 from retinue.koi.pipeline import STOP_CHAIN, HandlerType, KnowledgeSource
@@ -434,3 +435,11 @@ def test_the_names_of_the_seed_are_under_its_import_paths() -> None:
         ("utils.async.retry", "with_retry"),
     ):
         assert callable(getattr(import_module(f"koi_mcp.{module}"), name))
+
+
+@pytest.mark.parametrize(("name", "version"), [("a/b", "1.0"), ("a", ""), ("a", "1/0")])
+def test_an_agent_that_no_rid_can_name_is_refused_with_the_remedy(
+    tmp_path: Path, name: str, version: str
+) -> None:
+    with pytest.raises(InvalidSettingError, match="has a slash"):
+        KoiAgentNode(name, version, {}, "http://127.0.0.1:1/koi-net", 1, folder=tmp_path)

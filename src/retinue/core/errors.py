@@ -1277,8 +1277,8 @@ class PortInUseError(StateError):
 
     type = "port_in_use"
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"{host}:{port} is in use", remedy="choose another with --port")
+    def __init__(self, host: str, port: int, *, remedy: str = "choose another with --port") -> None:
+        super().__init__(f"{host}:{port} is in use", remedy=remedy)
         self.port = port
 
 

@@ -95,7 +95,7 @@ class KoiCache:
             except Timeout as error:
                 raise StateError(
                     f"the folder {self.folder} is in use by another node",
-                    remedy="stop the other process, or give this node another name",
+                    remedy="stop the other process, or use another folder or name for this node",
                 ) from error
             remove_leftovers(self.folder)
             for path in sorted(self.folder.glob(f"*{_SUFFIX}")):

@@ -26,6 +26,17 @@ class Identity:
     profile: NodeProfile
 
 
+def check_name(name: str) -> None:
+    """Raise InvalidSettingError for a name of a node that no RID can hold, or that is no name of a folder."""
+    if name and name not in (".", "..") and name.isprintable() and not set(name) & set("+:/\\"):
+        return
+    raise InvalidSettingError(
+        "name",
+        f"{name[:80]!r} is no name of a node",
+        remedy="choose one without + : / \\ and control characters",
+    )
+
+
 def load_key(folder: Path) -> NodeKey:
     """The key in ``folder/priv_key.pem``, which only its owner may read; a new one if there is none.
 
@@ -58,11 +69,9 @@ def load_identity(folder: Path, name: str, key: NodeKey, profile: NodeProfile) -
     rid = node_rid(name, key.public_key)
     try:
         check_rid(rid)
-        if "+" in name or not name.isprintable() or ":" in name or "/" in name:
-            raise ValueError("it holds one of + : / or a control character")
     except ValueError as error:
         raise InvalidSettingError(
-            "name", f"{name!r}: {error}", remedy="choose a shorter or plainer name"
+            "name", f"{name[:80]!r}: {error}", remedy="choose a shorter name"
         ) from error
     text = orjson.dumps({"rid": rid, "profile": profile.render()}, option=orjson.OPT_INDENT_2)
     path = folder / "identity.json"

@@ -52,9 +52,9 @@ from retinue.koi.codec.rids import (
 )
 from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue.koi.handlers import register_node_handlers
-from retinue.koi.identity import load_identity, load_key
+from retinue.koi.identity import check_name, load_identity, load_key
 from retinue.koi.outbox import Outbox
-from retinue.koi.peers import BUNDLES_AT_ONCE, Address, FirstContact, PeerError, Peers
+from retinue.koi.peers import BUNDLES_AT_ONCE, Address, FirstContact, PeerError, Peers, check_contact
 from retinue.koi.pipeline import (
     Handled,
     KnowledgeObject,
@@ -133,6 +133,7 @@ class KoiNode(PipelineSteps):
         poll_interval_s: float = POLL_INTERVAL_S,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        check_name(name)
         self.name = name
         self.folder = folder or Path(".koi") / name
         self.interest = tuple(type_name(rid_type) for rid_type in interest)
@@ -150,6 +151,8 @@ class KoiNode(PipelineSteps):
         self.cache = KoiCache(self.folder / "cache")
         self.graph = NetworkGraph(self.rid)
         contact = FirstContact(first_contact) if isinstance(first_contact, str) else first_contact
+        if contact is not None:
+            check_contact(contact.url, "first_contact")
         self.first_contact = contact and replace(contact, url=contact.url.rstrip("/"))
         self._own_http: HttpClient | None = None
         if http is None:
@@ -196,9 +199,9 @@ class KoiNode(PipelineSteps):
 
         Raises StateError if the folder cannot be used.
         """
+        await asyncio.to_thread(self.cache.open)
         if self._own_http is not None:
             await self._own_http.__aenter__()
-        await asyncio.to_thread(self.cache.open)
         self.graph.load(self.cache)
         for rid in self.cache.list_rids([PERSONALITY_TYPE]):
             entry = self.cache.find_entry(rid)

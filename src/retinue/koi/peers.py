@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 import structlog
 from pydantic_core import to_json
 
-from retinue.core.errors import CallTimedOutError
+from retinue.core.errors import CallTimedOutError, InvalidSettingError
 from retinue.koi.codec.bundles import Bundle, Dialect, Event, Manifest, WireError, in_dialect
 from retinue.koi.codec.envelopes import decode_json, encode_envelope, is_signed_by, parse_envelope
 from retinue.koi.codec.payloads import (
@@ -84,6 +85,21 @@ class FirstContact:
 
     url: str
     rid: str | None = None
+
+
+def check_contact(url: str, field_name: str) -> None:
+    """Raise InvalidSettingError for a first contact whose URL is not one of http or https with a host."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise InvalidSettingError(
+            field_name,
+            f"{url[:80]!r} is no URL",
+            remedy="give the URL of a KOI node, such as http://127.0.0.1:9000/koi-net",
+        )
 
 
 @dataclass

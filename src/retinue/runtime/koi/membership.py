@@ -26,6 +26,7 @@ from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.profile_records import DEFAULT_VERSION, render_profile
 from retinue.koi.node import KoiNode
+from retinue.koi.peers import check_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.server import PREFIX, routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
@@ -52,12 +53,8 @@ def make_node(
 
     Raises InvalidSettingError and StateError.
     """
-    if first_contact is not None and not first_contact.startswith(("http://", "https://")):
-        raise InvalidSettingError(
-            "--koi-join",
-            f"{first_contact[:80]!r} is no URL",
-            remedy="give the URL of a KOI node, such as http://127.0.0.1:9000/koi-net",
-        )
+    if first_contact is not None:
+        check_contact(first_contact, "--koi-join")
     return KoiNode(
         name,
         base_url=f"{url}{PREFIX}",

@@ -77,7 +77,7 @@ class KoiAgentNode(_Node):
     for described callable traits. ``base_url`` is that of the KOI API, ``mcp_url`` that of the REST and MCP
     endpoints, by default the host of ``base_url`` with ``mcp_port``. Identity and cache are in ``folder``, by
     default ``.koi/{name}`` below the working directory. ``trust`` and ``known`` are those of `KoiNode`.
-    Raises ValueError for a name or version that no RID can hold, and InvalidSettingError.
+    Raises InvalidSettingError, also for a name or version that no RID can hold.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class KoiAgentNode(_Node):
         guard: Guard | None = None,
         allow_private: bool = True,
     ) -> None:
-        self.personality_rid = AgentPersonality(name, version)
+        self.personality_rid = _personality_rid(name, version)
         plain, found = _split_functions(traits)
         node = KoiNode(
             name,
@@ -249,6 +249,15 @@ class CoordinatorAdapterNode(_Node):
         await self.node.start()
         count = fill_adapter(self.mcp_adapter, self.node.cache)
         _log.info("personalities of the cache listed", count=count)
+
+
+def _personality_rid(name: str, version: str) -> AgentPersonality:
+    try:
+        return AgentPersonality(name, version)
+    except ValueError as error:
+        raise InvalidSettingError(
+            "agent", str(error), remedy="choose a name and a version without a slash"
+        ) from error
 
 
 def _split_functions(

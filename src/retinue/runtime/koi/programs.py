@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    ChildFailedError,
+    InvalidSettingError,
+    PortInUseError,
+)
 from retinue.runtime.access import check_address, guarded
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
@@ -49,7 +54,7 @@ async def serve_coordinator(
         stop, supervisor, http = await _open(stack, settings, state)
         host = host_of(section.base_url, "coordinator.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
-        listener = bind(host, section.mcp_registry_port)
+        listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
         guard = partial(_guard, settings=settings, state=state, host=host, http=http)
         coordinator = CoordinatorAdapterNode(
             section.name,
@@ -95,7 +100,9 @@ async def serve_agent(
         stop, supervisor, http = await _open(stack, settings, state)
         host = host_of(section.base_url, "agent.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
-        listener = bind(host, section.mcp_port)
+        if section.mcp_url is not None:
+            host_of(section.mcp_url, "agent.mcp_url")
+        listener = _bind(host, section.mcp_port, "agent.mcp_port")
         guard = partial(_guard, settings=settings, state=state, host=host, http=http)
         agent = KoiAgentNode(
             section.name,
@@ -118,7 +125,7 @@ async def serve_agent(
         koi_port = urlsplit(section.base_url).port
         if koi_port not in (None, section.mcp_port):
             # a base_url of another port has to answer too (SPEC 4, doubt 7)
-            second = bind(host, koi_port or 80)
+            second = _bind(host, koi_port or 80, "agent.base_url")
             await stack.enter_async_context(serving(server.app, second, stop, limits))
         stack.callback(server.mcp.end)
         await agent.start()
@@ -136,33 +143,6 @@ async def serve_demo(echo: Echo) -> int:
 
     The ports move together where one is taken. Raises ChildFailedError and PortInUseError.
     """
-    coordinator_port, *agent_ports = find_ports()
-    base = f"http://127.0.0.1:{coordinator_port}"
-    if coordinator_port != FIRST_PORTS[0]:
-        echo(f"a port of {', '.join(map(str, FIRST_PORTS))} is taken; using {coordinator_port} and so on")
-    contact = {"KOI_MCP_NETWORK_FIRST_CONTACT": f"{base}/koi-net", "KOI_MCP_CONFIG": ""}
-    specs = [
-        _child(
-            "coordinator",
-            "coordinator.json",
-            {
-                "KOI_MCP_COORDINATOR_BASE_URL": f"{base}/koi-net",
-                "KOI_MCP_COORDINATOR_MCP_REGISTRY_PORT": str(coordinator_port),
-            },
-        ),
-        *(
-            _child(
-                "agent",
-                file,
-                {
-                    "KOI_MCP_AGENT_BASE_URL": f"http://127.0.0.1:{port}/koi-net",
-                    "KOI_MCP_AGENT_MCP_PORT": str(port),
-                    **contact,
-                },
-            )
-            for file, port in zip(("agent1.json", "agent2.json"), agent_ports, strict=True)
-        ),
-    ]
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:
@@ -177,7 +157,7 @@ async def serve_demo(echo: Echo) -> int:
 
         children = Supervisor(probe)
         stack.push_async_callback(children.stop)
-        starting = asyncio.create_task(_start(children, specs, http, base, echo))
+        starting = asyncio.create_task(_start_demo(children, http, echo))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -197,16 +177,21 @@ def find_ports(first: Sequence[int] = FIRST_PORTS) -> list[int]:
     """
     for shift in range(_SHIFTS):
         ports = [port + shift * len(first) for port in first]
-        listeners: list[socket.socket] = []
-        try:
-            listeners.extend(bind("127.0.0.1", port) for port in ports)
-        except PortInUseError:
-            continue
-        finally:
-            for listener in listeners:
-                listener.close()
-        return ports
-    raise PortInUseError("127.0.0.1", first[0])
+        if _are_free(ports):
+            return ports
+    raise PortInUseError("127.0.0.1", first[0], remedy=f"end a program that listens from {first[0]} on")
+
+
+def _are_free(ports: Sequence[int]) -> bool:
+    listeners: list[socket.socket] = []
+    try:
+        listeners.extend(bind("127.0.0.1", port) for port in ports)
+    except PortInUseError:
+        return False
+    finally:
+        for listener in listeners:
+            listener.close()
+    return True
 
 
 def host_of(base_url: str, field: str) -> str:
@@ -246,8 +231,61 @@ def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | Co
     return parts._replace(netloc=f"{parts.hostname}:{listener.getsockname()[1]}").geturl()
 
 
+def _bind(host: str, port: int, field: str) -> socket.socket:
+    """A listening socket for a port of the configuration. Raises PortInUseError, which names its field."""
+    try:
+        return bind(host, port)
+    except PortInUseError as error:
+        variable = f"KOI_MCP_{field.replace('.', '_')}".upper()
+        raise PortInUseError(
+            host, port, remedy=f"change {field} and the base_url, or set {variable}"
+        ) from error
+
+
+async def _start_demo(children: Supervisor, http: HttpClient, echo: Echo) -> None:
+    """Start the demo at the first ports, and at others if another program is quicker to take one."""
+    for is_last in (False, False, True):
+        ports = find_ports()
+        if ports[0] != FIRST_PORTS[0]:
+            echo(f"a port of {', '.join(map(str, FIRST_PORTS))} is taken; using {ports[0]} and so on")
+        try:
+            await _start(children, _children_of(ports), http, f"http://127.0.0.1:{ports[0]}", echo)
+            return
+        except ChildFailedError:
+            await children.stop()
+            if is_last or _are_free(ports):
+                raise
+
+
+def _children_of(ports: Sequence[int]) -> list[ChildSpec]:
+    """The processes of the demo: the coordinator, then its agents."""
+    coordinator_port, *agent_ports = ports
+    base_url = f"http://127.0.0.1:{coordinator_port}/koi-net"
+    contact = {"KOI_MCP_NETWORK_FIRST_CONTACT": base_url, "KOI_MCP_CONFIG": ""}
+    coordinator = {
+        "KOI_MCP_COORDINATOR_BASE_URL": base_url,
+        "KOI_MCP_COORDINATOR_MCP_REGISTRY_PORT": str(coordinator_port),
+    }
+    agents = [
+        {
+            "KOI_MCP_AGENT_BASE_URL": f"http://127.0.0.1:{port}/koi-net",
+            "KOI_MCP_AGENT_MCP_PORT": str(port),
+            **contact,
+        }
+        for port in agent_ports
+    ]
+    return [
+        _child("coordinator", "coordinator.json", coordinator),
+        _child("agent", "agent1.json", agents[0]),
+        _child("agent", "agent2.json", agents[1]),
+    ]
+
+
 def _child(program: str, file: str, variables: Mapping[str, str]) -> ChildSpec:
-    return ChildSpec(file, ("koi", program, "--config", str(CONFIGS / file)), variables)
+    config = load_config(CONFIGS / file, {})
+    section = config.agent or config.coordinator
+    name = file if section is None else section.name
+    return ChildSpec(name, ("koi", program, "--config", str(CONFIGS / file)), variables)
 
 
 async def _start(
