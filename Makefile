@@ -18,11 +18,11 @@ demo: ## a real job through three agents, offline: MODULE=textwrap
 	@exec $(BIN)/retinue demo $(MODULE) $(ARGS)
 
 test: ## every suite, with the time of each
-	@scripts/bootstrap test
+	@scripts/bootstrap test docs
 	@exec $(BIN)/python -m scripts.suites $(ARGS)
 
 test-%:
-	@scripts/bootstrap test
+	@scripts/bootstrap test docs
 	@exec $(BIN)/python -m scripts.suites --only $* $(ARGS)
 
 check: ## format, lint, types, layers

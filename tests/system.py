@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -267,6 +268,18 @@ class Hub:
         """The audit log, with the events that still waited for their batch."""
         self.mesh.events.flush()
         return self.written
+
+    async def wait_until_healthy(self, agent: str) -> None:
+        """Wait until the directory lists the agent as healthy, `WAIT_S` seconds at most."""
+        changed = asyncio.Event()
+        unsubscribe = self.mesh.directory.subscribe(lambda change: changed.set())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while (found := self.mesh.directory.find(agent)) is None or found.health != "healthy":
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            unsubscribe()
 
 
 async def publish(registry: Registry, card: bytes, *, tag: str = "v1") -> str:

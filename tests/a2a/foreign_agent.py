@@ -40,7 +40,6 @@ class Executor(AgentExecutor):
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
-        self.began = asyncio.Event()
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         message = context.message
@@ -90,7 +89,7 @@ class Executor(AgentExecutor):
             await work.reject(message=reason("not today"))
             return
         elif skill == "hang":
-            self.began.set()
+            await work.update_status(TaskState.TASK_STATE_WORKING, message=reason("hanging"))
             await asyncio.Event().wait()
         await work.add_artifact(parts)
         await work.complete()

@@ -44,6 +44,16 @@ class Peer:
             return await self.client.call(Skill(skill), given, TRACE, channel or NullChannel())
 
 
+class Listening(NullChannel):
+    """A caller that notices the first progress."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        self.heard.set()
+
+
 @asynccontextmanager
 async def serve(version: str, *, streams: bool) -> AsyncIterator[Peer]:
     executor = Executor()
@@ -124,9 +134,9 @@ async def test_progress_of_a_stream_reaches_the_caller(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_a_cancelled_call_cancels_the_task(version: str) -> None:
     async with serve(version, streams=True) as peer:
-        calling = asyncio.create_task(peer.call("hang"))
-        await peer.executor.began.wait()
-        await asyncio.sleep(0.05)
+        channel = Listening()
+        calling = asyncio.create_task(peer.call("hang", channel=channel))
+        await asyncio.wait_for(channel.heard.wait(), 10)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling

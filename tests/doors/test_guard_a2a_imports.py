@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import aiohttp
@@ -22,7 +21,7 @@ from retinue.settings import ImportsTable, ImportTable, Settings
 from retinue.web.codec.trace import TRACE_KEYS
 from tests.requirements import requirement
 from tests.serving import serve_app
-from tests.system import WAIT_S, System, Wire
+from tests.system import System, Wire
 
 
 class Foreign:
@@ -83,10 +82,8 @@ async def test_a_loop_through_an_imported_agent_ends(
     hub = await system.start_hub()
     foreign.hub = hub.url
     served = await system.start_agent(agent)
-    async with asyncio.timeout(WAIT_S):
-        while (found := hub.mesh.directory.find("foreign")) is None or found.health != "healthy":
-            await asyncio.sleep(0.01)
-        await hub.mesh.directory.refresh()
+    await hub.wait_until_healthy("foreign")
+    await hub.mesh.directory.refresh()
     reply = await wire.call(served.url, "ask_a", x_openstarry_trace_id="loop")
     said = reply.error["message"]
     if forwards == "nothing":

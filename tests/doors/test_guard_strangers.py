@@ -143,7 +143,8 @@ async def test_a_loop_through_a_stranger_ends_whatever_it_sends(
 
 async def test_a_message_that_was_overheard_and_is_sent_again_is_a_claim(system: System, wire: Wire) -> None:
     """Word for word what another process of the mesh has sent, signature and all."""
-    agent, depths, rounds = Agent("a"), list[int](), list[bool]()
+    agent, depths = Agent("a"), list[int]()
+    rounds: asyncio.Queue[bool] = asyncio.Queue()
     held = asyncio.Event()
 
     @agent.skill
@@ -153,23 +154,19 @@ async def test_a_message_that_was_overheard_and_is_sent_again_is_a_claim(system:
 
     @agent.skill
     async def other(ctx: Context) -> Any:
-        rounds.append(True)
+        rounds.put_nowait(True)
         await held.wait()
         return "done"
 
     served = await system.start_agent(agent)
     hub = await system.start_hub()
     first = asyncio.create_task(wire.call(hub.url, "ask"))
-    async with asyncio.timeout(10):
-        while not rounds:
-            await asyncio.sleep(0.001)
+    await asyncio.wait_for(rounds.get(), 10)
     overheard = system.recording.to("a")[0].headers
     assert "mac" in overheard["x-retinue-trace"]
     kept = {name: overheard[name] for name in TRACE}
     again = asyncio.create_task(wire.call(served.url, "ask", **kept))
-    async with asyncio.timeout(10):
-        while len(rounds) < 2:
-            await asyncio.sleep(0.001)
+    await asyncio.wait_for(rounds.get(), 10)
     held.set()
     await asyncio.gather(first, again)
     assert depths == [0, 2], "outweighed by the own call in flight, not taken at its word"

@@ -18,7 +18,7 @@ from retinue.settings import ImportsTable, ImportTable, Settings
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app
-from tests.system import WAIT_S, Reply, System, Wire, publish
+from tests.system import Reply, System, Wire, publish
 
 PYTHON = {"query_type": "specific", "query_parameters": {"capabilities": ["PYTHON", "fix_bug"]}}
 BOTH = {"status": "success", "match_result": True, "matched_capabilities": ["PYTHON", "fix_bug"]}
@@ -278,9 +278,7 @@ async def test_the_hub_answers_from_the_card_for_an_imported_server(system: Syst
     imports = ImportsTable.model_validate({"foreign": ImportTable(url=f"{url}/mcp")})
     system.settings = Settings(imports=imports)
     hub = await system.start_hub()
-    async with asyncio.timeout(WAIT_S):
-        while (found := hub.mesh.directory.find("foreign")) is None or found.health != "healthy":
-            await asyncio.sleep(0.01)
+    await hub.wait_until_healthy("foreign")
     asked = {"query_type": "specific", "query_parameters": {"capabilities": ["fix-bug"]}}
     reply = await _query(wire, f"{hub.url}/agents/foreign", asked, authorization=system.token)
     assert (reply.result["match_result"], reply.result["live"]) == (True, False)

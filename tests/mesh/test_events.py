@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import orjson
 import pytest
@@ -14,7 +16,7 @@ from structlog.testing import capture_logs
 from retinue.core.call import Attempt, Outcome, TraceContext
 from retinue.core.errors import RemoteFaultError, UnknownSkillError
 from retinue.mesh import events
-from retinue.mesh.events import CallEndedEvent, Event, EventBus, ToolCallEvent, log_line, now
+from retinue.mesh.events import CallEndedEvent, Event, EventBus, OncePerMinute, ToolCallEvent, log_line, now
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
 
@@ -172,3 +174,53 @@ async def test_a_flush_passes_the_waiting_events_on_once() -> None:
     bus.emit(ANNOUNCED)
     bus.flush()
     assert seen == [ENDED, ANNOUNCED]
+
+
+def _call_of(skill: str, *, at_s: float, caller: str = "local", status: Any = "done") -> list[Event]:
+    """The two events of one call of the hub."""
+    at = AT + timedelta(seconds=at_s)
+    principal = replace(CALL.principal, id=caller)
+    call = replace(CALL, id=f"{skill}-{at_s}-{caller}", skill=skill, principal=principal)
+    outcome = Outcome(call.id, skill, status, agent="retinue")
+    return [ToolCallEvent(call.id, skill, {}, caller, "t", 1, at), CallEndedEvent(call, outcome, at)]
+
+
+def test_of_repeated_reads_with_the_token_of_the_state_one_a_minute_is_passed_on() -> None:
+    seen: list[Event] = []
+    observe = OncePerMinute(seen.append)
+    passed = []
+    for second in range(0, 125, 5):
+        for skill in ("list_agents", "list_runs"):
+            events_of_call = _call_of(skill, at_s=second)
+            passed += events_of_call if second in (0, 60, 120) else []
+            for event in events_of_call:
+                observe(event)
+    assert seen == passed
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        _call_of("list_agents", at_s=1, caller="token:ci"),
+        _call_of("list_agents", at_s=1, status="failed"),
+        _call_of("start_run", at_s=1),
+    ],
+    ids=["another caller", "a failure", "another skill"],
+)
+def test_every_other_call_is_passed_on_each_time(call: list[Event]) -> None:
+    seen: list[Event] = []
+    observe = OncePerMinute(seen.append)
+    for event in [*_call_of("list_agents", at_s=0), *call, *call]:
+        observe(event)
+    assert seen[2:] == [*call, *call]
+
+
+def test_a_skill_of_that_name_of_another_agent_is_passed_on_each_time() -> None:
+    seen: list[Event] = []
+    observe = OncePerMinute(seen.append)
+    begun, ended = _call_of("list_runs", at_s=0)
+    assert isinstance(ended, CallEndedEvent)
+    theirs = [begun, replace(ended, outcome=replace(ended.outcome, agent="other-agent"))]
+    for event in [*theirs, *theirs]:
+        observe(event)
+    assert seen == [*theirs, *theirs]

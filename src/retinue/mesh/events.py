@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
 import structlog
 
-from retinue.core.call import Call, Outcome, TraceContext
+from retinue.core.call import LOCAL, Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RetinueError
+from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
 
 _log = structlog.get_logger("retinue.events")
@@ -23,6 +24,11 @@ _log = structlog.get_logger("retinue.events")
 BATCH_S = 0.02
 """How long an event waits for the observers that take batches. With 0.2 s the rendering of one batch holds
 up the slowest calls by 3 ms."""
+
+POLLS = frozenset({"list_agents", "list_runs"})
+"""Skills of the hub that terminals call every few seconds."""
+
+POLL_RECORDED_EVERY = timedelta(minutes=1)
 
 _TEXT_OF_CALLERS = frozenset({"skill", "tool", "agent", "caller", "id", "trace_id"})
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
@@ -184,6 +190,44 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
         append(row)
 
     return observe
+
+
+class OncePerMinute:
+    """An observer that passes events on to another one, and of repeated reads of the hub one a minute.
+
+    A repeated read is a successful call of one of `POLLS` by the holder of the state token, who may read
+    the database of the hub as well: ``retinue top`` makes two every five seconds. The beginning of such a
+    call is passed on when it ends. Calls of other callers, failures and all other skills pass unchanged.
+    """
+
+    def __init__(self, observer: Observer, owner: str = LOCAL.id) -> None:
+        self._observer = observer
+        self._owner = owner
+        self._begun: dict[str, ToolCallEvent] = {}
+        self._recorded_at: dict[str, datetime] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, ToolCallEvent):
+            if event.tool in POLLS and event.caller == self._owner:
+                self._begun[event.id] = event
+            else:
+                self._observer(event)
+            return
+        begun = self._begun.pop(event.call.id, None) if self._begun else None
+        if begun is not None:
+            if self._is_repeated(event):
+                return
+            self._observer(begun)
+        self._observer(event)
+
+    def _is_repeated(self, event: CallEndedEvent) -> bool:
+        if event.outcome.status != "done" or event.outcome.agent != HUB_NAME:
+            return False
+        last = self._recorded_at.get(event.call.skill)
+        if last is not None and event.timestamp - last < POLL_RECORDED_EVERY:
+            return True
+        self._recorded_at[event.call.skill] = event.timestamp
+        return False
 
 
 class Span(Protocol):

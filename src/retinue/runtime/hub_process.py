@@ -28,7 +28,7 @@ from retinue.execute.server import card_route, execute_route, health_route
 from retinue.hub.calls import CallFilter
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.events import log_line, record_calls
+from retinue.mesh.events import OncePerMinute, log_line, record_calls
 from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
@@ -143,8 +143,8 @@ async def run_hub(
                 read_calls=partial(_read_calls, audit),
             )
         )
-        mesh.events.subscribe_later(record_calls(audit.append))
-        mesh.events.subscribe_later(log_line)
+        mesh.events.subscribe_later(OncePerMinute(record_calls(audit.append)))
+        mesh.events.subscribe_later(OncePerMinute(log_line))
         stack.callback(mesh.events.flush)
         if reread is not None:
             stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)

@@ -45,8 +45,21 @@ def test_on_a_fresh_machine_nothing_fails_and_nothing_is_made(retinue: Retinue, 
 def test_the_table_says_it_to_a_person(retinue: Retinue) -> None:
     shown = retinue("doctor")
     assert shown.exit_code == 0
-    assert shown.stdout.splitlines()[0].split() == ["STATUS", "CHECK", "FOUND", "REMEDY"]
+    assert shown.stdout.splitlines()[0].split() == ["STATUS", "CHECK", "FOUND"]
     assert "no check failed" in shown.stderr
+
+
+def test_a_remedy_is_below_what_was_found_so_that_a_piped_table_is_narrow(
+    retinue: Retinue, retinue_home: Path
+) -> None:
+    State(retinue_home).local_token()
+    (retinue_home / "keys" / "local.token").chmod(0o644)
+    lines = retinue("doctor").stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.split()[:3] == ["fail", "local", "token"])
+    assert lines[at + 1].strip() == f"→ chmod 600 {retinue_home / 'keys' / 'local.token'}"
+    found_at = lines[0].index("FOUND")
+    assert lines[at + 1].index("→") == found_at
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_a_sound_state_is_verified(retinue: Retinue, plan_card: bytes, retinue_home: Path) -> None:

@@ -63,13 +63,8 @@ async def start_world(system: System, library: Library, tables: dict[str, Import
     system.settings = Settings(imports=ImportsTable.model_validate(tables))
     hub = await system.start_hub()
     for name in tables:
-        await until(lambda name=name: _is_healthy(hub, name))  # type: ignore[misc]
+        await hub.wait_until_healthy(name)
     return World(library, hub)
-
-
-async def _is_healthy(hub: Hub, name: str) -> bool:
-    found = hub.mesh.directory.find(name)
-    return found is not None and found.health == "healthy"
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from retinue.cli.options import json_option
 from retinue.cli.output import note, print_json, print_table
 from retinue.cli.session import find_state, run_command
+
+if TYPE_CHECKING:
+    from retinue.runtime.commands.doctor import Check
 
 
 @click.command()
@@ -27,9 +32,14 @@ def doctor(as_json: bool) -> int:
     if as_json:
         print_json({"ok": not failed, "checks": [check.as_json() for check in checks]})
     else:
-        print_table(
-            ("STATUS", "CHECK", "FOUND", "REMEDY"),
-            [(check.status, check.name, check.found, check.remedy) for check in checks],
-        )
+        print_table(("STATUS", "CHECK", "FOUND"), [row for check in checks for row in _rows_of(check)])
         note(f"{len(failed)} of {len(checks)} checks failed" if failed else "no check failed")
     return 1 if failed else 0
+
+
+def _rows_of(check: Check) -> list[tuple[str, str, str]]:
+    """The row of a check, and below it the remedy, so that the table stays narrow."""
+    return [
+        (check.status, check.name, check.found),
+        *([("", "", f"→ {check.remedy}")] if check.remedy else []),
+    ]
