@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -283,3 +286,64 @@ async def test_a_draft_is_checked_without_scripts(running: Running, browser: Bro
         await expect(page.locator("#checked")).to_contain_text("Line 2: steps: no steps")
         await page.get_by_role("button", name="Save").click()
         await expect(page.locator("#checked")).to_contain_text("Line 2: steps: no steps")
+
+
+async def test_a_skill_is_entered_as_a_form_or_as_json_without_scripts(
+    running: Running, browser: Browser
+) -> None:
+    async with open_page(browser, java_script_enabled=False) as page:
+        await sign_in(page, running.url, running.token)
+        await page.goto(f"{running.url}/ui/agents/shop-agent/skills/order")
+        await page.get_by_label("name required").fill("tea")
+        await page.get_by_role("button", name="As JSON").click()
+        arguments = page.get_by_label("arguments")
+        await expect(arguments).to_have_value(re.compile('{"item": {"name": "tea", "count": 1}'))
+        await arguments.fill('{"item": {"name": "tea"')
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.get_by_role("alert")).to_contain_text("this is not JSON")
+        await arguments.fill('{"item": {"name": "tea", "count": 3}}')
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.locator("section[aria-live] pre")).to_contain_text('"count": 3')
+        await page.get_by_role("button", name="As a form").click()
+        await expect(page.get_by_label("count")).to_have_value("3")
+
+
+async def test_the_same_call_runs_from_a_shell_and_from_python(running: Running, browser: Browser) -> None:
+    async with open_page(browser) as page:
+        await sign_in(page, running.url, running.token)
+        await page.goto(f"{running.url}/ui/agents/shop-agent/skills/order")
+        await page.get_by_label("name required").fill('tea\'s "best" $HOME')
+        await page.get_by_role("button", name="Call").click()
+        examples = await page.locator("#same pre").all_text_contents()
+    command, curl, python = examples
+    for line in (command, curl):
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = await asyncio.to_thread(
+            subprocess.run, line, shell=True, env=environment, capture_output=True, text=True, check=False
+        )
+        assert json.loads('"tea\'s \\"best\\" $HOME"') in re.sub(r'\\"', '"', done.stdout), done
+    (running.folder / "mine.py").write_text(python)
+    with program("serve", "mine.py", cwd=running.folder) as agent:
+        agent.wait_for("published")
+        reply = await asyncio.to_thread(execute, running.url, "ask", {}, running.token)
+    assert "result" in reply, reply
+    assert reply["result"]["ordered"]["name"] == 'tea\'s "best" $HOME'
+
+
+async def test_an_agent_shows_its_versions_weights_and_where_it_is_from(
+    running: Running, browser: Browser
+) -> None:
+    newer = SHOP.replace("1.2.0", "2.0.0").replace("Agent(", "Agent(deprecated='use market-agent', name=", 1)
+    (running.folder / "newer.py").write_text(newer)
+    with program("serve", "newer.py", "--weight", "20", cwd=running.folder) as agent:
+        agent.wait_for("published")
+        async with open_page(browser) as page:
+            await sign_in(page, running.url, running.token)
+            await page.goto(f"{running.url}/ui/agents/shop-agent")
+            rows = page.locator("#versions tbody tr")
+            await expect(rows).to_have_count(2)
+            await expect(rows.filter(has_text="2.0.0")).to_contain_text("20 %")
+            await expect(rows.filter(has_text="2.0.0")).to_contain_text("deprecated")
+            await expect(rows.filter(has_text="1.2.0")).to_contain_text("100 %")
+            await expect(page.locator("dl")).to_contain_text("registry home")
+            await expect(page.get_by_role("link", name="order")).to_be_visible()

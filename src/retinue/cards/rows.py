@@ -83,6 +83,22 @@ def status_of(agent: Candidate) -> str:
     return _STATUS[agent.health]
 
 
+def render_version(agent: Candidate) -> dict[str, Any]:
+    """One version of an agent; ``weight`` is per cent of the calls without a range while it is the newest."""
+    row: dict[str, Any] = {
+        "version": agent.version,
+        "source": agent.source,
+        "reference": f"{agent.key}:{agent.id.tag}" if agent.id.tag else agent.key,
+        "status": status_of(agent),
+        "weight": agent.weight,
+    }
+    if agent.deprecated:
+        row["deprecated"] = True
+    if agent.last_error is not None:
+        row["last_error"] = agent.last_error
+    return row
+
+
 def render_metrics(stats: Stats) -> dict[str, Any]:
     """The figures of an agent that was called; ``avgResponseTime`` is in milliseconds (L-20)."""
     found: dict[str, Any] = {

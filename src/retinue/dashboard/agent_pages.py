@@ -11,9 +11,21 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.figures import write_examples
-from retinue.dashboard.forms import find_problems, make_form, read_form
+from retinue.dashboard.forms import WHOLE, find_problems, make_form, read_form
 from retinue.dashboard.frame import PAGE, Frame, Page, read_entries
 from retinue.dashboard.sessions import ROOT
+
+SKILLS = 100
+"""Skills of an agent on one page."""
+
+_ORIGINS = {
+    "imports": "import of an MCP server",
+    "apis": "import of an HTTP API",
+    "a2a": "import of an A2A agent",
+    "koi": "KOI network",
+    "models": "model that is not started",
+}
+"""What a source is that is no registry."""
 
 
 class AgentPages:
@@ -53,7 +65,17 @@ class AgentPages:
         name = request.path_params["agent"]
         shown = await self._hub.read(principal, "show_agent", {"name": name})
         calls = await self._hub.read(principal, "list_calls", {"agent": name, "limit": 12})
-        context = {"name": name, "agent": shown, "card": shown["card"], "calls": calls["calls"]}
+        skills, first = shown["card"]["skills"], _read_place(request)
+        context = {
+            "name": name,
+            "agent": shown,
+            "card": shown["card"],
+            "calls": calls["calls"],
+            "skills": skills[first : first + SKILLS],
+            "first": first,
+            "next": first + SKILLS if first + SKILLS < len(skills) else None,
+            "origin": _ORIGINS.get(shown["listing"].get("source", ""), "registry"),
+        }
         return self._frame.render("agent.html", request, context, "agents")
 
     async def _skill(self, request: Request, principal: Principal) -> Response:
@@ -62,18 +84,34 @@ class AgentPages:
         skill = next((one for one in shown["card"]["skills"] if one["id"] == skill_id), None)
         if skill is None:
             raise InvalidRequestError(f"Agent {name} has no skill {skill_id}")
-        form = make_form(skill.get("input_schema"))
+        fields, as_json = make_form(skill.get("input_schema")), make_form(None)
+        form = as_json if fields.kind == "json" or request.query_params.get("as") == "json" else fields
         arguments: Any = {}
         outcome = None
         if request.method == "POST":
-            arguments, form = read_form(form, await read_entries(request))
-            if not find_problems(form):
+            entries = await read_entries(request)
+            action = entries.get("action", "")
+            # the form that was sent, and not the one that is asked for
+            form = as_json if WHOLE in entries else fields
+            arguments, form = read_form(form, entries)
+            if find_problems(form):
+                pass
+            elif action in ("as-json", "as-form"):
+                form = make_form(None if action == "as-json" else skill.get("input_schema"), arguments)
+            else:
                 outcome = await self._hub.act(principal, skill_id, arguments, name)
         context = {
             "name": name,
             "skill": skill,
+            "has_fields": fields.kind != "json",
             "form": form,
             "outcome": outcome,
             "examples": write_examples(self._frame.url, name, skill_id, arguments),
         }
         return self._frame.render("skill.html", request, context, "agents")
+
+
+def _read_place(request: Request) -> int:
+    """The number of the first skill to show."""
+    given = request.query_params.get("from", "")
+    return int(given) if given.isdecimal() and len(given) < 9 else 0

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.cards.rows import status_of
+from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer
 from retinue.core.record import HUB_NAME, Listing, Stats
 from retinue.hub.asking import add_query_skill
@@ -122,10 +122,12 @@ def hub_agent(
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:
-        """Shows one agent: its card, its status and its statistics."""
+        """Shows one agent: its card, its status and its statistics, and the versions of its name."""
         await directory.ensure_fresh()
-        listing = await directory.open_named(name, view=access.view_of(ctx.principal))
-        return render_agent(listing, ctx.principal.scopes, stats_of)
+        view = access.view_of(ctx.principal)
+        listing = await directory.open_named(name, view=view)
+        versions = map(render_version, directory.list_named(listing.name, view=view))
+        return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
 
     @agent.skill(expose=True, listed=False, read_only=True)
     async def map_agents(ctx: Context) -> Json:

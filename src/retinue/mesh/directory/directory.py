@@ -143,6 +143,10 @@ class Directory:
         found = self._index.find_named(name)
         return found if found is not None and is_seen(view, found.name) else None
 
+    def list_named(self, name: str, *, view: AgentView | None = None) -> list[Entry]:
+        """Every entry of a bare name, one for each version and source, best first."""
+        return self._index.list_named(name) if is_seen(view, name) else []
+
     def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
         """As `find_named`, as a whole listing; raises StateError where the store cannot be read."""
         entry = self.find_named(name, view=view)
