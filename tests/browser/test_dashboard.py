@@ -347,3 +347,34 @@ async def test_an_agent_shows_its_versions_weights_and_where_it_is_from(
             await expect(rows.filter(has_text="1.2.0")).to_contain_text("100 %")
             await expect(page.locator("dl")).to_contain_text("registry home")
             await expect(page.get_by_role("link", name="order")).to_be_visible()
+
+
+async def test_a_run_is_cancelled_resumed_refused_and_run_again_from_a_step(
+    running: Running, browser: Browser
+) -> None:
+    arguments = {"workflow": "approve", "input": {"n": 4}}
+    run = execute(running.url, "start_run", arguments, running.token)["result"]["run"]
+    async with open_page(browser) as page:
+        await sign_in(page, running.url, running.token)
+        await page.goto(f"{running.url}/ui/runs/{run}")
+        title = page.get_by_role("heading", level=1)
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=20_000)
+        await page.get_by_role("button", name="Cancel").click()
+        await expect(title).to_contain_text("cancelled")
+        await page.get_by_role("button", name="Resume").click()
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=20_000)
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
+        await expect(title).to_contain_text("done")
+        row = page.locator("tr", has_text=re.compile("^first"))
+        await row.locator("summary").click()
+        await expect(row.locator("pre", has_text='"a": 4')).to_be_visible()
+        await expect(row).to_contain_text("attempts")
+        await row.locator("summary").click()
+        await page.locator("tr", has_text=re.compile("^ask")).get_by_role("button", name="Rerun").click()
+        await expect(page.get_by_text("Rerun of")).to_contain_text(run)
+        await page.get_by_role("button", name="Refuse").click(timeout=20_000)
+        await expect(title).to_contain_text("done", timeout=20_000)
+        row = page.locator("tr", has_text=re.compile("^ask"))
+        await row.locator("summary").click()
+        await expect(row.locator("pre", has_text="false")).to_be_visible()

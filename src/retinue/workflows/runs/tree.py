@@ -194,6 +194,8 @@ class _Tree:
             node.facts.setdefault("agent", value["agent"])
             if value.get("cached"):
                 node.facts["cached"] = True
+            if value.get("usage"):
+                node.facts["usage"] = value["usage"]
             if not node.status:
                 node.kind, node.status = "call", "kept"
 
