@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.storage.state import State
-from tests.processes.running import Program, execute, program, wait_until, write_agent
+from tests.processes.running import Program, descendants, execute, program, wait_until, write_agent
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +54,10 @@ def test_changed_settings_are_in_force_at_once_or_named_for_the_next_start(
         assert execute(url, "who")["result"] == "one"
         assert reload(hub) == "settings read again; nothing changed"
         hides = '[access.one-agent]\nreceive = ["local"]\n'
-        write_settings(tmp_path, f"[directory]\nttl_s = 9\n[limits]\nin_flight = 7\n{hides}")
+        write_settings(tmp_path, f"[runs]\nkeep = 9\n[limits]\nin_flight = 7\n{hides}")
         told = (
             "settings read again; now in force: access.one-agent.receive, limits.in_flight; "
-            "at the next start: directory.ttl_s"
+            "at the next start: runs.keep"
         )
         for process in (hub, served, worker):
             assert reload(process) == told
@@ -85,3 +85,46 @@ def test_options_of_the_command_stay_above_the_file_when_it_is_read_again(tmp_pa
         hub.wait_for("exposed")
         write_settings(tmp_path, 'registries = ["http://127.0.0.1:9"]\n')
         assert reload(hub) == "settings read again; nothing changed"
+
+
+def test_access_chains_logs_and_refreshes_change_while_a_hub_runs(tmp_path: Path, retinue_home: Path) -> None:
+    write_settings(tmp_path, "")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("exposed")
+        assert "result" in execute(url, "list_agents")
+        write_settings(
+            tmp_path,
+            "[auth]\nanonymous = false\n[trace]\nmax_depth = 2\n"
+            "[logs]\nfiles = 2\n[directory]\nrefresh_s = 30\n",
+        )
+        assert reload(hub) == (
+            "settings read again; now in force: auth.anonymous, directory.refresh_s, logs.files, "
+            "trace.max_depth"
+        )
+        assert execute(url, "list_agents")["error"]["data"]["type"] == "not_authenticated"
+        assert "result" in execute(url, "list_agents", token=State(retinue_home).local_token())
+        write_settings(tmp_path, "")
+        assert "auth.anonymous" in reload(hub)
+        assert "result" in execute(url, "list_agents")
+
+
+def test_agents_that_the_settings_no_longer_name_are_stopped_and_new_ones_started(tmp_path: Path) -> None:
+    one, two, three = (
+        write_agent(tmp_path, f"{name}-agent", "1.0.0", name, name) for name in ("one", "two", "three")
+    )
+    table = "[[agents]]\ntarget = '{}'\n"
+    write_settings(tmp_path, table.format(one) + table.format(two))
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        hub.wait_for("exposed")
+        assert [execute(url, name)["result"] for name in ("one", "two")] == ["one", "two"]
+        kept = descendants(hub.process.pid)
+        write_settings(tmp_path, table.format(two) + table.format(three))
+        assert reload(hub) == "settings read again; now in force: agents"
+        hub.wait_for("three-agent at")
+        assert execute(url, "three")["result"] == "three"
+        assert execute(url, "two")["result"] == "two"
+        assert "error" in execute(url, "one")
+        assert len(kept - descendants(hub.process.pid)) == 1, "one ended, the other was not started again"
+        assert hub.end() == 0

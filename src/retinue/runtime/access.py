@@ -30,6 +30,8 @@ from retinue.web.security import (
     check_bind,
 )
 
+OnChecks = Callable[[SecurityMiddleware], None]
+
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
     """Reject a non-loopback address without token authentication; raises InvalidSettingError."""
@@ -61,16 +63,18 @@ def guarded(
     *,
     url: str = "",
     wrap: Callable[[SecurityMiddleware], ASGIApp] = lambda checks: checks,
+    on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The app behind the security middleware; ``tokens`` are accepted besides the state's token.
 
     ``url`` is the one that the process advertises; the path in it is a prefix of a proxy. ``wrap``
-    puts what stands in front of the checks there.
+    puts what stands in front of the checks there. ``on_checks`` is given the checks, to change them later.
     """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
     secured = SecurityMiddleware(
         app, security_settings(settings, host), known, token_readers(settings, state, http, url)
     )
+    on_checks(secured)
     prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
     app = wrap(secured)
     return PublicAddress(app, prefix, proxies) if prefix or proxies else app

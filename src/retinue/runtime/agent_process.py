@@ -25,6 +25,7 @@ from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.access import (
+    OnChecks,
     advertised,
     agent_rule,
     check_address,
@@ -33,7 +34,7 @@ from retinue.runtime.access import (
     warn_of_wildcard,
 )
 from retinue.runtime.card_publication import CardPublication
-from retinue.runtime.configuration_reload import ConfigurationReload
+from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.endpoints.a2a import A2aEndpoints, open_agent_a2a
 from retinue.runtime.factories import (
     card_signer,
@@ -129,12 +130,15 @@ async def serve_agent(
         dispatcher = agent_dispatcher(agent, settings, mesh, url, target.access)
         stack.callback(dispatcher.admission.events.flush)
         admission = dispatcher.admission
+
+        def own_access(settings: Settings) -> Access:
+            return Access({agent.name: agent_rule(settings, agent.name, target.access)})
+
+        reload = ConfigurationReload(
+            configured, reread or (lambda: configured), dispatcher_parts(dispatcher, own_access), echo
+        )
         if reread is not None:
-
-            def own_access(settings: Settings) -> Access:
-                return Access({agent.name: agent_rule(settings, agent.name, target.access)})
-
-            stop.on_hangup = ConfigurationReload(configured, reread, dispatcher, own_access, echo)
+            stop.on_hangup = reload
         process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
         process.stopping = lambda: stop.asked
         await stack.enter_async_context(process.exporting(agent.name, environment()))
@@ -166,6 +170,9 @@ async def serve_agent(
             messages=messages,
             a2a=a2a,
             koi_routes=() if member is None else member.routes,
+            on_checks=lambda checks: reload.add(
+                endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
+            ),
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -280,6 +287,7 @@ def agent_app(
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
     koi_routes: Sequence[BaseRoute] = (),
+    on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
 
@@ -310,7 +318,7 @@ def agent_app(
             *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host, http, url=url)
+    return guarded(app, settings, state, host, http, url=url, on_checks=on_checks)
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

@@ -11,6 +11,7 @@ from retinue.execute.probe import probe
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.runtime.configuration_reload import LivePart
 from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -52,7 +53,8 @@ class BackgroundTasks:
         self._directory = directory
         self._agent_stats = agent_stats
         self._http = http
-        self._refresh_s = refresh_s
+        self.refresh_s = refresh_s
+        """Seconds between two refreshes; a change applies after the current one."""
         self._probe_timeout_s = probe_timeout_s
         self._beside = on_refresh
 
@@ -70,10 +72,22 @@ class BackgroundTasks:
             on_refresh=on_refresh,
         )
 
+    def live_part(self) -> LivePart:
+        """The settings of these tasks and of their directory that apply while they run."""
+
+        def prepare(settings: Settings) -> Callable[[], None]:
+            def apply() -> None:
+                self._directory.ttl_s = settings.directory.ttl_s
+                self.refresh_s = settings.directory.refresh_s
+
+            return apply
+
+        return LivePart(("directory.ttl_s", "directory.refresh_s"), prepare)
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._refresh, self._refresh_s))
-            group.create_task(self._repeat(self._probe_unhealthy, _RETRY_S))
+            group.create_task(self._repeat(self._refresh, lambda: self.refresh_s))
+            group.create_task(self._repeat(self._probe_unhealthy, lambda: _RETRY_S))
 
     async def _refresh(self) -> None:
         await self._directory.refresh(thorough=False)
@@ -93,10 +107,10 @@ class BackgroundTasks:
         await probe(self._directory, self._agent_stats, agents, self._http, timeout_s=timeout_s)
 
     @staticmethod
-    async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    async def _repeat(work: Callable[[], Awaitable[None]], every_s: Callable[[], float]) -> None:
         while True:
             try:
                 await work()
             except Exception:  # noqa: BLE001 - one failed round must not end the others
                 _log.exception("upkeep failed")
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(every_s())

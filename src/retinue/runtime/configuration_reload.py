@@ -6,64 +6,118 @@ Values are never printed: they may be secret.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from retinue.core.errors import RetinueError
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import Access
-from retinue.runtime.factories import limit_settings, timeout_settings
+from retinue.runtime.access import advertised, check_address, security_settings
+from retinue.runtime.factories import guard_settings, limit_settings, timeout_settings
 from retinue.runtime.serving import Echo
 from retinue.settings import Settings
+from retinue.web.security import SecurityMiddleware
 
-LIVE = ("limits.in_flight", "limits.calls_per_s", "limits.burst", "timeouts.door_s")
-"""The settings that apply at once, besides the lists of callers ``access.NAME.receive``."""
+Prepare = Callable[[Settings], Callable[[], None]]
+"""Checks settings, which may raise RetinueError, and returns what applies them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivePart:
+    """A part of a process whose settings apply while it runs; ``names`` are globs of their dotted names."""
+
+    names: tuple[str, ...]
+    prepare: Prepare
+
+    def takes(self, name: str) -> bool:
+        """Whether the setting is one of this part."""
+        return any(fnmatchcase(name, glob) for glob in self.names)
 
 
 class ConfigurationReload:
     """The settings of one process; call it to read them anew.
 
-    ``reread`` reads file and environment with the options of the command; ``access_of`` gives the access
-    lists of the process.
+    ``reread`` reads file and environment with the options of the command. ``parts`` of the process take
+    settings while it runs; others join with `add`.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        reread: Callable[[], Settings],
-        dispatcher: Dispatcher,
-        access_of: Callable[[Settings], Access],
-        echo: Echo,
+        self, settings: Settings, reread: Callable[[], Settings], parts: list[LivePart], echo: Echo
     ) -> None:
         self._started_with = self._settings = settings
         self._reread = reread
-        self._dispatcher = dispatcher
-        self._access_of = access_of
+        self._parts = parts
         self._echo = echo
+
+    def add(self, part: LivePart) -> None:
+        """Apply settings to one more part."""
+        self._parts.append(part)
 
     def __call__(self) -> None:
         """Read the settings; invalid ones are reported, and the previous ones stay."""
         try:
             settings = self._reread()
-            access = self._access_of(settings)
+            changed = [name for name in list_changes(self._settings, settings) if self._is_live(name)]
+            touched = [part for part in self._parts if any(map(part.takes, changed))]
+            # all are checked before the first is applied
+            apply = [part.prepare(settings) for part in touched]
         except RetinueError as error:
             remedy = f" — {error.remedy}" if error.remedy else ""
             self._echo(f"settings not read: {error.message}{remedy}; the previous ones stay")
             return
-        changed = [name for name in list_changes(self._settings, settings) if is_live(name)]
-        waiting = [name for name in list_changes(self._started_with, settings) if not is_live(name)]
-        if changed:
-            self._dispatcher.admission.limits.configure(limit_settings(settings))
-            self._dispatcher.timeouts = timeout_settings(settings)
-            self._dispatcher.access.replace(access)
+        for one in apply:
+            one()
+        waiting = [name for name in list_changes(self._started_with, settings) if not self._is_live(name)]
         self._settings = settings
         said = [f"now in force: {', '.join(changed)}"] if changed else []
         said += [f"at the next start: {', '.join(waiting)}"] if waiting else []
         self._echo(f"settings read again; {'; '.join(said) or 'nothing changed'}")
 
+    def _is_live(self, name: str) -> bool:
+        return any(part.takes(name) for part in self._parts)
 
-def is_live(name: str) -> bool:
-    """Whether a change of this setting applies at once."""
-    return name in LIVE or (name.startswith("access.") and name.endswith(".receive"))
+
+def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:
+    """What every process applies: limits of calls and chains, and the lists of callers of its agents."""
+
+    def limits(settings: Settings) -> Callable[[], None]:
+        wanted = limit_settings(settings)
+        return lambda: dispatcher.admission.limits.configure(wanted)
+
+    def chains(settings: Settings) -> Callable[[], None]:
+        wanted = guard_settings(settings)
+        return lambda: dispatcher.admission.guard.configure(wanted)
+
+    def times(settings: Settings) -> Callable[[], None]:
+        def apply() -> None:
+            dispatcher.timeouts = timeout_settings(settings)
+
+        return apply
+
+    def access(settings: Settings) -> Callable[[], None]:
+        wanted = access_of(settings)
+        return lambda: dispatcher.access.replace(wanted)
+
+    return [
+        LivePart(("limits.in_flight", "limits.calls_per_s", "limits.burst"), limits),
+        LivePart(("trace.*",), chains),
+        LivePart(("timeouts.door_s",), times),
+        LivePart(("access.*.receive",), access),
+    ]
+
+
+def endpoint_part(
+    checks: SecurityMiddleware, host: str, advertise: str | None, *, insecure_ok: bool
+) -> LivePart:
+    """Who may reach the endpoints of a process that listens at ``host``; others know it as ``advertise``."""
+
+    def prepare(settings: Settings) -> Callable[[], None]:
+        check_address(host, settings, insecure_ok=insecure_ok)
+        wanted = security_settings(advertised(settings, advertise), host)
+        return lambda: checks.configure(wanted)
+
+    return LivePart(("doors.hosts", "doors.origins", "auth.anonymous", "metrics.public"), prepare)
 
 
 def list_changes(old: Settings, new: Settings) -> list[str]:

@@ -34,6 +34,7 @@ from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.runtime.access import (
+    OnChecks,
     advertised,
     check_address,
     guarded,
@@ -43,7 +44,12 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
-from retinue.runtime.configuration_reload import ConfigurationReload
+from retinue.runtime.configuration_reload import (
+    ConfigurationReload,
+    LivePart,
+    dispatcher_parts,
+    endpoint_part,
+)
 from retinue.runtime.endpoints.a2a import A2aEndpoints, open_hub_a2a
 from retinue.runtime.endpoints.dashboard import HubDashboard, make_dashboard
 from retinue.runtime.endpoints.mcp import HubMcp, open_hub_mcp
@@ -146,8 +152,11 @@ async def run_hub(
         mesh.events.subscribe_later(OncePerMinute(record_calls(audit.append)))
         mesh.events.subscribe_later(OncePerMinute(log_line))
         stack.callback(mesh.events.flush)
+        reload = ConfigurationReload(
+            configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo
+        )
         if reread is not None:
-            stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)
+            stop.on_hangup = reload
         process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
         process.stopping = lambda: stop.asked
         process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
@@ -175,6 +184,9 @@ async def run_hub(
             process=process,
             koi_routes=koi_routes,
             dashboard=dashboard,
+            on_checks=lambda checks: reload.add(
+                endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
+            ),
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         stack.callback(mcp.end)
@@ -189,27 +201,33 @@ async def run_hub(
         if koi is not None:
             await stack.enter_async_context(koi.running(mesh))
             echo(f"KOI node at {public_url}/koi-net, {len(koi.adapter.agents)} personalities known")
-        background = asyncio.create_task(
-            BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh).run()
-        )
+        upkeep = BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh)
+        reload.add(upkeep.live_part())
+        background = asyncio.create_task(upkeep.run())
         stack.push_async_callback(end_task, background)
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
         watching = asyncio.create_task(watch_folder(state, lambda: stop.ask(lost)))
         stack.push_async_callback(end_task, watching)
         reached = "" if public_url == url else f", advertised as {public_url}"
         echo(f"hub at {url} (state {state.root}){reached}")
-        if writes_log:
-            keeping = asyncio.create_task(keep_small(state.hub_log, settings.logs))
-            stack.push_async_callback(end_task, keeping)
         logs = AgentLogs(state.agent_logs, settings.logs)
         stack.callback(logs.close)
+        reload.add(_log_part(logs))
+        if writes_log:
+            keeping = asyncio.create_task(keep_small(state.hub_log, lambda: logs.limits))
+            stack.push_async_callback(end_task, keeping)
         probe_child = _card_probe(mesh.http, settings.timeouts.probe_s)
         children = Supervisor(probe_child, _report(echo, logs), logs.take)
         stack.push_async_callback(children.stop)
         process.children = lambda: children.children
         # runs leave before the agents stop, so that interrupted calls do not count as failures of a run
         stack.push_async_callback(runs.leave)
-        specs = [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
+
+        def list_specs(settings: Settings) -> list[ChildSpec]:
+            return [*child_specs(settings, state, url, options.bare), *model_children(models, state, url)]
+
+        specs = list_specs(settings)
+        reload.add(_children_part(children, list_specs))
         starting = asyncio.create_task(children.start(specs))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -254,6 +272,7 @@ def hub_app(
     dashboard: HubDashboard | None = None,
     process: ProcessState | None = None,
     koi_routes: Sequence[BaseRoute] = (),
+    on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
 
@@ -314,7 +333,9 @@ def hub_app(
         return checks if dashboard is None else dashboard.in_front_of(checks)
 
     tokens = hook_tokens(settings)
-    return guarded(app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions)
+    return guarded(
+        app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions, on_checks=on_checks
+    )
 
 
 def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
@@ -388,6 +409,25 @@ async def _read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Seq
     return await asyncio.to_thread(
         audit.list_calls, given, failed=wanted.failed, before=wanted.before, limit=limit
     )
+
+
+def _log_part(logs: AgentLogs) -> LivePart:
+    def prepare(settings: Settings) -> Callable[[], None]:
+        def apply() -> None:
+            logs.limits = settings.logs
+
+        return apply
+
+    return LivePart(("logs.*",), prepare)
+
+
+def _children_part(children: Supervisor, list_specs: Callable[[Settings], Sequence[ChildSpec]]) -> LivePart:
+    """Agents that the settings no longer name are stopped, new ones are started."""
+
+    def prepare(settings: Settings) -> Callable[[], None]:
+        return partial(children.replace_soon, list_specs(settings))
+
+    return LivePart(("agents",), prepare)
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:

@@ -199,7 +199,9 @@ class Supervisor:
         self._on_change = on_change
         self._on_output = on_output
         self._children: list[Child] = []
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers: dict[Child, asyncio.Task[None]] = {}
+        self._replacing: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
 
     async def start(self, specs: Sequence[ChildSpec], *, insist: bool = False) -> list[Ready]:
         """Start all concurrently and wait until each is ready or failed; returns reports of the ready ones.
@@ -207,6 +209,32 @@ class Supervisor:
         A failed child is retried in the background. With ``insist`` the first failure stops all children
         and is raised as ChildFailedError.
         """
+        async with self._changing:
+            return await self._start(specs, insist=insist)
+
+    def replace_soon(self, specs: Sequence[ChildSpec]) -> None:
+        """Stop the children that are not in ``specs`` and start those that are new; the others run on."""
+        self._replacing = asyncio.create_task(self._replace(self._replacing, specs))
+
+    async def _replace(self, previous: asyncio.Task[None] | None, specs: Sequence[ChildSpec]) -> None:
+        if previous is not None:
+            await asyncio.gather(previous, return_exceptions=True)
+        async with self._changing:
+            leaving = [child for child in self._children if child.spec not in specs]
+            known = [child.spec for child in self._children]
+            await asyncio.gather(*(self._end(child) for child in leaving))
+            self._children = [child for child in self._children if child not in leaving]
+            await self._start([spec for spec in specs if spec not in known], insist=False)
+
+    async def _end(self, child: Child) -> None:
+        """Stop one child, and do not start it again."""
+        keeper = self._keepers.pop(child, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        await child.stop()
+
+    async def _start(self, specs: Sequence[ChildSpec], *, insist: bool) -> list[Ready]:
         started = [Child(spec, self._probe, self._on_output) for spec in specs]
         self._children.extend(started)
         outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
@@ -221,7 +249,7 @@ class Supervisor:
                 ready.append(outcome)
                 self._on_change(child.spec.name, outcome)
             runs = not isinstance(outcome, BaseException)
-            self._keepers.append(asyncio.create_task(self._keep(child, runs)))
+            self._keepers[child] = asyncio.create_task(self._keep(child, runs))
         return ready
 
     @property
@@ -231,10 +259,11 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop all children concurrently and wait until they ended."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(child.stop() for child in self._children))
+        replacing = self._replacing
+        if replacing is not None and replacing is not asyncio.current_task():
+            replacing.cancel()
+            await asyncio.gather(replacing, return_exceptions=True)
+        await asyncio.gather(*(self._end(child) for child in self._children))
 
     async def _keep(self, child: Child, runs: bool) -> None:
         """Restart the child whenever it ends, with a longer delay each time it does not last."""

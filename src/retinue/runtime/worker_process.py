@@ -13,9 +13,16 @@ from starlette.types import ASGIApp
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_line
-from retinue.runtime.access import advertised, check_address, guarded, hub_access, protected_resource
+from retinue.runtime.access import (
+    OnChecks,
+    advertised,
+    check_address,
+    guarded,
+    hub_access,
+    protected_resource,
+)
 from retinue.runtime.background_tasks import BackgroundTasks
-from retinue.runtime.configuration_reload import ConfigurationReload
+from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.factories import http_limits
 from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
 from retinue.runtime.process_state import ProcessState
@@ -68,8 +75,11 @@ async def run_worker(
         )
         mesh.events.subscribe_later(log_line)
         stack.callback(mesh.events.flush)
+        reload = ConfigurationReload(
+            configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo
+        )
         if reread is not None:
-            stop.on_hangup = ConfigurationReload(configured, reread, mesh.dispatcher, hub_access, echo)
+            stop.on_hangup = reload
         process = ProcessState.observing("worker", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
         process.stopping = lambda: stop.asked
         process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
@@ -77,13 +87,25 @@ async def run_worker(
         await stack.enter_async_context(process.exporting(SERVICE, environment()))
         if listener is not None:
             url = options.advertise or url_of(listener)
-            app = worker_app(mesh, settings, state, process, host=options.host, url=url)
+            app = worker_app(
+                mesh,
+                settings,
+                state,
+                process,
+                host=options.host,
+                url=url,
+                on_checks=lambda checks: reload.add(
+                    endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
+                ),
+            )
             await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
             reached = "" if options.advertise is None else f", advertised as {url}"
             echo(f"worker at {url_of(listener)}{reached}")
         # the registries may be unreachable by the time that a run starts here
         await mesh.directory.ensure_fresh()
-        background = asyncio.create_task(BackgroundTasks.of(mesh, settings).run())
+        upkeep = BackgroundTasks.of(mesh, settings)
+        reload.add(upkeep.live_part())
+        background = asyncio.create_task(upkeep.run())
         stack.push_async_callback(end_task, background)
         launching = asyncio.create_task(runs.launch(echo))
         stack.push_async_callback(end_task, launching)
@@ -101,8 +123,15 @@ async def run_worker(
 
 
 def worker_app(
-    mesh: Mesh, settings: Settings, state: State, process: ProcessState, *, host: str, url: str
+    mesh: Mesh,
+    settings: Settings,
+    state: State,
+    process: ProcessState,
+    *,
+    host: str,
+    url: str,
+    on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The endpoints of a worker, behind the security middleware."""
     routes = [health_route(), *process.routes(), *metadata_routes(protected_resource(settings))]
-    return guarded(Router(routes=routes), settings, state, host, mesh.http, url=url)
+    return guarded(Router(routes=routes), settings, state, host, mesh.http, url=url, on_checks=on_checks)

@@ -164,9 +164,13 @@ class SecurityMiddleware:
         readers: Sequence[TokenReader] = (),
     ) -> None:
         self._app = app
-        self._settings = settings or SecuritySettings()
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
+        self.configure(settings or SecuritySettings())
+
+    def configure(self, settings: SecuritySettings) -> None:
+        """Apply other settings to the next requests."""
+        self._settings = settings
         self._names = frozenset(map(fold, self._settings.hosts)) - _ANY_ADDRESS
         self._hosts = {fold(host) for host in (self._settings.host, *self._settings.hosts)} - _ANY_ADDRESS
         # A client that uses an address made no DNS query, so DNS rebinding is impossible.

@@ -80,7 +80,8 @@ class Directory:
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
         """Asks one agent a question, for `ask`."""
-        self._ttl_s = ttl_s
+        self.ttl_s = ttl_s
+        """Seconds after which a list of a source is read again."""
         self._clock = clock
         self._now = now
         self._refreshers: dict[str, SourceRefresher] = {}
@@ -369,7 +370,7 @@ class Directory:
             has_changed = refresher.has_changed_lately() if for_call else refresher.has_changed
             if has_changed or (refresher.reads == 0 and not refresher.has_kept_listings):
                 needed.append(refresher)
-            elif refresher.reads == 0 or refresher.is_expired(self._ttl_s):
+            elif refresher.reads == 0 or refresher.is_expired(self.ttl_s):
                 expired.append(refresher)
         if expired:
             await asyncio.wait([refresher.start() for refresher in expired], timeout=GRACE_S)

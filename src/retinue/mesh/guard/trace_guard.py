@@ -110,6 +110,10 @@ class TraceGuard:
         self._in_flight: dict[str, _InFlight] = {}
         self._running: dict[str, _Running] = {}
 
+    def configure(self, settings: GuardSettings) -> None:
+        """Apply other bounds to the next calls; the breaker keeps those of its creation."""
+        self._settings = settings
+
     def enter(self, call: Call, agent: str) -> AdmittedCall:
         """Check one inbound call to ``agent``; end an admitted call with `leave`.
 

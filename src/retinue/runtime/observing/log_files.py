@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -50,7 +50,7 @@ def writes_to(path: Path) -> bool:
         return False
 
 
-async def keep_small(path: Path, limits: LogTable) -> None:
+async def keep_small(path: Path, limits_now: Callable[[], LogTable]) -> None:
     """Rotate the file that this process writes its output to, whenever it is full; runs until cancelled.
 
     The descriptors of standard output and error are replaced, so that all output goes to the new file.
@@ -58,7 +58,7 @@ async def keep_small(path: Path, limits: LogTable) -> None:
     while True:
         await asyncio.sleep(_CHECK_S)
         try:
-            _rotate_output(path, limits)
+            _rotate_output(path, limits_now())
         except OSError as error:
             _log.warning("the log is not rotated", path=str(path), error=str(error))
             await asyncio.sleep(60)
@@ -82,7 +82,8 @@ class AgentLogs:
 
     def __init__(self, folder: Path, limits: LogTable) -> None:
         self._folder = folder
-        self._limits = limits
+        self.limits = limits
+        """Size and number of the files; a change applies to the next lines."""
         self._names: dict[str, str] = {}
         self._waiting: dict[str, deque[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -136,8 +137,8 @@ class AgentLogs:
         if not self._folder.parent.is_dir():
             return  # the state folder was deleted: it must not come back half
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if path.exists() and path.stat().st_size >= self._limits.file_bytes:
-            rotate(path, self._limits.files)
+        if path.exists() and path.stat().st_size >= self.limits.file_bytes:
+            rotate(path, self.limits.files)
         descriptor = open_appending(path)
         try:
             rest = memoryview(data)

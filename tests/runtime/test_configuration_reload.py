@@ -1,0 +1,56 @@
+"""Settings that are read anew: all parts are checked before the first of them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import InvalidSettingError
+from retinue.runtime.configuration_reload import ConfigurationReload, LivePart, endpoint_part
+from retinue.settings import Settings
+from retinue.web.security import SecurityMiddleware
+
+
+async def no_app(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("not called")
+
+
+def settings_of(**tables: Any) -> Settings:
+    return Settings.model_validate(tables)
+
+
+def test_a_reachable_process_refuses_to_stop_requiring_tokens() -> None:
+    part = endpoint_part(SecurityMiddleware(no_app), "0.0.0.0", None, insecure_ok=False)
+    with pytest.raises(InvalidSettingError, match="no token is required"):
+        part.prepare(settings_of(auth={"anonymous": True}))
+    part.prepare(settings_of(auth={"anonymous": False}))
+
+
+def test_no_part_changes_if_one_of_them_refuses_the_settings() -> None:
+    applied: list[str] = []
+    said: list[str] = []
+
+    def takes(settings: Settings) -> Callable[[], None]:
+        return lambda: applied.append(f"{settings.trace.max_depth}")
+
+    def refuses(settings: Settings) -> Callable[[], None]:
+        raise InvalidSettingError("doors.hosts", "not these", remedy="others")
+
+    parts = [LivePart(("trace.*",), takes), LivePart(("doors.hosts",), refuses)]
+    wanted = [
+        settings_of(trace={"max_depth": 2}, doors={"hosts": ["a"]}),
+        settings_of(trace={"max_depth": 3}, runs={"keep": 7}),
+        settings_of(trace={"max_depth": 3}, runs={"keep": 7}),
+    ]
+    read = ConfigurationReload(settings_of(), lambda: wanted.pop(0), parts, said.append)
+    for _ in range(3):
+        read()
+    assert applied == ["3"]
+    assert said[0].startswith("settings not read: ")
+    assert said[0].endswith("others; the previous ones stay")
+    assert said[1:] == [
+        "settings read again; now in force: trace.max_depth; at the next start: runs.keep",
+        "settings read again; at the next start: runs.keep",
+    ]
