@@ -30,7 +30,8 @@ check: ## format, lint, types, layers
 	@exec $(BIN)/python -m scripts.check
 
 soak: ## the long tests: run them before an issue is called done
-	@scripts/bootstrap test
+	@scripts/services soak
+	@scripts/bootstrap test deploy
 	@exec $(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
 
 crash: ## kill, freeze and cut off the processes of workflows, for long, on SQLite and Postgres
