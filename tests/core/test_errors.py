@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.core import errors
+from retinue.core.error_kinds import admission, base, execution, lookups, machine, requests
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
@@ -41,8 +42,14 @@ SHARES_ITS_PARENTS_TYPE = {"InvalidRequestError", "ExecutionFailedError"}
 """The plain form of their branch: the wire needs no second name for it."""
 
 
+KINDS = "retinue.core.error_kinds."
+
+TOPICS = (base, requests, lookups, admission, execution, machine)
+"""The modules of the classes, in the order of the drawing."""
+
+
 def walk(kind: type[RetinueError]) -> list[type[RetinueError]]:
-    here = [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
+    here = [child for child in kind.__subclasses__() if child.__module__.startswith(KINDS)]
     return [kind, *(deeper for child in here for deeper in walk(child))]
 
 
@@ -77,8 +84,14 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     assert drawn_tree() == real
 
 
+def test_every_class_is_offered_where_importers_look() -> None:
+    assert {kind.__name__ for kind in ALL} <= set(errors.__all__)
+    assert all(getattr(errors, kind.__name__) is kind for kind in ALL)
+
+
 def test_the_classes_stand_in_the_order_in_which_they_are_drawn() -> None:
-    written = re.findall(r"^class (\w+Error)\(", inspect.getsource(errors), re.MULTILINE)
+    source = "".join(map(inspect.getsource, TOPICS))
+    written = re.findall(r"^class (\w+Error)\(", source, re.MULTILINE)
     assert written == list(drawn_tree())
 
 

@@ -1,0 +1,197 @@
+"""Calls that are not admitted: access, the trace guard, rate limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from retinue.core.durations import render_duration
+from retinue.core.error_kinds.base import REFUSED, Kind, RetinueError
+
+
+class AccessError(RetinueError):
+    """The caller may not do this."""
+
+    type = "access"
+    kind = REFUSED
+
+
+class NotAuthenticatedError(AccessError):
+    """No token, or an unknown one."""
+
+    type = "not_authenticated"
+
+
+class NotAllowedError(AccessError):
+    """A known caller without permission, or a request from an origin that is not allowed."""
+
+    type = "not_allowed"
+
+
+class InsufficientScopeError(NotAllowedError):
+    """A valid token without the required scope; ``scopes`` are those that would be sufficient."""
+
+    type = "insufficient_scope"
+
+    def __init__(self, message: str, *, scopes: Sequence[str], remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.scopes = tuple(scopes)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"scopes": list(self.scopes)}
+
+
+class GuardError(RetinueError):
+    """The trace guard rejected the call before its skill ran.
+
+    A rejection further down the chain is relayed unchanged: ``wire_data`` is then the ``data`` of the
+    received error.
+    """
+
+    type = "guard"
+    kind = REFUSED
+
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.facts = dict(facts or {})
+        self.wire_data: Any = None
+        self.relayed = False
+
+    @classmethod
+    def relay(cls, message: str, wire_data: Any) -> Self:
+        """The rejection by another process, with the ``data`` that it sent."""
+        error = cls.__new__(cls)
+        facts = dict(wire_data) if isinstance(wire_data, dict) else {}
+        facts.pop("type", None)
+        GuardError.__init__(error, message, facts, remedy=str(facts.pop("remedy", "")))
+        error.wire_data = wire_data
+        error.relayed = True
+        return error
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return dict(self.facts)
+
+
+class CallTooDeepError(GuardError):
+    """A chain of calls exceeded the depth limit, or passed the same hub twice (S-14, S-15).
+
+    ``drawn_path`` is the chain as text, for a model to act on.
+    """
+
+    type = "recursion_limit"
+
+    def __init__(self, trace_id: str, depth: int, max_depth: int, drawn_path: str, cycle: str = "") -> None:
+        loop = f"; the cycle is {cycle}" if cycle else ""
+        facts = {"trace_id": trace_id, "depth": depth, "max_depth": max_depth, "path": drawn_path}
+        super().__init__(
+            f"Call chain too deep: hop {depth} of at most {max_depth}: {drawn_path}{loop}",
+            facts | ({"cycle": cycle} if cycle else {}),
+            remedy="answer from what is known instead of calling further",
+        )
+
+    @property
+    def depth(self) -> int:
+        """The depth of the rejected call."""
+        return int(self.facts.get("depth", 0))
+
+    @property
+    def drawn_path(self) -> str:
+        return str(self.facts.get("path", ""))
+
+    @property
+    def cycle(self) -> str:
+        """The cycle that was found; "" = none."""
+        return str(self.facts.get("cycle", ""))
+
+
+class BudgetSpentError(GuardError):
+    """The trace has used up its calls or its seconds, or a model agent its tokens or its money."""
+
+    type = "budget_spent"
+
+    def __init__(self, what: str, setting: str) -> None:
+        super().__init__(
+            f"Budget spent: no {what} left in this trace", {"what": what}, remedy=f"raise {setting}"
+        )
+
+    @classmethod
+    def of_model(cls, agent: str, problem: str, setting: str) -> Self:
+        """The refusal of a call that could cost more than the budget of a model agent has left."""
+        error = cls.__new__(cls)
+        facts = {"what": "money" if "cost" in setting else "tokens", "agent": agent, "setting": setting}
+        GuardError.__init__(error, f"Budget spent: {problem}", facts, remedy=f"raise {setting}")
+        return error
+
+    @property
+    def what(self) -> str:
+        """``calls`` or ``seconds`` of a chain, ``tokens`` or ``money`` of a model agent."""
+        return str(self.facts.get("what", ""))
+
+
+class CircuitOpenError(GuardError):
+    """A breaker is open; ``retry_after_s`` says for how long.
+
+    The one of an agent is worth a retry after that time. The one of a trace is not: it has rejected calls of
+    this chain, and would reject them again. ``waited_s`` = how long the caller waited in vain.
+    """
+
+    type = "circuit_open"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
+    waited_s = 0.0
+
+    def __init__(
+        self, subject: str, retry_after_s: float, cause: str = "", facts: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(
+            f"Circuit open for {subject}" + (f": {cause}" if cause else ""),
+            {"retry_after_s": round(retry_after_s, 3)} | dict(facts or {}),
+            remedy=f"try again in {render_duration(retry_after_s)}",
+        )
+        self._settle_kind()
+
+    @classmethod
+    def relay(cls, message: str, wire_data: Any) -> Self:
+        error = super().relay(message, wire_data)
+        error._settle_kind()
+        return error
+
+    @property
+    def retry_after_s(self) -> float:
+        found = self.facts.get("retry_after_s")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    @property
+    def data(self) -> dict[str, Any]:
+        # Relayed, it is an error of an agent that got its call; that one may have done something.
+        more: dict[str, Any] = {"sent": True} if self.relayed else {}
+        return self.facts | more | ({"waited_s": self.waited_s} if self.waited_s else {})
+
+    def _settle_kind(self) -> None:
+        if "trace_id" in self.facts:
+            self.kind = REFUSED
+
+
+def find_guard_error(error_type: object) -> type[GuardError] | None:
+    """The GuardError class with this ``type``; None for other types."""
+    kinds = (CallTooDeepError, BudgetSpentError, CircuitOpenError)
+    return next((kind for kind in kinds if kind.type == error_type), None)
+
+
+class BusyError(RetinueError):
+    """A rate or concurrency limit was reached; the same request may succeed later."""
+
+    type = "busy"
+    kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
+
+    def __init__(self, what: str, retry_after_s: float) -> None:
+        super().__init__(f"Busy: {what}", remedy=f"try again in {render_duration(retry_after_s)}")
+        self.retry_after_s = retry_after_s
+        self.is_nested = False
+        """Whether a further call of the skill was refused, so that the skill itself has begun."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
+        return {**found, "nested": True} if self.is_nested else found

@@ -1,0 +1,68 @@
+"""What every error has: a kind, which decides how it is handled, a remedy and further facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OnErrorClass = Literal["request", "refused", "failed", "timeout", "cancelled", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a failure is handled by retries, by health, and by a workflow's ``on_error``."""
+
+    retryable: bool
+    counts_against_health: bool
+    on_error: OnErrorClass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message.
+
+    ``hint`` is what was probably meant; it is told to people and models, not in the message itself.
+    """
+
+    path: str
+    message: str
+    hint: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        found = {"path": self.path, "message": self.message}
+        return {**found, "hint": self.hint} if self.hint else found
+
+
+def join_problems(problems: Sequence[Problem]) -> str:
+    """All problems as one line, in their order (SPEC 7, P-23)."""
+    return "; ".join(problem.message for problem in problems)
+
+
+REQUEST = Kind(retryable=False, counts_against_health=False, on_error="request")
+REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
+FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
+
+EXECUTION_FAILED = "Execution failed: "
+"""What stands before the message of a failed skill on the wire (P-24)."""
+
+
+class RetinueError(Exception):
+    """Any failure of Retinue; ``str(error)`` is one line that says what happened.
+
+    ``type`` is the stable machine-readable name (``data.type`` on the wire), ``remedy`` says what to do
+    about it, ``data`` holds further facts.
+    """
+
+    type: str = "error"
+    kind: Kind = FAILED
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Facts that are sent with the message; JSON values only."""
+        return {}
