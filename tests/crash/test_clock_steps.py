@@ -5,7 +5,10 @@ libfaketime sets the clock of the processes of a test; the monotonic clock goes 
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -77,18 +80,31 @@ WORKFLOW = {
 }
 
 
+SLEEP = """
+import select
+import time
+
+time.sleep = lambda seconds: select.select([], [], [], seconds) and None
+"""
+"""libfaketime refuses every clock_nanosleep while it leaves the monotonic clock alone: `time.sleep` raises
+OSError (EINVAL), and with it whatever waits before it tries again, such as the engine for a locked table."""
+
+
 class Clock:
     """The clock of the processes of a test."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
         self.set("+0")
+        (folder / "startup").mkdir()
+        (folder / "startup" / "sitecustomize.py").write_text(SLEEP)
         self.environment = {
             "LD_PRELOAD": get_library("faketime/libfaketime.so.1"),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
+            "PYTHONPATH": str(folder / "startup"),
         }
 
     def set(self, against_real_time: str) -> None:
@@ -100,6 +116,21 @@ class Clock:
 @pytest.fixture
 def clock(tmp_path: Path) -> Clock:
     return Clock(tmp_path)
+
+
+def test_a_process_whose_clock_is_set_sleeps_as_long_as_it_asks(clock: Clock) -> None:
+    """Otherwise the tests below would try the library and not the product."""
+    program = "import time; began = time.monotonic(); time.sleep(0.2); print(time.monotonic() - began)"
+    for step in STEPS:
+        clock.set(step)
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, **clock.environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert float(ended.stdout) >= 0.2, ended.stderr
 
 
 @pytest.fixture

@@ -105,6 +105,21 @@ def test_a_lease_renewed_about_the_time_of_a_step_lasts_one_lease(step_s: float,
     assert table.list_over() == ["one"]
 
 
+def test_a_lease_renewed_between_two_steps_that_cancel_out_lasts_one_lease() -> None:
+    table = Table()
+    table.renew("one")
+    table.look()
+    table.wait(5)
+    table.set_clock(-HOUR_S)
+    table.renew("one")
+    table.set_clock(HOUR_S)
+    assert table.look() == 0.0
+    table.wait(LEASE_S - 6)
+    assert table.list_over() == []
+    table.wait(2)
+    assert table.list_over() == ["one"]
+
+
 def test_a_slow_answer_of_the_database_is_not_taken_for_a_step() -> None:
     table = Table()
     table.renew("one")

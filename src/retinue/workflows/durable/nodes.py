@@ -225,6 +225,7 @@ class SeenLeases:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._offsets: tuple[float, float] | None = None
+        self._looked_at: float | None = None
         self._ends: dict[str, tuple[float, float]] = {}
 
     def take_in(self, look: Look) -> float:
@@ -234,13 +235,17 @@ class SeenLeases:
             return 0.0
         now = look.rows[0].now
         step_s = self._compare_offsets(now - look.ended_at, now - look.began_at)
+        # What was renewed since the last look lasts a lease from then, although the clock was set twice.
+        least_s = 0.0 if self._looked_at is None else self._looked_at + self._lease_s - look.ended_at
+        self._looked_at = look.began_at
         ends: dict[str, tuple[float, float]] = {}
         for row in look.rows:
             known = self._ends.get(row.executor)
             if known is not None and known[0] == row.expires:
                 ends[row.executor] = known
             else:
-                ends[row.executor] = row.expires, look.ended_at + self._left_s(row.expires - now, step_s)
+                left_s = max(0.0, least_s, self._left_s(row.expires - now, step_s))
+                ends[row.executor] = row.expires, look.ended_at + left_s
         self._ends = ends
         return step_s
 
@@ -256,7 +261,7 @@ class SeenLeases:
         """How long a renewed lease lasts that has ``left_s`` by the clock of the database."""
         if abs(step_s) < self._lease_s / 3:
             # Such a step ends no lease that is renewed in time.
-            return max(0.0, left_s)
+            return left_s
         # Renewed after the clock was set, or before.
         possible = [one for one in (left_s, left_s + step_s) if one > 0]
         return max(self._lease_s, min(possible, default=0.0))
