@@ -7,12 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import sqlalchemy as sa
 
 from retinue.core.call import TraceContext
 from retinue.core.errors import StateError, StorageFullError, UnknownRunError
+from retinue.testing.memory_caller import MemoryCaller
+from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.interpreter.step_loop import Interpreter
+from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
 
@@ -264,3 +269,78 @@ async def test_on_a_full_disk_a_start_and_a_signal_fail_soon_with_the_remedy_and
     finally:
         sa.event.remove(sa.pool.Pool, "checkout", limit)
         await runs.aclose()
+
+
+BRANCHES = {
+    "name": "branches",
+    "steps": [
+        {"id": "each", "foreach": "${{ [1, 2] }}", "steps": [{"id": "one", "skill": "give"}]},
+        {"id": "go", "wait_for": {"topic": "go"}},
+    ],
+    "output": {"both": "${{ steps.each.output }}"},
+}
+
+
+async def test_a_large_value_of_a_branch_is_stored_by_its_step_and_by_the_wait_and_read_everywhere(
+    tmp_path: Path,
+) -> None:
+    """After a restart, in another process, and in a copy of the run whose original was deleted."""
+    caller, given = MemoryCaller(), ["a" * 1_000_000, "b" * 1_000_000]
+    values = iter(given)
+
+    async def give(_: Any) -> str:
+        return next(values)
+
+    caller.offer("give", give)
+    interpreter = Interpreter(caller).run
+    node = open_at(tmp_path, body=interpreter)
+    await Orchestrator(node).start(load_definition(BRANCHES), {}, run_id="r")
+    await _await_step(node, "go")
+    await node.aclose()
+
+    node = open_at(tmp_path, body=interpreter, keep=1)
+    await node.launch()
+    await node.signal("r", "go", 1)
+    output = {"both": sorted(given)}
+    shown = (await node.finish("r")).value
+    assert {"both": sorted(shown["both"])} == output
+    assert _count_stored(tmp_path) < 4_100_000
+    outcomes = orjson.dumps([step.outcome.value for step in await node.list_steps("r")]).decode()
+    assert [outcomes.count(one) for one in given] == [1, 1]
+
+    await node.fork("r", from_step="go", new_run_id="copy")
+    await node.signal("copy", "go", 1)
+    assert (await node.finish("copy")).value == shown
+    await node.prune()
+    await node.aclose()
+
+    other = open_at(tmp_path, body=interpreter)
+    assert [record.id for record in await other.list_all(children=True)] == ["copy"]
+    assert (await other.get("copy")).value == shown
+    await other.aclose()
+
+
+async def test_a_reference_to_a_step_as_older_versions_stored_it_is_read(tmp_path: Path) -> None:
+    async def give() -> str:
+        return "x" * 100_000
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        return {"n": 1, "text": (await context.step("first", give, timeout_s=5)).value}
+
+    node = open_at(tmp_path, body=body)
+    await node.start(ASKED, run_id="r")
+    ended = (await node.finish("r")).value
+    older = {"value": {"n": 1, "text": None}, "at": time.time(), "calls": 1, "steps": {"text": "first"}}
+    with sa.create_engine(f"sqlite:///{tmp_path}/runs.db").begin() as connection:
+        update = sa.text("UPDATE workflow_output SET output = :output")
+        assert connection.execute(update, {"output": orjson.dumps(older).decode()}).rowcount == 1
+    assert (await node.get("r")).value == ended == {"n": 1, "text": "x" * 100_000}
+    await node.aclose()
+
+
+def _count_stored(folder: Path) -> int:
+    """The characters of all outputs of steps, waits and runs."""
+    with sa.create_engine(f"sqlite:///{folder}/runs.db").connect() as connection:
+        query = "SELECT coalesce(sum(length(output)), 0) FROM {}"
+        tables = "operation_outputs", "workflow_output"
+        return sum(int(connection.execute(sa.text(query.format(name))).scalar_one()) for name in tables)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import orjson
 import sqlalchemy as sa
@@ -25,17 +25,21 @@ from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
     find_root,
-    refer_to_steps,
+    refer_to_calls,
     stored_args,
     stored_failure,
     stored_output,
 )
 from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.stored_once import Reference, is_large
 from retinue.workflows.runs.ports import Body, WaitMode
 from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
 
 _log = structlog.get_logger("retinue.runs")
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 
 AGAIN_S = 5.0
 """How long one attempt takes to queue a run that was let go."""
@@ -291,6 +295,10 @@ class Executions:
         """How often a run was resumed to undo what is left of it."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
 
+    async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
+        """Call a function in a thread: what it does with large values must not hold up other runs."""
+        return await self._database.ask(function, *arguments)
+
     async def still_owns(self, run_id: str, owner: str | None) -> bool:
         """Whether a run still belongs to an execution."""
         return owner == await self._database.read(self._database.client.find_owner, run_id)
@@ -353,12 +361,16 @@ class Executions:
             raise cancelled(run_id)
         execution.task = asyncio.create_task(run_body(), name=f"run {run_id}")
         value: Any = None
-        steps: Mapping[str, str] = {}
+        parts: Sequence[Reference] = ()
         fault: Fault | None = None
         try:
             value = copy_json(await execution.task, f"run {run_id}")
-            value, steps = refer_to_steps(value, contexts[0].outcomes)
+            # It is read as a whole, so all of it must fit, although references to its parts are stored.
             size.add(f"the output of run {run_id}", value)
+            if is_large(value):
+                whole, done = value, contexts[0]
+                value, parts = await self.compute(refer_to_calls, whole, done.outcomes, done.waits)
+                size.replace(whole, value)
         except asyncio.CancelledError:
             if self._closing or _is_ending():
                 raise
@@ -380,7 +392,7 @@ class Executions:
         await self._events.flush()
         if fault is not None:
             raise stored_failure(fault, context.calls)
-        return stored_output(value, steps, context.calls)
+        return stored_output(value, parts, context.calls)
 
     async def _settle(self, execution: Execution, events: EventSink) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's."""

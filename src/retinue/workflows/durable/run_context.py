@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import orjson
 
@@ -17,8 +17,9 @@ from retinue.core.json_values import copy_json
 from retinue.workflows.durable.dbos_engine import RUN, ReplayError, RunLetGoError, run_step, taken_over
 from retinue.workflows.durable.events import EventSink
 from retinue.workflows.durable.nodes import Lease
-from retinue.workflows.durable.run_rows import CALLS
+from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.stored_once import is_large
 from retinue.workflows.runs.ports import Count, Effect, WaitMode
 from retinue.workflows.runs.records import (
     Child,
@@ -30,6 +31,9 @@ from retinue.workflows.runs.records import (
     read_json,
 )
 from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_effect
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
@@ -56,6 +60,8 @@ class RunServices(Protocol):
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
     async def count_undo_requests(self, run_id: str) -> int: ...
+
+    async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T: ...
 
 
 class Place:
@@ -91,8 +97,8 @@ class DurableContext:
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
-    ``calls`` is what the body reported, ``outcomes`` the values of its steps by path. ``size`` is that of
-    the outermost run.
+    ``calls`` is what the body reported, ``outcomes`` the values of its steps by path, ``waits`` what
+    its waits gave by the call's name. ``size`` is that of the outermost run.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class DurableContext:
     ) -> None:
         self.calls: int | None = None
         self.outcomes: dict[str, Any] = {}
+        self.waits: dict[str, Any] = {}
         self.rules = ReplayRules(run_id)
         self.open_children: set[str] = set()
         self._run_id = run_id
@@ -190,13 +197,17 @@ class DurableContext:
             except UnknownRunError as error:
                 return {"unknown": error.run_id}
             found = [_render_ended(record) for record in ended]
-            self._size.stored += len(orjson.dumps(found))
-            return {"ended": found}
+            stored: dict[str, Any] = {"ended": found}
+            if is_large(found):
+                stored = await self._services.compute(stored_ended, found)
+            self._size.stored += len(orjson.dumps(stored))
+            return stored
 
         with self.rules.take(path):
             recorded = await self._call(f"wait {path}", await_children)
         if "unknown" in recorded:
             raise UnknownRunError(recorded["unknown"])
+        recorded = self.waits[f"wait {path}"] = read_ended(recorded)
         by_id = {child.run_id: child for child in children}
         outcomes = tuple(_parse_ended(by_id, item) for item in recorded["ended"])
         self.open_children.difference_update(outcome.child.run_id for outcome in outcomes)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from retinue.core.errors import UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import (
@@ -19,6 +17,7 @@ from retinue.workflows.durable.dbos_engine import (
     StoredFailure,
     StoredRun,
 )
+from retinue.workflows.durable.stored_once import Reference, StoredValues, pack_alone, unpack
 from retinue.workflows.runs.ports import Accept
 from retinue.workflows.runs.records import (
     Fault,
@@ -35,7 +34,6 @@ CALLS = ("wait", "cancel", "sleep", "receive", "until")
 """Recorded calls other than steps are named ``<call> <path>``, a step by its path alone."""
 
 _PAGE = 200
-_REFERRED_BYTES = 65_536
 _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 
 
@@ -121,15 +119,17 @@ class RunRows:
 
     async def _complete(self, run: RunRow, result: Mapping[str, Any]) -> RunRow:
         """The row with the parts of its output that are stored as outcomes of its steps."""
-        if not (steps := result.get("steps")):
+        parts = [*result.get("parts", ()), *_parse_older(result.get("steps", {}))]
+        if not parts:
             return run
+        sources = {call for _, call, _ in parts}
         calls = await self._database.ask(self._client.list_calls, run.record.id, True)
-        values = {call.name: call.output["value"] for call in calls if call.name in steps.values()}
-        if "" in steps:
-            value = values[steps[""]]
-        else:
-            value = {**run.record.value, **{key: values[path] for key, path in steps.items()}}
-        return replace(run, record=replace(run.record, value=value))
+        outputs = {
+            call.name: read_ended(call.output) if call.name.startswith("wait ") else call.output
+            for call in calls
+            if call.name in sources
+        }
+        return replace(run, record=replace(run.record, value=unpack(run.record.value, parts, outputs)))
 
     async def _list_ancestors(self, run: RunRow) -> list[str]:
         """A run and those that it was forked from: children keep the name that they were started with."""
@@ -168,36 +168,36 @@ def _iterate_steps(run_id: str, root: str, calls: Mapping[str, Sequence[EngineCa
         yield from _iterate_steps(child, child.partition("/")[0], calls)
 
 
-def refer_to_steps(value: Any, outcomes: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """The output of a run as it is stored: large parts that are values of ``outcomes`` are left out.
+def refer_to_calls(
+    value: Any, outcomes: Mapping[str, Any], waits: Mapping[str, Any]
+) -> tuple[Any, list[Reference]]:
+    """The output of a run as it is stored: large parts that its recorded calls store are left out.
 
-    Gives what is left, and the steps with the values of the left out keys; the key "" is the whole output.
+    ``outcomes`` are the values of its steps by path, ``waits`` what its waits gave, by the call's name.
     """
-    if (path := _find_large(value, outcomes)) is not None:
-        return None, {"": path}
-    if not isinstance(value, dict):
-        return value, {}
-    found = {key: _find_large(part, outcomes) for key, part in value.items() if key}
-    steps = {key: path for key, path in found.items() if path is not None}
-    return {key: None if key in steps else part for key, part in value.items()}, steps
+    stored = StoredValues()
+    for path, outcome in outcomes.items():
+        stored.add(path, outcome, ("value",))
+    for name, ended in waits.items():
+        stored.add(name, ended)
+    return stored.pack(value)
 
 
-def _find_large(value: Any, outcomes: Mapping[str, Any]) -> str | None:
-    if not isinstance(value, str | list | dict) or not (
-        same := [k for k, v in outcomes.items() if v == value]
-    ):
-        return None
-    encoded = orjson.dumps(value)
-    if len(encoded) < _REFERRED_BYTES:
-        return None
-    # 1, 1.0 and True are equal, and not the same JSON
-    return next((path for path in same if orjson.dumps(outcomes[path]) == encoded), None)
-
-
-def stored_output(value: Any, steps: Mapping[str, str], calls: int | None) -> dict[str, Any]:
+def stored_output(value: Any, parts: Sequence[Reference], calls: int | None) -> dict[str, Any]:
     """The output of a done run; with the time, because rows in SQLite have only seconds."""
     stored = {"value": value, "at": time.time(), "calls": calls}
-    return {**stored, "steps": dict(steps)} if steps else stored
+    return {**stored, "parts": list(parts)} if parts else stored
+
+
+def stored_ended(ended: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a wait gave, as it is stored: each large value once."""
+    value, parts = pack_alone(list(ended))
+    return {"ended": value, "parts": parts} if parts else {"ended": value}
+
+
+def read_ended(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a wait gave, from its stored form."""
+    return {**recorded, "ended": unpack(recorded["ended"], recorded.get("parts", ()), {})}
 
 
 def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
@@ -214,6 +214,11 @@ def stored_args(request: RunRequest, root: str | None) -> tuple[Any, ...]:
 def find_root(run_id: str, root: str | None) -> str:
     """The outermost run; of one that was forked from a child, itself."""
     return root if root is not None and run_id.startswith(f"{root}/") else run_id
+
+
+def _parse_older(steps: Mapping[str, str]) -> list[Reference]:
+    """References as older versions stored them: by key, to the value of a step."""
+    return [((key,) if key else (), path, ("value",)) for key, path in steps.items()]
 
 
 def _parse_row(row: StoredRun) -> RunRow:

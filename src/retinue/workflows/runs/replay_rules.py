@@ -50,6 +50,10 @@ class RunSize:
             )
         self.stored += size
 
+    def replace(self, counted: Any, stored: Any) -> None:
+        """Count a JSON value that is stored in place of one that was counted."""
+        self.stored += len(orjson.dumps(stored)) - len(orjson.dumps(counted))
+
     def add_outcome(self, path: str, outcome: StepOutcome) -> StepOutcome:
         """Count the outcome of a step; gives it, or the fault to store in place of one that does not fit."""
         try:
