@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import socket
 import stat
@@ -16,6 +18,7 @@ import pytest
 
 from retinue.storage.state import State
 from tests.processes.running import (
+    WAIT_S,
     descendants,
     execute,
     get,
@@ -51,6 +54,7 @@ def detach(folder: Path, *arguments: str, **environment: str) -> str:
     """Start a hub in the background; its url."""
     started = retinue("hub", "--detach", "--bare", "--port", "0", *arguments, cwd=folder, **environment)
     assert started.returncode == 0, started.stderr
+    assert "connect claude" in started.stderr
     return started.stdout.split()[2]
 
 
@@ -228,3 +232,20 @@ def test_the_logs_are_private_begin_anew_when_they_are_full_and_keep_what_an_age
     assert all(orjson.loads(line) for line in (logs / "chatty-agent.log").read_text().splitlines())
     for path in (retinue_home / "hub.log", retinue_home / "hub.log.1", *logs.iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_hub_in_a_terminal_tells_how_to_connect_a_client(folder: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "retinue", "hub", "--bare", "--port", "0"]
+    hub = subprocess.Popen(command, cwd=folder, stdout=follower, stderr=subprocess.DEVNULL)
+    os.close(follower)
+    printed = b""
+    try:
+        while b"connect claude" not in printed:
+            assert select.select([leader], [], [], WAIT_S)[0], printed
+            printed += os.read(leader, 4096)
+    finally:
+        hub.terminate()
+        hub.wait(WAIT_S)
+        os.close(leader)
+    assert b"connect an MCP client: " in printed

@@ -76,7 +76,10 @@ _log = structlog.get_logger("retinue.hub")
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """How a hub runs; with ``port_may_move`` it takes the next free port instead of failing."""
+    """How a hub runs; with ``port_may_move`` it takes the next free port instead of failing.
+
+    ``next_step`` is printed once its agents have started.
+    """
 
     host: str = "127.0.0.1"
     port: int = 9000
@@ -86,6 +89,7 @@ class HubOptions:
     insecure_bind: bool = False
     koi: bool = False
     koi_join: str | None = None
+    next_step: str | None = None
 
 
 async def run_hub(
@@ -253,6 +257,8 @@ async def run_hub(
             _echo_agents(mesh.directory, echo)
             for line in models.not_started.describe():
                 echo(line)
+            if options.next_step is not None:
+                echo(options.next_step)
             process.is_started = True
             report_ready(supervisor_line, {"name": "hub", "url": url})
         await stopping

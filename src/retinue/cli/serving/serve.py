@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import click
 
 from retinue.cli.options import advertise_option, database_option, join_option, registry_option, weight_option
-from retinue.cli.output import note, working
+from retinue.cli.output import command_line, note, working
 from retinue.cli.session import accept_join, open_session, run_command
 
 if TYPE_CHECKING:
@@ -203,8 +204,14 @@ def hub(
         insecure_bind=insecure_bind,
         koi=koi,
         koi_join=koi_join,
+        next_step=_next_step() if sys.stdout.isatty() else None,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))
+
+
+def _next_step() -> str:
+    """What a person does with a new hub."""
+    return f"connect an MCP client: {command_line()} connect claude"
 
 
 def _detach_hub(arguments: dict[str, Any]) -> int:
@@ -232,6 +239,7 @@ def _detach_hub(arguments: dict[str, Any]) -> int:
         found = run_command(start())
     click.echo(f"hub at {found.url} (pid {found.pid}, state {session.state.root})")
     note(f"its log: {session.state.hub_log}, or retinue logs -f; stop it: retinue stop")
+    note(_next_step())
     if not found.is_ready:
         note("its agents are still starting; see retinue status")
     return 0
