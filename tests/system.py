@@ -173,6 +173,7 @@ class System:
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_later(log_line)
         self.stack.callback(mesh.events.flush)
+        mesh.messages.recover()
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
         a2a = await self.stack.enter_async_context(open_hub_a2a(mesh, self.settings, self.state, url))
         koi_routes: Sequence[BaseRoute] = ()
@@ -225,6 +226,7 @@ class System:
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, self.settings, self.state)
         stack.push_async_callback(messages.aclose)
+        messages.recover()
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, self.settings, self.state, shown, messages.answer_envelope)
         )

@@ -281,6 +281,7 @@ class MessageTable(_Table):
 
     strict: bool = False
     signatures: Literal["off", "verify", "require"] = "verify"
+    signature_age_s: float = Field(300.0, gt=0, le=86_400)
     sign: bool = False
     wait_s: float = Field(25.0, ge=0, le=300)
     private_callbacks: bool = False

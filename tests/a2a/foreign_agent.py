@@ -40,6 +40,7 @@ class Executor(AgentExecutor):
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
+        self.began, self.stopped = asyncio.Event(), asyncio.Event()
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         message = context.message
@@ -90,6 +91,7 @@ class Executor(AgentExecutor):
             return
         elif skill == "hang":
             await work.update_status(TaskState.TASK_STATE_WORKING, message=reason("hanging"))
+            self.began.set()
             await asyncio.Event().wait()
         await work.add_artifact(parts)
         await work.complete()
@@ -99,6 +101,7 @@ class Executor(AgentExecutor):
         assert context.context_id is not None
         self.cancelled.append(context.task_id)
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+        self.stopped.set()
 
 
 def card_of(url: str, version: str = "1.0", *, streams: bool = True) -> AgentCard:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 
@@ -24,6 +25,7 @@ from retinue.core.record import Skill
 from retinue.mesh.channel import NullChannel
 from retinue.testing.scripted_caller import ScriptedCaller
 from retinue.web.codec.trace import parse_trace_meta
+from retinue.web.disconnect import read_body
 from retinue.web.http_client import HttpClient
 from tests.a2a.foreign_agent import Executor, app_of, card_of
 from tests.serving import serve_app
@@ -141,6 +143,49 @@ async def test_a_cancelled_call_cancels_the_task(version: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await calling
         assert len(peer.executor.cancelled) == 1
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_cancelled_call_without_a_stream_cancels_the_task(version: str) -> None:
+    async with serve(version, streams=False) as peer:
+        calling = asyncio.create_task(peer.call("hang"))
+        await asyncio.wait_for(peer.executor.began.wait(), 10)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await asyncio.wait_for(peer.executor.stopped.wait(), 10)
+        assert len(peer.executor.cancelled) == 1
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_a_call_that_is_cancelled_before_the_agent_has_named_its_task_cancels_it_too(
+    version: str,
+) -> None:
+    got, answer, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked = orjson.loads(await read_body(receive) or b"")
+        if asked["method"] in ("SendMessage", "message/send"):
+            got.set()
+            await answer.wait()
+        else:
+            cancelled.put_nowait(f"{asked['method']} {asked['params']['id']}")
+        task = {"kind": "task", "id": "t-1", "contextId": "c", "status": {"state": "working"}}
+        body = orjson.dumps({"jsonrpc": "2.0", "id": "1", "result": task})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async with serve_app(app) as url, HttpClient() as http:
+        client = A2aClient(http, AgentPlace("late", url, version))
+        calling = asyncio.create_task(client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel()))
+        await got.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        answer.set()
+        async with asyncio.timeout(20):
+            said = await cancelled.get()
+    assert said == f"{'tasks/cancel' if version == '0.3' else 'CancelTask'} t-1"
 
 
 async def test_a_card_that_promises_streams_in_vain_is_asked_without() -> None:

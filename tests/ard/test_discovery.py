@@ -257,6 +257,13 @@ async def test_referrals_name_the_others_and_ask_none(http: HttpClient) -> None:
     )
 
 
+async def test_facets_are_said_not_to_exist(http: HttpClient) -> None:
+    async with serve_app(Hub(http, "a", WEATHER).app) as url:
+        reply = await http.request("POST", f"{url}/explore", body=b"{}", timeout_s=5.0)
+    assert reply.status == 501
+    assert "POST /search" in orjson.loads(reply.body)["error"]["message"]
+
+
 class _Late:
     """An app that is made with the first request."""
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
+from retinue.messages.codec.envelope import utc_now
 from retinue.messages.codec.performatives import CODONS, PERFORMATIVES
 from retinue.messages.codec.signatures import find_flaw, sign
 from retinue.storage.state import State
@@ -335,6 +337,60 @@ async def test_a_subscription_to_a_task_tells_its_end(
     assert "callback_url is missing" in missing["payload"]["reason_text"]
 
 
+async def test_a_task_whose_time_has_passed_is_not_begun(system: System, wire: Wire) -> None:
+    worker = make_worker()
+    url = (await system.start_agent(worker.agent)).url
+    reply = (await say(wire, url, "TASK_REQUEST", REPAIR, reply_by="2020-01-01T00:00:00Z")).json
+    assert (reply["performative"], reply["payload"]["error_code"]) == ("FAILURE", "timeout")
+    assert "reply_by 2020-01-01T00:00:00Z has passed" in reply["payload"]["error_text"]
+    assert not worker.began.is_set()
+
+
+async def test_reply_by_is_the_deadline_of_a_task_that_send_message_carries(
+    system: System, wire: Wire
+) -> None:
+    worker = make_worker()
+    await system.start_agent(worker.agent)
+    hub = await system.start_hub()
+    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    message = {"performative": "TASK_REQUEST", "receiver": "worker", "payload": REPAIR, "reply_by": soon}
+    async with asyncio.timeout(WAIT_S):
+        reply = (await wire.call(hub.url, "send_message", {"message": message})).result
+        await worker.cancelled.wait()
+    assert (reply["performative"], reply["payload"]["error_code"]) == ("FAILURE", "timeout")
+
+
+async def test_nobody_answers_in_the_name_of_an_agent_that_does_not_exist(system: System, wire: Wire) -> None:
+    hub = (await system.start_hub()).url
+    for performative, payload in (
+        ("TASK_REQUEST", REPAIR),
+        ("QUERY_CAPABILITIES", {"query_type": "summary"}),
+    ):
+        for url, more in ((hub, {"receiver": "nobody"}), (f"{hub}/agents/nobody", {})):
+            reply = (await say(wire, url, performative, payload, **more)).json
+            assert (reply["performative"], reply["sender"]) == ("TASK_REJECT", {"agent_id": "retinue"})
+
+
+async def test_a_path_with_a_trailing_slash_is_answered_without_a_redirect(
+    system: System, wire: Wire
+) -> None:
+    worker = make_worker()
+    agent, hub = (await system.start_agent(worker.agent)).url, (await system.start_hub()).url
+    for url in (f"{agent}/messages/", f"{hub}/messages/", f"{hub}/agents/worker/messages/"):
+        reply = await wire.post(url, {"performative": "QUERY_REF", "payload": {"reference": "codons"}})
+        assert (reply.status, reply.json["performative"]) == (200, "INFORM_RESULT")
+
+
+async def test_a_reference_to_no_task_names_the_field(system: System, wire: Wire) -> None:
+    url = (await system.start_agent(make_worker().agent)).url
+    for payload, problem in (
+        ({}, "payload.task_id is missing"),
+        ({"task_id": "x"}, "payload.task_id 'x' names no"),
+    ):
+        reply = (await say(wire, url, "CANCEL", payload)).json
+        assert problem in reply["payload"]["reason_text"]
+
+
 @requirement("W-24")
 async def test_a_proposal_is_answered_and_runs_nothing(system: System, wire: Wire) -> None:
     worker = make_worker()
@@ -450,7 +506,12 @@ async def test_signed_messages_are_verified_and_replies_signed(
     system = await open_home(stack, tmp_path, sign=True, signatures="require")
     url = (await system.start_agent(make_worker().agent)).url
     key = system.state.mesh_key()
-    message = {"message_id": "m", "performative": "TASK_REQUEST", "payload": {"task_type": "reveal"}}
+    message = {
+        "message_id": "m",
+        "performative": "TASK_REQUEST",
+        "timestamp": utc_now(),
+        "payload": {"task_type": "reveal"},
+    }
     signed = sign(message, key)
     assert find_flaw(signed, key) is None
     reply = await wire.post(f"{url}/messages", signed)
@@ -462,9 +523,15 @@ async def test_signed_messages_are_verified_and_replies_signed(
         sign(message, b"x" * 64),
         {**message, "signature": {"protected": "e30", "signature": ""}},
         {**message, "signature": {"protected": 1}},
+        signed,
+        sign({**message, "timestamp": "2020-01-01T00:00:00Z"}, key),
+        sign({name: value for name, value in message.items() if name != "timestamp"}, key),
     ):
         refused = (await wire.post(f"{url}/messages", wrong)).json
         assert refused["payload"]["reason_code"] == "unauthorized", wrong
+    assert (await wire.post(f"{url}/messages", sign({**message, "message_id": "n"}, key))).json[
+        "performative"
+    ] == "INFORM_RESULT"
 
 
 @requirement("W-22")

@@ -18,6 +18,7 @@ from retinue.messages.codec.envelope import (
     Envelope,
     NotUnderstoodError,
     new_envelope,
+    ontology_warnings,
     parse_envelope,
     read_json,
     render_envelope,
@@ -197,3 +198,18 @@ def test_a_body_that_is_nested_too_deep_is_not_understood() -> None:
     for depth in (200, 2000):
         with pytest.raises(NotUnderstoodError):
             read_json(b'{"payload":' * depth + b"1" + b"}" * depth)
+
+
+def test_a_message_that_names_no_ontology_gets_no_warning_of_one() -> None:
+    unread: list[Any] = [[1], {"performative": "FOO", "payload": {}}, {"payload": {}}]
+    for wrong in unread:
+        with pytest.raises(NotUnderstoodError) as caught:
+            parse_envelope(wrong)
+        assert ontology_warnings(caught.value.envelope or Envelope("", {}, "unknown")) == ()
+
+
+def test_a_performative_with_no_like_one_is_answered_with_the_list() -> None:
+    with pytest.raises(NotUnderstoodError, match="'FOO' is unknown: give one of QUERY_CAPABILITIES"):
+        parse_envelope({"performative": "FOO", "payload": {}})
+    with pytest.raises(NotUnderstoodError, match=r"did you mean CANCEL[?] Give one of"):
+        parse_envelope({"performative": "CANCLE", "payload": {}})

@@ -71,6 +71,7 @@ class DiscoveryEndpoint:
         return [
             Route(CATALOG_PATH, self._show_catalog, methods=["GET"]),
             Route("/search", self._answer_search, methods=["POST"]),
+            Route("/explore", _refuse_explore, methods=["POST"]),
         ]
 
     async def _show_catalog(self, request: Request) -> Response:
@@ -142,3 +143,9 @@ class DiscoveryEndpoint:
                     more = {"score": scores[listing.id], "source": f"{self._publisher.url}/"}
                     results.append({**entry, **more})
         return results
+
+
+async def _refuse_explore(request: Request) -> Response:
+    """The optional facets: a registry without them says so with this status (ARD 0.9, 7.3)."""
+    problem = "this registry has no facets; use POST /search"
+    return JSONResponse({"error": {"code": "UNIMPLEMENTED", "message": problem}}, 501)

@@ -284,8 +284,13 @@ class Context:
         *,
         agent: str | None = None,
         version: str | None = None,
+        deadline: float | None = None,
     ) -> Outcome:
-        """Hand this call on to another skill, with the same caller, scopes and depth."""
+        """Hand this call on to another skill, with the same caller, scopes and depth.
+
+        ``deadline`` is a time of the event loop; the caller's own one holds as well.
+        """
+        known = [one for one in (deadline, self._call.deadline) if one is not None]
         with self._admitted.relay() as outgoing:
             call = replace(
                 self._call,
@@ -294,6 +299,7 @@ class Context:
                 agent=agent,
                 version_range=version,
                 trace=outgoing.trace,
+                deadline=min(known, default=None),
             )
             outcome = await self._mesh.dispatch(call, self._channel)
             outgoing.record_usage(outcome.calls_used)

@@ -24,6 +24,9 @@ MAX_RESPONSE_BYTES = 64 * 1024
 MAX_WAITING = 1_000
 """Messages that wait for their delivery; more are dropped, with a log line."""
 
+CLOSE_S = 2.0
+"""How long the end of the process waits for deliveries."""
+
 _log = structlog.get_logger(__name__)
 
 CheckUrl = Callable[[str], Awaitable[None]]
@@ -80,8 +83,10 @@ class Callbacks:
             return str(error)
         return None if response.status < 400 else f"the callback answered {response.status}"
 
-    async def aclose(self) -> None:
-        """Drop what is not delivered yet."""
+    async def aclose(self, within_s: float = CLOSE_S) -> None:
+        """Wait a moment for deliveries that are under way, then drop the others."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=within_s)
         for sending in list(self._sending):
             sending.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)

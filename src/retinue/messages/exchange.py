@@ -79,6 +79,12 @@ class Exchange:
         assert until is not None, "checked when it was parsed"
         return asyncio.get_running_loop().time() + (until - datetime.now(UTC)).total_seconds()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether ``reply_by`` has passed."""
+        deadline = self.deadline
+        return deadline is not None and deadline <= asyncio.get_running_loop().time()
+
 
 def check_sender(request: Envelope, principal: Principal) -> None:
     """Refuse a sender that the token contradicts; without a token, or with the mesh's own, any is taken."""

@@ -33,7 +33,7 @@ from retinue.messages.tasks import MessageTask
 _NULL = NullChannel()
 
 CONDITIONS = ("capabilities", "action", "topic", "language")
-REFERENCES = ("capabilities", "topics", "actions", "codons", "performatives", "fipa", "agents", "task")
+REFERENCES = ("capabilities", "topics", "actions", "codons", "performatives", "fipa", "agents")
 TOPICS = ("task", "capabilities")
 
 FindRecord = Callable[[Exchange], Awaitable[AgentRecord | None]]
@@ -190,10 +190,14 @@ def missing_callback(request: Envelope) -> NotUnderstoodError:
 
 def unknown_task(request: Envelope) -> NotUnderstoodError:
     """A reference to a task or subscription that the sender does not have."""
+    given = request.payload.get("task_id")
+    if isinstance(given, str) and given:
+        problem = f"payload.task_id {given[:100]!r} names no task or subscription of yours"
+    else:
+        problem = f"payload.task_id is {'missing' if given is None else name_shape(given)}"
     return NotUnderstoodError(
         INVALID_PAYLOAD,
-        "payload.reference names no task or subscription of yours: give the task_id_assigned of TASK_ACCEPT, "
-        "or the message_id of your TASK_REQUEST",
+        f"{problem}: give the task_id_assigned of TASK_ACCEPT, or the message_id of your message",
         request,
     )
 

@@ -8,6 +8,7 @@ Whatever is sent, the answer is a message: what cannot be read is NOT_UNDERSTOOD
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import (
     NotAllowedError,
     RetinueError,
+    StateError,
     UnknownAgentError,
     UnknownSkillError,
 )
@@ -55,9 +57,11 @@ from retinue.messages.codec.payloads import (
     result,
 )
 from retinue.messages.codec.performatives import PERFORMATIVES
-from retinue.messages.codec.signatures import find_flaw, sign
+from retinue.messages.codec.signatures import digest_of, find_flaw, sign
 from retinue.messages.conversations import Conversations
 from retinue.messages.exchange import Answer, Exchange, MessageOptions, RecordOf, RunSkill, check_sender
+from retinue.messages.journal import Journal, interrupted, subscription_lost
+from retinue.messages.replays import SignedOnce
 from retinue.messages.subscriptions import Subscriptions, Watch
 from retinue.messages.tasks import MessageTask, Tasks
 from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, merge_traces, parse_trace_meta
@@ -75,7 +79,7 @@ class Receiver:
 
     ``own`` is its agent. A process with ``forwards`` (the hub) takes messages for every agent of its
     directory; any other only those for ``own``. ``key`` signs and verifies messages; ``log`` gets the lines
-    of the message log. Close it with `aclose`.
+    of the message log; ``journal`` stores accepted tasks. Close it with `aclose`.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Receiver:
         key: bytes = b"",
         log: Callable[[str], None] | None = None,
         conversations: Conversations | None = None,
+        journal: Journal | None = None,
+        signed_once: SignedOnce | None = None,
     ) -> None:
         self.own = own
         self.options = options or MessageOptions()
@@ -103,13 +109,33 @@ class Receiver:
         self._log = log
         self.conversations = Conversations() if conversations is None else conversations
         self.tasks = Tasks()
-        self.subscriptions = Subscriptions(self._deliver)
+        self._signed_once = SignedOnce() if signed_once is None else signed_once
+        self._journal = Journal() if journal is None else journal
+        self.subscriptions = Subscriptions(
+            self._deliver, save=self._journal.save_subscription, forget=self._journal.forget
+        )
+
+    def recover(self) -> None:
+        """Take up what the processes before this one have left, and tell callbacks what they do not know.
+
+        Raises StateError.
+        """
+        left = self._journal.load()
+        now = time.time()
+        for task in left.tasks:
+            self.tasks.adopt(task, now - (task.ended_at or now))
+        for task in left.untold:
+            assert task.reply is not None
+            self._deliver_end(task, task.reply)
+        for one in left.subscriptions:
+            self.subscriptions.tell_end(one, subscription_lost(one))
 
     async def aclose(self) -> None:
-        """End the subscriptions, cancel the tasks, drop what is not delivered."""
-        self.subscriptions.close()
-        await self.tasks.aclose()
+        """Cancel the tasks, end the subscriptions, and tell their callbacks; what fails is told later."""
+        await self.tasks.aclose(interrupted)
+        self.subscriptions.close(subscription_lost)
         await self._callbacks.aclose()
+        self._journal.close()
 
     async def answer_envelope(
         self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
@@ -193,6 +219,9 @@ class Receiver:
             reply = not_understood(error.reason_code, error.text)
         except RetinueError as error:
             reply = reply_of_error(error)
+            if self._forwards and isinstance(error, UnknownAgentError):
+                # nobody speaks for an agent that does not exist
+                agent = None
         except Exception:  # noqa: BLE001 - whatever is sent, the answer is a message
             _log.exception("a message broke")
             reply = failed("internal_error", "internal error — see the log of this process")
@@ -243,6 +272,11 @@ class Receiver:
             raise NotAllowedError(
                 f"the signature is refused: {flaw}", remedy="sign with the mesh key, or leave signature out"
             )
+        flaw = self._signed_once.find_flaw(message.get("timestamp"), digest_of(message))
+        if flaw is not None:
+            raise NotAllowedError(
+                f"the signed message is refused: {flaw}", remedy="sign it again, with the time of now"
+            )
 
     def _target(self, request: Envelope, agent: str | None) -> str | None:
         receiver = request.receiver
@@ -264,6 +298,12 @@ class Receiver:
         request = exchange.request
         if PERFORMATIVES[request.performative].is_reply:
             return self._take_reply(request), False, None
+        if exchange.is_late:
+            return (
+                failed("timeout", f"reply_by {request.reply_by} has passed — give a later time"),
+                False,
+                None,
+            )
         if request.callback_url is not None:
             await self._check_callback(request)
         if request.performative == "TASK_REQUEST":
@@ -384,25 +424,39 @@ class Receiver:
             # the sender left before it was told of a task: nobody will ask for it
             await self.tasks.cancel(task)
             raise
-        if task.reply is not None:
+        if task.reply is not None and (is_sync or task.reply.performative != "INFORM_RESULT"):
             # its sender is told now: nobody asks for it
             self.tasks.forget(task)
             return task.reply, False, task.calls_used
+        try:
+            self._journal.save_task(task)
+        except StateError:
+            # whatever is accepted is stored
+            await self.tasks.cancel(task)
+            raise
         self.conversations.begin(request, exchange.owner)
         self.conversations.take(request.message_id, "TASK_ACCEPT", exchange.owner)
-        if request.callback_url is not None:
-            task.observers.append(self._send_end)
+        if task.reply is not None and task.ended_at is not None:
+            self._note_news(task, task.reply)
         else:
-            task.observers.append(self._close_conversation)
+            task.observers.append(self._note_news)
         return accepted(task.id, task.comments), True, None
 
-    def _send_end(self, task: MessageTask, reply: Reply) -> None:
-        if reply.performative != "TASK_ACCEPT":
-            self._close_conversation(task, reply)
-            self._deliver(task.request, reply, task.agent)
-
-    def _close_conversation(self, task: MessageTask, reply: Reply) -> None:
+    def _note_news(self, task: MessageTask, reply: Reply) -> None:
         self.conversations.take(task.request.message_id, reply.performative, task.owner)
+        if reply.performative == "TASK_ACCEPT":
+            return
+        self._journal.note_end(task, told=task.request.callback_url is None)
+        if task.request.callback_url is not None:
+            self._deliver_end(task, reply)
+
+    def _deliver_end(self, task: MessageTask, reply: Reply) -> None:
+        """Send the end of a task; one that is not taken after all attempts can be asked for."""
+
+        def note(arrived: bool) -> None:
+            self._journal.note_end(task, told=True)
+
+        self._deliver(task.request, reply, task.agent, note)
 
     def _deliver(
         self, request: Envelope, reply: Reply, agent: str, done: Callable[[bool], None] | None = None

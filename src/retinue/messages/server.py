@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 import orjson
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import MAX_KEY_LENGTH
@@ -22,20 +21,13 @@ from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.security import Headers, identity_of
 
-PATH = "/messages"
-
 MAX_WAIT_S = 300.0
 
 _WAIT = re.compile(r"\bwait\s*=\s*\"?(\d{1,6})")
 
 
-def messages_route(receiver: Receiver, path: str = PATH) -> Route:
-    """The endpoint at ``path`` for the receiver's agent, or the one that ``{agent}`` in the path names."""
-    return Route(path, MessagesEndpoint(receiver), methods=["POST"])
-
-
 class MessagesEndpoint:
-    """The endpoint as an ASGI app; `messages_route` makes it a route."""
+    """The endpoint as an ASGI app, for the receiver's agent or the one that ``{agent}`` in the path names."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver

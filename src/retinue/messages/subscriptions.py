@@ -43,10 +43,21 @@ class Subscription:
 
 
 class Subscriptions:
-    """The subscriptions of one process; ``send`` delivers one reply to the request of a subscription."""
+    """The subscriptions of one process; ``send`` delivers one reply to the request of a subscription.
 
-    def __init__(self, send: Callable[[Envelope, Reply, str, Callable[[bool], None]], None]) -> None:
+    ``save`` stores one, and may raise; ``forget`` removes it.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Envelope, Reply, str, Callable[[bool], None]], None],
+        *,
+        save: Callable[[Subscription], None] = lambda one: None,
+        forget: Callable[[Subscription], None] = lambda one: None,
+    ) -> None:
         self._send = send
+        self._save = save
+        self._forget = forget
         self._all: dict[tuple[str, str], Subscription] = {}
 
     def add(self, owner: str, request: Envelope, agent: str) -> Subscription:
@@ -54,6 +65,7 @@ class Subscriptions:
         if len({id(one) for one in self._all.values()}) >= MAX_SUBSCRIPTIONS:
             raise BusyError(f"{MAX_SUBSCRIPTIONS} subscriptions are open", 60.0)
         subscription = Subscription(owner, request, agent)
+        self._save(subscription)
         for name in subscription.names():
             if (old := self._all.get((owner, name))) is not None:
                 self.end(old)
@@ -134,12 +146,26 @@ class Subscriptions:
 
     def end(self, subscription: Subscription) -> None:
         """End one subscription."""
+        self._forget(subscription)
+        self._stop(subscription)
+
+    def tell_end(self, subscription: Subscription, reply: Reply) -> None:
+        """Send the last news of a subscription, and forget it when they have arrived."""
+
+        def note(arrived: bool) -> None:
+            if arrived:
+                self._forget(subscription)
+
+        self._stop(subscription)
+        self._send(subscription.request, reply, subscription.agent, note)
+
+    def _stop(self, subscription: Subscription) -> None:
         subscription.stop()
         for name in subscription.names():
             if self._all.get((subscription.owner, name)) is subscription:
                 del self._all[subscription.owner, name]
 
-    def close(self) -> None:
-        """End all."""
-        for subscription in list(self._all.values()):
-            self.end(subscription)
+    def close(self, reply_of: Callable[[Subscription], Reply]) -> None:
+        """End all, and tell their receivers ``reply_of`` each."""
+        for subscription in {id(one): one for one in self._all.values()}.values():
+            self.tell_end(subscription, reply_of(subscription))

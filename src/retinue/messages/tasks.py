@@ -1,7 +1,7 @@
 """Tasks that run while their sender does other things: started, asked for, cancelled, and their news.
 
 A task is one call on the dispatch path. It belongs to the principal that requested it, for others it does not
-exist. Results are kept for an hour, at most ``KEEP`` of them.
+exist. Results are kept for an hour, at most ``KEEP`` of them; `retinue.messages.journal` stores them.
 """
 
 from __future__ import annotations
@@ -141,10 +141,21 @@ class Tasks:
             task.work.cancel()
             await asyncio.gather(task.work, return_exceptions=True)
 
-    async def aclose(self) -> None:
-        """Cancel every task."""
-        for task in list(self._running):
-            await self.cancel(task)
+    def adopt(self, task: MessageTask, age_s: float) -> None:
+        """Keep a task of an earlier process that has ended ``age_s`` seconds ago."""
+        task.ended_at = self._clock() - max(age_s, 0.0)
+        for name in task.names():
+            self._named[task.owner, name] = task
+        self._ended[task.id] = task
+        self._prune()
+
+    async def aclose(self, reply_of: Callable[[str], Reply] | None = None) -> None:
+        """Cancel every task; ``reply_of`` gives what a task of this id ends with."""
+        running = list(self._running)
+        for task in running:
+            if reply_of is not None and task.reply is None:
+                task.reply = reply_of(task.id)
+        await asyncio.gather(*(self.cancel(task) for task in running))
 
     async def _work(self, task: MessageTask, run: Run, listens: bool) -> None:
         def tell(comments: str) -> None:

@@ -146,6 +146,7 @@ async def serve_agent(
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
         stack.push_async_callback(messages.aclose)
+        messages.recover()
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
@@ -307,7 +308,7 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp.route(),)),
-            *(() if messages is None else (messages.route(),)),
+            *(() if messages is None else messages.routes()),
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),

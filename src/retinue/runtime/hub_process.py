@@ -168,6 +168,7 @@ async def run_hub(
         process.upstreams = imports.list_states
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
+        mesh.messages.recover()
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
         koi_routes: Sequence[BaseRoute] = ()
@@ -317,8 +318,8 @@ def hub_app(
             execute(),
             execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
-            mesh.messages.route(),
-            mesh.messages.route("/agents/{agent}/messages"),
+            *mesh.messages.routes(),
+            *mesh.messages.routes("/agents/{agent}/messages"),
             *(() if a2a is None else a2a.routes),
             card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
             Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),

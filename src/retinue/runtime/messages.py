@@ -5,18 +5,20 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
-from retinue.core.errors import UnknownAgentError
+from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
@@ -35,7 +37,13 @@ if TYPE_CHECKING:
 
     from retinue.messages.client import MessageInvoker
     from retinue.messages.exchange import MessageOptions
+    from retinue.messages.journal import Journal
     from retinue.messages.receiver import Receiver
+
+_KIND = "messages"
+"""Of the files in which accepted tasks are stored."""
+
+_log = structlog.get_logger(__name__)
 
 LOG_BYTES = 10 * 1024 * 1024
 LOG_FILES = 3
@@ -45,10 +53,14 @@ class Messages:
     """The receiver of one process, made with its first message; close it with `aclose`."""
 
     def __init__(
-        self, make: Callable[[CallbackClient, MessageLog | None], Receiver], settings: Settings
+        self,
+        make: Callable[[CallbackClient, MessageLog | None], Receiver],
+        settings: Settings,
+        has_tasks: Callable[[], bool],
     ) -> None:
         table = settings.messages
         self._make = make
+        self._has_tasks = has_tasks
         self._client = CallbackClient(table.private_callbacks and settings.allow_private_urls)
         self._log = None if table.log is None else MessageLog(table.log)
         self._receiver: Receiver | None = None
@@ -60,9 +72,21 @@ class Messages:
             self._receiver = self._make(self._client, self._log)
         return self._receiver
 
-    def route(self, path: str = "/messages") -> Route:
-        """``POST /messages``, for the process's agent or the one that ``{agent}`` in the path names."""
-        return Route(path, _Endpoint(self), methods=["POST"])
+    def recover(self) -> None:
+        """Take up the tasks that the processes before this one have left."""
+        try:
+            if self._has_tasks():
+                self.receiver.recover()
+        except StateError as error:
+            # the process answers calls all the same; it accepts no task that it cannot store
+            _log.warning("accepted tasks cannot be read", reason=error.message, remedy=error.remedy)
+
+    def routes(self, path: str = "/messages") -> tuple[Route, ...]:
+        """``POST /messages``, for the process's agent or the one that ``{agent}`` in the path names.
+
+        It answers with a trailing slash, too: a client that does not follow redirects gets no reply else.
+        """
+        return tuple(Route(one, _Endpoint(self), methods=["POST"]) for one in (path, f"{path}/"))
 
     async def answer_envelope(
         self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
@@ -76,7 +100,7 @@ class Messages:
         async def run(
             skill: str, arguments: Mapping[str, Any], agent: str | None, channel: Channel, by: float | None
         ) -> Outcome:
-            return await ctx.relay(skill, arguments, agent=agent)
+            return await ctx.relay(skill, arguments, agent=agent, deadline=by)
 
         answer = await self.receiver.answer_with(envelope, ctx.principal, run, in_background=False)
         return answer.message
@@ -165,6 +189,8 @@ class CallbackClient:
 
 def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State) -> Messages:
     """The receiver of one agent's process."""
+    # the receiver itself is made later, with the first message
+    began_at = time.time()
 
     async def record_of(name: str, caller: Principal) -> AgentRecord:
         if name != agent.name or not is_seen(dispatcher.access.view_of(caller), name):
@@ -177,6 +203,7 @@ def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, sta
     def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
         from retinue.messages.callbacks import Callbacks
         from retinue.messages.receiver import Receiver
+        from retinue.messages.replays import SignedOnce
 
         return Receiver(
             agent.name,
@@ -186,16 +213,19 @@ def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, sta
             watch=watch,
             log=log,
             key=state.mesh_key(),
+            journal=_journal(state, agent.name),
             options=_options(settings),
+            signed_once=SignedOnce(settings.messages.signature_age_s, since=began_at),
         )
 
-    return Messages(make, settings)
+    return Messages(make, settings, lambda: _has_tasks(state, agent.name))
 
 
 def hub_messages(
     own: Agent, directory: Directory, dispatcher: Dispatcher, settings: Settings, state: State
 ) -> Messages:
     """The receiver of a hub: for itself, and for every agent of its directory."""
+    began_at = time.time()
 
     async def record_of(name: str, caller: Principal) -> AgentRecord:
         view = dispatcher.access.view_of(caller)
@@ -223,6 +253,7 @@ def hub_messages(
     def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
         from retinue.messages.callbacks import Callbacks
         from retinue.messages.receiver import Receiver
+        from retinue.messages.replays import SignedOnce
 
         return Receiver(
             own.name,
@@ -233,10 +264,24 @@ def hub_messages(
             watch=watch,
             log=log,
             key=state.mesh_key(),
+            journal=_journal(state, own.name),
             options=_options(settings),
+            signed_once=SignedOnce(settings.messages.signature_age_s, since=began_at),
         )
 
-    return Messages(make, settings)
+    return Messages(make, settings, lambda: _has_tasks(state, own.name))
+
+
+def _journal(state: State, name: str) -> Journal:
+    from retinue.messages.journal import Journal
+    from retinue.messages.tasks import KEEP, KEEP_S
+    from retinue.storage.task_store import TaskStore
+
+    return Journal(lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND))
+
+
+def _has_tasks(state: State, name: str) -> bool:
+    return state.tasks_file(name, 1, _KIND).exists()
 
 
 def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str | None:

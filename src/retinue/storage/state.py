@@ -122,12 +122,17 @@ class State:
 
     @property
     def tasks(self) -> Path:
-        """The A2A tasks of each process, one SQLite file for each."""
+        """The tasks of each process, of A2A and of messages, one SQLite file for each."""
         return self.root / "tasks"
 
-    def tasks_file(self, agent: str, number: int) -> Path:
-        """The task file of the ``number``-th process of an agent, from 1."""
-        return self.tasks / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}-{number}.db"
+    def tasks_file(self, agent: str, number: int, kind: str = "") -> Path:
+        """The task file of the ``number``-th process of an agent, from 1.
+
+        ``kind`` is "" for A2A, else the name of another protocol.
+        """
+        # "~" is in no name of an agent
+        suffix = f"~{kind}" if kind else ""
+        return self.tasks / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}{suffix}-{number}.db"
 
     @property
     def spending(self) -> Path:

@@ -1,9 +1,10 @@
-"""The A2A tasks of one process, in a SQLite file of its own: they outlive the process and are pruned.
+"""The tasks of one process, in a SQLite file of its own: they outlive the process and are pruned.
 
-Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward, and holds its lock while it
-runs. So nobody else writes to the file, and whatever has not ended in it when it is opened belonged to a
-process that is gone: such tasks are ended with the reason. A commit is not synced to the disk: it survives
-the end of the process, and at a power failure the last ones may be lost.
+Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
+``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So nobody else writes to
+the file, and whatever has not ended in it when it is opened belonged to a process that is gone: such tasks
+are ended with the reason. A commit is not synced to the disk: it survives the end of the process, and at a
+power failure the last ones may be lost.
 """
 
 from __future__ import annotations
@@ -91,13 +92,18 @@ class TaskStore:
         self._last_ms = 0
 
     @classmethod
-    def open(cls, state: State, agent: str, *, keep: int = 10_000, keep_days: float = 30.0) -> TaskStore:
-        """Take the first free file of an agent; at most ``keep`` ended tasks are kept in it."""
+    def open(
+        cls, state: State, agent: str, *, keep: int = 10_000, keep_days: float = 30.0, kind: str = ""
+    ) -> TaskStore:
+        """Take the first free file of an agent; at most ``keep`` ended tasks are kept in it.
+
+        ``kind`` is that of `State.tasks_file`.
+        """
         folder = state.tasks
         with storage_errors(folder):
             make_folder(folder)
         for number in range(1, _MAX_FILES):
-            path = state.tasks_file(agent, number)
+            path = state.tasks_file(agent, number, kind)
             lock = FileLock(f"{path}.lock", mode=file_mode(folder))
             try:
                 lock.acquire(timeout=0)
@@ -153,6 +159,19 @@ class TaskStore:
         with self._mapped():
             row = self._connection.execute("SELECT body FROM tasks WHERE id = ?", (task_id,)).fetchone()
         return None if row is None else orjson.loads(row[0])
+
+    def list_bodies(self) -> list[tuple[str, dict[str, Any]]]:
+        """Owner and JSON of every task, the first changed first; ``ended`` is a key of the JSON."""
+        with self._mapped():
+            rows = self._connection.execute(
+                "SELECT owner, ended, body FROM tasks ORDER BY updated_ms, id"
+            ).fetchall()
+        return [(owner, {**orjson.loads(body), "ended": bool(ended)}) for owner, ended, body in rows]
+
+    def delete(self, task_id: str) -> None:
+        """Forget a task; one that does not exist is no error."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM tasks WHERE id = ?", (task_id,))
 
     def list_page(
         self,

@@ -211,3 +211,10 @@ def test_a_run_that_does_not_exist_is_named(retinue: Retinue, command: tuple[str
 )
 def test_a_time_is_told_by_how_long_ago_it_was(time: str, told: str) -> None:
     assert describe_age(time, datetime(2026, 11, 22, 12, tzinfo=UTC)) == told
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://example.org", "http://", "http://[::1"])
+def test_an_import_of_what_is_no_url_says_so(retinue: Retinue, url: str) -> None:
+    refused = retinue("import", "a2a", url)
+    assert refused.exit_code != 0
+    assert "is no http or https url" in refused.stderr

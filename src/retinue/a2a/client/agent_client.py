@@ -24,6 +24,7 @@ from retinue.a2a.codec.exchange import (
     read_warnings,
     render_answer,
     render_call,
+    without_waiting,
 )
 from retinue.core.call import Answer, TraceContext
 from retinue.core.errors import (
@@ -45,9 +46,12 @@ from retinue.web.codec.trace import USAGE_KEY, read_usage, render_trace_headers,
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import MAX_RESPONSE_BYTES, ResponseTooLargeError, TransportError
 
-FIRST_POLL_S = 0.2
+FIRST_POLL_S = 0.02
 LAST_POLL_S = 2.0
 CANCEL_S = 5.0
+LATE_CANCEL_S = 30.0
+"""How long a cancelled call waits in the background for the id of the task that it began."""
+
 MAX_QUESTIONS = 50
 """Questions of one task; one more ends the call."""
 
@@ -77,6 +81,7 @@ class A2aClient:
     def __init__(self, http: HttpClient, place: AgentPlace) -> None:
         self._http = http
         self._place = place
+        self._late = set[asyncio.Task[None]]()
 
     async def call(self, skill: Skill, arguments: Any, trace: TraceContext, channel: Channel) -> Answer:
         """One call of a skill; the dispatcher enforces the time limit.
@@ -139,12 +144,12 @@ class A2aClient:
             except RemoteFaultError as error:
                 if error.code not in _UNSUPPORTED or task.state:
                     raise
-                task.take(await self._ask("SendMessage", params, headers), self._place.name)
+                await self._begin(params, headers, task)
             except AgentUnreachableError as error:
                 if task.id is None or not error.sent:
                     raise
         else:
-            task.take(await self._ask("SendMessage", params, headers), self._place.name)
+            await self._begin(params, headers, task)
         wait_s = FIRST_POLL_S
         while not task.has_ended and not task.is_waiting:
             if task.id is None:
@@ -155,6 +160,30 @@ class A2aClient:
             task.take(await self._ask("GetTask", {"id": task.id}, headers), self._place.name)
             if task.text != before and not task.has_ended:
                 await channel.progress(None, task.text)
+
+    async def _begin(self, params: Mapping[str, Any], headers: Mapping[str, str], task: TaskState) -> None:
+        """Send a message without a stream; a call that is cancelled meanwhile is cancelled at the agent."""
+        ready = without_waiting(params, self._place.version)
+        asking = asyncio.create_task(self._ask("SendMessage", ready, headers))
+        try:
+            task.take(await asyncio.shield(asking), self._place.name)
+        except asyncio.CancelledError:
+            if task.id is None:
+                # the caller does not wait for it: an agent may answer only when the task has ended
+                late = asyncio.create_task(self._cancel_late(asking, task, headers))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
+            raise
+
+    async def _cancel_late(
+        self, asking: asyncio.Task[Any], task: TaskState, headers: Mapping[str, str]
+    ) -> None:
+        """Cancel a task whose id is not known yet, once the agent has told it."""
+        # RuntimeError: the client was closed, because the process ends
+        with suppress(RetinueError, TimeoutError, RuntimeError):
+            async with asyncio.timeout(LATE_CANCEL_S):
+                task.take(await asking, self._place.name)
+            await self._cancel(task, headers)
 
     async def _follow(
         self,

@@ -69,6 +69,12 @@ def render_call(
     return _message(parts, version, {"skill": skill.id, **trace})
 
 
+def without_waiting(params: Json, version: str) -> dict[str, Any]:
+    """The parameters of SendMessage, answered as soon as there is a task: with its id it can be cancelled."""
+    choice = {"blocking": False} if version == "0.3" else {"returnImmediately": True}
+    return {**params, "configuration": {**params.get("configuration", {}), **choice}}
+
+
 def render_answer(answer: Any, task: TaskState, version: str, trace: Json) -> dict[str, Any]:
     """The parameters of SendMessage for the answer to a question of a task."""
     is_text = isinstance(answer, str)

@@ -128,8 +128,9 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
     from the hub's environment.
     """
+    host = _host_of(url)
     if name is None:
-        name = re.sub(r"[^a-z0-9_-]+", "-", (urlsplit(url).hostname or "").lower()).strip("-")[:40]
+        name = re.sub(r"[^a-z0-9_-]+", "-", host).strip("-")[:40]
     pairs = _pairs("--header", headers)
     if token_env is not None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
@@ -138,6 +139,19 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
         pairs["Authorization"] = f"Bearer ${{{token_env}}}"
     found = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
     _add({_check_name(name): found})
+
+
+def _host_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.scheme in ("http", "https") else None
+    except ValueError:
+        host = None
+    if host is None:
+        raise InvalidSettingError(
+            "URL", f"{url[:60]!r} is no http or https url", remedy="give one such as http://127.0.0.1:8001"
+        )
+    return host.lower()
 
 
 def _from_client(client: str) -> click.Command:

@@ -180,7 +180,9 @@ def parse_envelope(value: Any, *, strict: bool = False) -> Envelope:
 
 def ontology_warnings(envelope: Envelope) -> tuple[str, ...]:
     """What the reply says of an ontology that is not known here."""
-    return () if knows_ontology(envelope.ontology) else (_unknown_ontology(envelope.ontology),)
+    # a message of which nothing could be read names none
+    is_known = not envelope.ontology or knows_ontology(envelope.ontology)
+    return () if is_known else (_unknown_ontology(envelope.ontology),)
 
 
 def _unknown_ontology(term: str) -> str:
@@ -247,8 +249,8 @@ class _Fields:
             if spoken in FROM_FIPA:
                 return FROM_FIPA[spoken]
         near = suggest(found[:100].upper(), list(PERFORMATIVES))
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        self.unknown_performative = f"performative {found[:100]!r} is unknown: {hint}Give one of {names}"
+        hint = f"did you mean {' or '.join(near)}? Give" if near else "give"
+        self.unknown_performative = f"performative {found[:100]!r} is unknown: {hint} one of {names}"
         return ""
 
     def demand_all(self) -> None:

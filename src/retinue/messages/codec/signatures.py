@@ -66,6 +66,13 @@ def find_flaw(message: Mapping[str, Any], key: bytes) -> str | None:
     return None
 
 
+def digest_of(message: Mapping[str, Any]) -> bytes:
+    """The SHA-256 digest of what a signature covers; raises ValueError where it has no canonical form."""
+    return sha256(
+        _canonical({name: value for name, value in message.items() if name != "signature"})
+    ).digest()
+
+
 def _canonical(plain: Mapping[str, Any]) -> bytes:
     # needed by nobody who does not sign
     import rfc8785

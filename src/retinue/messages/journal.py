@@ -1,0 +1,132 @@
+"""What an accepted task or a subscription leaves on the disk, so that a restart loses no task.
+
+A task is stored before its TASK_ACCEPT is sent, and again with the reply that ended it. What a process has
+left unfinished is ended with FAILURE by the next one; replies that did not reach their callback are sent
+again. The payload of a request is not stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from retinue.core.errors import StateError
+from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, parse_envelope, render_envelope
+from retinue.messages.codec.payloads import Reply, failed
+from retinue.messages.subscriptions import Subscription
+from retinue.messages.tasks import MessageTask
+from retinue.storage.task_store import StoredTask, TaskStore
+
+TASK, SUBSCRIPTION = "task", "subscription"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What earlier processes have left: ended tasks, those to be told to their callback, subscriptions."""
+
+    tasks: list[MessageTask] = field(default_factory=list)
+    untold: list[MessageTask] = field(default_factory=list)
+    subscriptions: list[Subscription] = field(default_factory=list)
+
+
+class Journal:
+    """The stored tasks and subscriptions of one process; the file is opened when it is needed.
+
+    ``open_store`` None = nothing is stored.
+    """
+
+    def __init__(self, open_store: Callable[[], TaskStore] | None = None) -> None:
+        self._open_store = open_store
+        self._store: TaskStore | None = None
+
+    def save_task(self, task: MessageTask, *, told: bool = False) -> None:
+        """Store a task as it stands; ``told`` = its end needs no delivery. Raises StateError."""
+        if (store := self._open()) is None:
+            return
+        ended = None if task.reply is None else time.time()
+        reply = None if task.reply is None else [task.reply.performative, dict(task.reply.payload)]
+        body = {**_body(TASK, task.id, task.request, task.agent), "reply": reply, "ended_at": ended}
+        store.save(StoredTask(task.id, task.agent, task.owner, "", TASK, told, body))
+
+    def note_end(self, task: MessageTask, *, told: bool) -> None:
+        """As `save_task`, for a task that has ended: a disk that is full does not take its reply away."""
+        try:
+            self.save_task(task, told=told)
+        except (StateError, TypeError) as error:
+            # TypeError: a value that JSON cannot carry; the reply that is sent says so
+            _log.warning("the end of a task is not stored", task=task.id, reason=str(error))
+
+    def save_subscription(self, one: Subscription) -> None:
+        """Store a subscription, so that its receiver can be told when it is lost. Raises StateError."""
+        if (store := self._open()) is not None:
+            body = _body(SUBSCRIPTION, one.id, one.request, one.agent)
+            store.save(StoredTask(one.id, one.agent, one.owner, "", SUBSCRIPTION, False, body))
+
+    def forget(self, one: Subscription) -> None:
+        """Remove a subscription that has ended."""
+        if self._store is not None:
+            try:
+                self._store.delete(one.id)
+            except StateError as error:
+                _log.warning("a subscription is not removed", id=one.id, reason=str(error))
+
+    def load(self) -> Left:
+        """What is stored; tasks that had not ended have failed. Raises StateError."""
+        left = Left()
+        store = self._open()
+        for owner, body in () if store is None else store.list_bodies():
+            try:
+                request = parse_envelope(body["request"])
+            except NotUnderstoodError as error:
+                _log.warning("a stored message cannot be read", id=body["id"], reason=error.text)
+                continue
+            if body["kind"] == SUBSCRIPTION:
+                left.subscriptions.append(Subscription(owner, request, body["agent"], body["id"]))
+                continue
+            task = MessageTask(body["id"], owner, request, body["agent"])
+            has_ended = body["reply"] is not None
+            task.reply = Reply(*body["reply"]) if has_ended else interrupted(task.id)
+            task.ended_at = body["ended_at"] if has_ended else time.time()
+            left.tasks.append(task)
+            if request.callback_url is not None and not body["ended"]:
+                left.untold.append(task)
+            elif not has_ended:
+                self.note_end(task, told=True)
+        # the first that is dropped is the one that ended first
+        left.tasks.sort(key=lambda task: task.ended_at or 0.0)
+        return left
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._store is not None:
+            self._store.close()
+
+    def _open(self) -> TaskStore | None:
+        if self._store is None and self._open_store is not None:
+            self._store = self._open_store()
+        return self._store
+
+
+def interrupted(task_id: str) -> Reply:
+    """FAILURE of a task whose process ended while it ran."""
+    text = (
+        f"the process of task {task_id} ended while the task ran; it may have done a part — request it again"
+    )
+    return failed("interrupted", text, {"task_id": task_id})
+
+
+def subscription_lost(one: Subscription) -> Reply:
+    """FAILURE of a subscription whose process ended."""
+    text = f"subscription {one.id} has ended with its process — subscribe again"
+    return failed("subscription_ended", text, {"task_id": one.id})
+
+
+def _body(kind: str, id: str, request: Envelope, agent: str) -> Mapping[str, Any]:  # noqa: A002
+    plain = replace(request, payload={}, signature=None)
+    return {"kind": kind, "id": id, "agent": agent, "request": render_envelope(plain)}

@@ -1,0 +1,67 @@
+"""Takes each signed message once: a timestamp bounds its age, and what has been seen is kept that long.
+
+A message that was signed before the process started is refused: an earlier process may have seen it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+
+from retinue.messages.codec.envelope import parse_time
+
+MAX_AGE_S = 300.0
+KEEP = 100_000
+"""Signed messages that are remembered; with more, the age that is allowed shrinks."""
+
+
+class SignedOnce:
+    """The signed messages that one process has taken.
+
+    ``max_age_s`` is how far a timestamp may be from now, ``since`` when the process started; times are Unix
+    times in seconds.
+    """
+
+    def __init__(
+        self,
+        max_age_s: float = MAX_AGE_S,
+        *,
+        since: float = 0.0,
+        keep: int = KEEP,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._max_age_s = max_age_s
+        self._since = since
+        self._keep = keep
+        self._clock = clock
+        self._seen: set[bytes] = set()
+        self._by_age: list[tuple[float, bytes]] = []
+
+    def find_flaw(self, timestamp: object, digest: bytes) -> str | None:
+        """Why a message with a valid signature is not taken; None when it is, and remembered.
+
+        ``digest`` is that of what the signature covers.
+        """
+        found = parse_time(timestamp) if isinstance(timestamp, str) else None
+        if found is None:
+            return "a signed message needs its timestamp, a time in ISO 8601"
+        at, now = found.timestamp(), self._clock()
+        if abs(now - at) > self._max_age_s:
+            where = "old" if at < now else "in the future"
+            return f"its timestamp is {abs(now - at):,.0f} s {where}; {self._max_age_s:g} s are allowed"
+        if at < self._since:
+            return "it was signed before this process started to remember signed messages"
+        if digest in self._seen:
+            return "the same message was received before"
+        self._remember(at, digest, now)
+        return None
+
+    def _remember(self, at: float, digest: bytes, now: float) -> None:
+        self._seen.add(digest)
+        heapq.heappush(self._by_age, (at, digest))
+        while self._by_age and (self._by_age[0][0] < now - self._max_age_s or len(self._by_age) > self._keep):
+            dropped, forgotten = heapq.heappop(self._by_age)
+            self._seen.discard(forgotten)
+            # what is forgotten must not be taken again
+            self._since = max(self._since, dropped + 0.001)
