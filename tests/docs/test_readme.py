@@ -15,16 +15,19 @@ import orjson
 import pytest
 
 from retinue.workflows.definitions.loading import load_definition
+from tests.deploy.services import PASSWORD as DATABASE_PASSWORD
+from tests.deploy.services import count_nodes, postgres_with_password
 from tests.docs.pages import README, Section, list_sections
-from tests.docs.shell import AGENT, REGISTRY, Shell
+from tests.docs.shell import AGENT, HUB, REGISTRY, Shell
 from tests.mcp import clients
-from tests.processes.running import wait_until
+from tests.processes.running import execute, wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
 PATHS = (
     *("Write an agent", "Run a mesh", "Connect your client", "Bring your MCP servers along"),
     *("Ask before you call", "Combine agents", "Join a KOI network", "Survive a crash"),
+    "Run in production",
 )
 SECTIONS = {section.title: section for section in list_sections(README)}
 QUICK_AGENTS = """
@@ -83,7 +86,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
     }
     # those of the installation are run by the tests of the packages
     assert {command.split()[0] for command in elsewhere} == {"make", "export", "uvx", "pipx"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1, 1, 1]
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -286,3 +289,24 @@ async def test_join_a_koi_network_the_official_client_sees_the_tools_of_both_age
         assert tools == {"helpful-agent__calculate", "creative-agent__make_acrostic"}
         called = await client.call_tool("helpful-agent__calculate", {"input": "2 + 3"})
         assert clients.texts(called) == ["5.0"]
+
+
+@pytest.mark.timeout(300)
+def test_run_in_production_five_commands_to_a_hub_and_a_worker_on_postgres_and_their_backup(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((new, hub, worker, ready, backup),) = section("Run in production").commands()
+    token = shell.type(new).strip()
+    with postgres_with_password() as url:
+        shell.map_address("postgresql://retinue@db.example/retinue", url)
+        shell.addresses["--port 9101"] = "--port 0"
+        monkeypatch.setenv("PGPASSWORD", DATABASE_PASSWORD)
+        shell.type(hub)
+        shell.type(worker)
+        wait_until(lambda: orjson.loads(shell.type(ready)) == {"status": "ready"}, "the hub is ready")
+        real = shell.to_real(HUB)
+        assert execute(real, "list_agents")["error"]["data"]["type"] == "not_authenticated"
+        assert execute(real, "list_agents", token=token)["result"] == {"agents": []}
+        wait_until(lambda: count_nodes(real, token) == 2, "hub and worker share the database")
+        shell.type(backup)
+        assert {"keys", "retinue.db"} <= {path.name for path in Path("mesh-backup").iterdir()}
