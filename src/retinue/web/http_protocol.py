@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES, ConnectionGate, Refusal, Waiting
+from retinue.web.joined_writes import JoinedWrites
 
 FREE_BODY_BYTES = 64 * 1024
 """This much of each body is not counted as held, so that small requests are served whatever others send."""
@@ -81,7 +82,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
         self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))
         if not self._gate.has_room(len(self.connections)) and not self._make_room():
             self.refuse(self._gate.no_room)
             return
