@@ -14,10 +14,11 @@ import asyncio
 import errno
 import io
 import ipaddress
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -32,13 +33,14 @@ from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
 from retinue.web.addresses import find_refusal, is_loopback
-from retinue.web.plain_http_client import PlainHttpClient, is_closed_by_peer
+from retinue.web.plain_http_client import PlainHttpClient
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
     MAX_CONNECTIONS,
     MAX_RESPONSE_BYTES,
     HttpResponse,
+    HttpStream,
     ResponseTooLargeError,
     TransportError,
     UrlRefusedError,
@@ -61,40 +63,28 @@ def check_written_url(url: str, *, allow_private: bool) -> None:
         raise UrlRefusedError(_origin(target), "the address is not public")
 
 
-class HttpStream:
-    """A streamed response with back-pressure.
-
-    Data is read from the socket only as fast as the caller reads.
-    """
+class AiohttpStream:
+    """A response of aiohttp, read as it comes: `HttpStream`."""
 
     def __init__(self, response: aiohttp.ClientResponse, url: URL) -> None:
         self._response = response
         self._url = url
         self.status = response.status
-        self.headers = response.headers
+        self.headers: Mapping[str, str] = response.headers
 
     async def read_some(self) -> bytes:
-        """Read the next available part of the body, b"" at its end.
-
-        Raises TransportError when it is cut off.
-        """
         try:
             return await self._response.content.readany()
         except _FAILURES as error:
             raise _to_transport_error(error, self._url) from error
 
     async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
-        """Read the whole body. Raises ResponseTooLargeError and TransportError."""
         try:
             return await _read_capped(self._response, self._url, limit_bytes)
         except _FAILURES as error:
             raise _to_transport_error(error, self._url) from error
 
     async def drain(self, timeout_s: float) -> None:
-        """Read the rest of the body, so that the connection can be reused.
-
-        After the time limit it is closed.
-        """
         if not self._response.content.at_eof():
             with suppress(TimeoutError, TransportError):
                 async with asyncio.timeout(timeout_s):
@@ -183,7 +173,7 @@ class HttpClient:
         appear in the CallTimedOutError. ``tls`` replaces the system's certificate authorities.
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
-        if tls is None and (body is None or len(body) <= _WHOLE_BODY_BYTES) and self._plain.can_request(url):
+        if tls is None and self._may_be_plain(url, body):
             return await self._plain.request(
                 method,
                 url,
@@ -217,15 +207,22 @@ class HttpClient:
         except _FAILURES as error:
             raise _to_transport_error(error, target) from error
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncIterator[HttpStream]:
+    ) -> AbstractAsyncContextManager[HttpStream]:
         """Send one request and yield the response, whatever its status, as soon as its headers arrive.
 
         Only connecting has a time limit; the caller limits the rest. Leaving the block before the end of the
         body closes the connection, which tells the server. Raises TransportError and UrlRefusedError.
         """
+        if self._may_be_plain(url, body):
+            return self._plain.stream(method, url, headers=headers, body=body)
+        return self._stream(method, url, headers, body)
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> AsyncIterator[HttpStream]:
         session, target = self._prepare(url)
         try:
             response = await session.request(
@@ -239,9 +236,12 @@ class HttpClient:
         except _FAILURES as error:
             raise _to_transport_error(error, target) from error
         try:
-            yield HttpStream(response, target)
+            yield AiohttpStream(response, target)
         finally:
             response.release()
+
+    def _may_be_plain(self, url: str, body: bytes | None) -> bool:
+        return (body is None or len(body) <= _WHOLE_BODY_BYTES) and self._plain.can_request(url)
 
     async def check_url(self, url: str) -> None:
         """Check a url before anything is promised to it; every request checks it again.
@@ -306,10 +306,24 @@ class _OpenConnector(aiohttp.TCPConnector):
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
-            if not is_closed_by_peer(connection.transport):
+            if not _is_closed_by_peer(connection.transport):
                 return connection
             connection.close()
         return None
+
+
+def _is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether an idle connection is readable, which means that the peer closed it.
+
+    While the event loop is busy, the kernel may know of the close before asyncio does.
+    """
+    if transport is None or transport.is_closing():
+        return True
+    if transport.get_extra_info("sslcontext") is not None:
+        return False  # TLS sends data on idle connections, such as session tickets
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _was_never_read(error: Exception, url: URL) -> bool:

@@ -1,26 +1,27 @@
 """The HTTP/1.1 client for plain http to addresses: calls inside the mesh, and the command line's to its hub.
 
 It has the limits and errors of `web.http_client`, which hands it every request that it can send, for a
-third of the CPU time. No TLS, no streams, no redirects and no names but ``localhost``: only http urls with
-an address. Commands use it alone, because importing aiohttp takes a third of their time.
+third of the CPU time. No TLS, no redirects and no names but ``localhost``: only http urls with an address.
+Commands use it alone, because importing aiohttp takes a third of their time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import select
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final
 from urllib.parse import urlsplit
 
 import httptools
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDictProxy
 
 from retinue.core.errors import CallTimedOutError
 from retinue.web.addresses import find_refusal, is_address, is_loopback
+from retinue.web.plain_connection import BodyTooLargeError, PlainConnection, StreamedResponse, WholeResponse
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
@@ -34,6 +35,7 @@ from retinue.web.transport import (
     first_line,
 )
 
+_FAILURES = (OSError, httptools.HttpParserError)
 _REMEMBERED_URLS: Final = 4096
 
 _DEFAULT_HEADERS: Final = {
@@ -48,8 +50,10 @@ class PlainHttpClient:
 
     def __init__(self, *, allow_private: bool = True) -> None:
         self._allow_private = allow_private
-        self._idle: defaultdict[tuple[str, int], deque[_Connection]] = defaultdict(deque)
+        self._idle: defaultdict[tuple[str, int], deque[PlainConnection]] = defaultdict(deque)
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self.stream_room = asyncio.Semaphore(MAX_CONNECTIONS)
+        """Apart from requests, because a stream may stay open for hours."""
         self._sweep: asyncio.TimerHandle | None = None
         self._is_open = False
 
@@ -88,6 +92,52 @@ class PlainHttpClient:
         setting: str = "the timeout",
     ) -> HttpResponse:
         """As `HttpRequester.request`."""
+        target = self._find_open_target(url)
+        message = _render_request(method, target, headers or {}, body)
+        response = WholeResponse(max_response_bytes, is_head=method == "HEAD")
+        try:
+            async with asyncio.timeout(timeout_s), self._room:
+                connection = await self.connect(target)
+                try:
+                    connection.start(message, response)
+                    found = await response.done
+                except BaseException:
+                    connection.close()  # a cancelled request must not leave its response to the next one
+                    raise
+                finally:
+                    connection.finish()
+        except TimeoutError:
+            raise CallTimedOutError(
+                what or f"{method} {target.origin}", timeout_s, layer=layer, setting=setting
+            ) from None
+        except BodyTooLargeError as error:
+            raise ResponseTooLargeError(target.origin, max_response_bytes) from error
+        except _FAILURES as error:
+            raise target.to_transport_error(error) from error
+        self.give_back(target, connection, is_usable=True)
+        return found
+
+    def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[PlainStream]:
+        """As `HttpClient.stream`, for a url that `can_request` accepts."""
+        target = self._find_open_target(url)
+        return PlainStream(
+            self, target, _render_request(method, target, headers, body), is_head=method == "HEAD"
+        )
+
+    async def connect(self, target: Target) -> PlainConnection:
+        """An idle connection, or a new one. Raises TransportError."""
+        return self._take_idle(target) or await _connect(target)
+
+    def give_back(self, target: Target, connection: PlainConnection, *, is_usable: bool) -> None:
+        """Keep a connection for another request, or close it; ``is_usable``: nothing is under way in it."""
+        if is_usable and connection.is_reusable and self._is_open:
+            self._keep(target, connection)
+        else:
+            connection.close()
+
+    def _find_open_target(self, url: str) -> Target:
         if not self._is_open:
             raise RuntimeError("the HTTP client is used outside its 'async with' block")
         target = _find_target(url, self._allow_private)
@@ -95,33 +145,9 @@ class PlainHttpClient:
             scheme, _, rest = url.partition("://")
             origin = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"
             raise UrlRefusedError(origin[:100], "only http urls with an address are supported here")
-        message = _render_request(method, target, headers or {}, body)
-        try:
-            async with asyncio.timeout(timeout_s), self._room:
-                connection = self._take_idle(target) or await _connect(target)
-                try:
-                    response = await connection.exchange(message, max_response_bytes, method == "HEAD")
-                except BaseException:
-                    connection.close()  # a cancelled request must not leave its response to the next one
-                    raise
-        except TimeoutError:
-            raise CallTimedOutError(
-                what or f"{method} {target.origin}", timeout_s, layer=layer, setting=setting
-            ) from None
-        except _TooLargeError as error:
-            raise ResponseTooLargeError(target.origin, max_response_bytes) from error
-        except (OSError, httptools.HttpParserError) as error:
-            # The kernel of this machine resets a connection that is closed with unread data; the reset of
-            # another one may come from a load balancer.
-            unread = isinstance(error, ConnectionResetError) and target.is_local
-            raise TransportError(target.origin, first_line(error), sent=not unread) from error
-        if connection.is_reusable and self._is_open:
-            self._keep(target, connection)
-        else:
-            connection.close()
-        return response
+        return target
 
-    def _take_idle(self, target: _Target) -> _Connection | None:
+    def _take_idle(self, target: Target) -> PlainConnection | None:
         idle = self._idle[target.address]
         while idle:
             connection = idle.pop()
@@ -130,7 +156,7 @@ class PlainHttpClient:
             connection.close()
         return None
 
-    def _keep(self, target: _Target, connection: _Connection) -> None:
+    def _keep(self, target: Target, connection: PlainConnection) -> None:
         self._idle[target.address].append(connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
@@ -147,11 +173,11 @@ class PlainHttpClient:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
 
 
-async def _connect(target: _Target) -> _Connection:
+async def _connect(target: Target) -> PlainConnection:
     host, port = target.address
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, opened = await asyncio.get_running_loop().create_connection(_Connection, host, port)
+            _, opened = await asyncio.get_running_loop().create_connection(PlainConnection, host, port)
     except TimeoutError as error:
         cause = f"no connection within {CONNECT_TIMEOUT_S:g} s"
         raise TransportError(target.origin, cause, sent=False) from error
@@ -160,22 +186,8 @@ async def _connect(target: _Target) -> _Connection:
     return opened
 
 
-def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether an idle connection is readable, which means that the peer closed it.
-
-    While the event loop is busy, the kernel may know of the close before asyncio does.
-    """
-    if transport is None or transport.is_closing():
-        return True
-    if transport.get_extra_info("sslcontext") is not None:
-        return False  # TLS sends data on idle connections, such as session tickets
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
 @dataclass(frozen=True, slots=True)
-class _Target:
+class Target:
     """A checked url: where to connect, and what to write into the request."""
 
     address: tuple[str, int]
@@ -183,129 +195,93 @@ class _Target:
     origin: str
     is_local: bool
 
+    def to_transport_error(self, error: Exception) -> TransportError:
+        """The error of a request whose response never began.
 
-class _TooLargeError(Exception):
-    """The body passed the limit."""
-
-
-@dataclass(slots=True)
-class _Response:
-    """A response as far as it has arrived."""
-
-    done: asyncio.Future[HttpResponse]
-    limit_bytes: int
-    is_head: bool
-    headers: CIMultiDict[str] = field(default_factory=CIMultiDict)
-    body: bytearray = field(default_factory=bytearray)
-    ends_with_connection: bool = False
+        The kernel of this machine resets a connection that is closed with unread data; the reset of another
+        one may come from a load balancer.
+        """
+        unread = isinstance(error, ConnectionResetError) and self.is_local
+        return TransportError(self.origin, first_line(error), sent=not unread)
 
 
-class _Connection(asyncio.Protocol):
-    """One connection, with at most one request at a time; httptools parses the responses."""
+class PlainStream:
+    """A response that is read as it comes, as a context manager: `HttpStream`.
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._response: _Response | None = None
-        self._idle_since_s = 0.0
-        self.is_reusable = False
+    Leaving the block before the end of the body closes the connection, which tells the server.
+    """
 
-    def is_fresh(self) -> bool:
-        """Whether the server certainly keeps the idle connection open."""
-        age_s = asyncio.get_running_loop().time() - self._idle_since_s
-        return age_s < KEEP_ALIVE_S and not is_closed_by_peer(self._transport)
+    def __init__(self, client: PlainHttpClient, target: Target, message: bytes, *, is_head: bool) -> None:
+        self._client = client
+        self._target = target
+        self._message = message
+        self._is_head = is_head
+        self._connection: PlainConnection | None = None
+        self._response: StreamedResponse | None = None
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    async def exchange(self, message: bytes, limit_bytes: int, is_head: bool) -> HttpResponse:
-        loop = asyncio.get_running_loop()
-        self.is_reusable = False
-        self._response = _Response(loop.create_future(), limit_bytes, is_head)
-        assert self._transport is not None, "connection_made comes first"
-        self._transport.write(message)
+    async def __aenter__(self) -> PlainStream:
+        """Send the request and wait for the head of the response. Raises TransportError."""
+        room = self._client.stream_room
+        await room.acquire()
         try:
-            return await self._response.done
-        finally:
-            self._response = None
-            self._idle_since_s = loop.time()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # the transports of uvloop do not inherit from asyncio's
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        response = self._response
-        if error is None and response is not None and response.ends_with_connection:
-            self._finish(response)
-        else:
-            self._fail(error or ConnectionError("the server closed the connection before its response ended"))
-
-    def data_received(self, data: bytes) -> None:
-        if self._response is None:
-            self.close()  # nothing was asked
-            return
+            connection = self._connection = await self._client.connect(self._target)
+        except BaseException:
+            room.release()
+            raise
+        response = self._response = StreamedResponse(connection.hold, is_head=self._is_head)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            # what a callback raised arrives wrapped in an error of the parser
-            self._fail(error.__context__ if isinstance(error.__context__, _TooLargeError) else error)
-            self.close()
+            connection.start(self._message, response)
+            await response.wait_for_head()
+        except _FAILURES as error:
+            self._leave()
+            raise self._target.to_transport_error(error) from error
+        except BaseException:
+            self._leave()
+            raise
+        self.status, self.headers = response.status, CIMultiDictProxy(response.headers)
+        return self
 
-    def _fail(self, error: BaseException | None) -> None:
-        if self._response is not None and error is not None and not self._response.done.done():
-            self._response.done.set_exception(error)
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
 
-    # callbacks of httptools
+    def _leave(self) -> None:
+        assert self._connection is not None
+        assert self._response is not None
+        self._client.stream_room.release()
+        self._connection.finish()
+        self._client.give_back(self._target, self._connection, is_usable=self._response.is_over)
 
-    def on_message_begin(self) -> None:
-        if self._response is not None and self._response.done.done():
-            self.close()  # more than one response to one request
+    async def read_some(self) -> bytes:
+        assert self._response is not None, "entered before"
+        try:
+            return await self._response.read_some()
+        except _FAILURES as error:
+            raise TransportError(self._target.origin, first_line(error), sent=True) from error
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._response is not None:
-            self._response.headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        found = await self.read_some()
+        length = len(found)
+        rest: list[bytes] = []
+        while length <= limit_bytes and (part := await self.read_some()):
+            rest.append(part)
+            length += len(part)
+        if length > limit_bytes:
+            raise ResponseTooLargeError(self._target.origin, limit_bytes)
+        return b"".join((found, *rest)) if rest else found
 
-    def on_headers_complete(self) -> None:
-        response = self._response
-        if response is None or self._is_interim():
+    async def drain(self, timeout_s: float) -> None:
+        if self._response is None or self._response.is_read:
             return
-        if int(response.headers.get("content-length", "0")) > response.limit_bytes and not response.is_head:
-            raise _TooLargeError
-        has_length = "content-length" in response.headers or "transfer-encoding" in response.headers
-        response.ends_with_connection = not has_length
-        if response.is_head:
-            self._finish(response)
-
-    def on_body(self, body: bytes) -> None:
-        if self._response is not None:
-            self._response.body += body
-            if len(self._response.body) > self._response.limit_bytes:
-                raise _TooLargeError
-
-    def on_message_complete(self) -> None:
-        response = self._response
-        if response is None:
-            return
-        if self._is_interim():
-            response.headers.clear()
-        else:
-            self.is_reusable = self._parser.should_keep_alive()
-            self._finish(response)
-
-    def _is_interim(self) -> bool:
-        return 100 <= self._parser.get_status_code() < 200
-
-    def _finish(self, response: _Response) -> None:
-        if response.done.done():
-            return
-        headers = CIMultiDictProxy(response.headers)
-        response.done.set_result(HttpResponse(self._parser.get_status_code(), headers, bytes(response.body)))
+        with suppress(TimeoutError, TransportError):
+            async with asyncio.timeout(timeout_s):
+                while await self.read_some():
+                    pass
 
 
 @lru_cache(maxsize=_REMEMBERED_URLS)
-def _find_target(url: str, allow_private: bool) -> _Target | None:
+def _find_target(url: str, allow_private: bool) -> Target | None:
     """The target of a plain http url with an allowed address, None for any other url."""
     try:
         parts = urlsplit(url)
@@ -318,10 +294,10 @@ def _find_target(url: str, allow_private: bool) -> _Target | None:
     is_allowed = is_address(host) and find_refusal(host, allow_private=allow_private) is None
     if not is_allowed and not (host == "localhost" and allow_private):
         return None
-    return _Target((host, port or 80), path, describe_origin("http", host, port), is_loopback(host))
+    return Target((host, port or 80), path, describe_origin("http", host, port), is_loopback(host))
 
 
-def _render_request(method: str, target: _Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def _render_request(method: str, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
     given = {name.lower() for name in headers}
     lines = [

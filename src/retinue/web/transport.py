@@ -79,6 +79,31 @@ class HttpRequester(Protocol):
         ...
 
 
+class HttpStream(Protocol):
+    """A response that is read as it comes, no faster than the caller reads: of aiohttp, and the plain one."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read_some(self) -> bytes:
+        """Read the next available part of the body, b"" at its end.
+
+        Raises TransportError when it is cut off.
+        """
+        ...
+
+    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        """Read the whole body. Raises ResponseTooLargeError and TransportError."""
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Read the rest of the body, so that the connection can be reused.
+
+        After the time limit it is closed.
+        """
+        ...
+
+
 def describe_origin(scheme: str, host: str | None, port: int | None) -> str:
     """Scheme, host and port of a url, without credentials."""
     bracketed = f"[{host}]" if host and ":" in host else host

@@ -29,8 +29,8 @@ from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, ResponseReader, Wir
 from retinue.mesh.guard.trace_guard import Signer
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import TRACE_KEYS, render_trace_headers, render_trace_meta
-from retinue.web.http_client import HttpClient, HttpStream
-from retinue.web.transport import ResponseTooLargeError, TransportError
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpStream, ResponseTooLargeError, TransportError
 
 ASK_AGAIN_S = 60.0
 """After this time an agent without an MCP endpoint is asked again whether it has one."""
