@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
-from retinue.mesh.events import EventBus, Observer, log_line, record_calls
+from retinue.mesh.events import EventBus, Observer, log_lines, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
@@ -171,7 +171,7 @@ class System:
         mesh.figures.seed(audit.summarise_calls())
         await self.stack.enter_async_context(imports.running(mesh.directory, mesh.http))
         mesh.events.subscribe_later(record_calls(audit.append))
-        mesh.events.subscribe_later(log_line)
+        mesh.events.subscribe_batches(log_lines)
         self.stack.callback(mesh.events.flush)
         mesh.messages.recover()
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,9 +15,21 @@ import structlog
 from structlog.testing import capture_logs
 
 from retinue.core.call import Attempt, Outcome, TraceContext
-from retinue.core.errors import RemoteFaultError, UnknownSkillError
+from retinue.core.errors import ExecutionFailedError, RemoteFaultError, UnknownSkillError
+from retinue.core.log_lines import JsonLines
+from retinue.core.text import render_json_line
 from retinue.mesh import events
-from retinue.mesh.events import CallEndedEvent, Event, EventBus, OncePerMinute, ToolCallEvent, log_line, now
+from retinue.mesh.events import (
+    CallEndedEvent,
+    Event,
+    EventBus,
+    OncePerMinute,
+    ToolCallEvent,
+    log_line,
+    log_lines,
+    now,
+    once_per_minute,
+)
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
 
@@ -144,6 +157,70 @@ async def test_where_a_skill_raised_its_author_finds_the_traceback_in_that_line(
     assert [line.get("exc_info") for line in logs] == [raised, None]
 
 
+class Lines(io.StringIO):
+    """Counts the writes."""
+
+    writes = 0
+
+    def write(self, text: str, /) -> int:
+        self.writes += 1
+        return super().write(text)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """What a process that logs JSON writes, without the time that a test cannot know."""
+    written = Lines()
+    processors = [structlog.processors.add_log_level, structlog.processors.format_exc_info, render_json_line]
+    structlog.configure(processors=processors, logger_factory=JsonLines(written))
+    yield written
+
+
+@requirement("P-26")
+def test_the_lines_of_a_batch_leave_in_one_write_and_are_those_of_single_calls(lines: Lines) -> None:
+    secret = CallEndedEvent(make_call("rtn_" + "x" * 20), ENDED.outcome, AT)
+    for event in (ANNOUNCED, ENDED, secret, ENDED):
+        log_line(event)
+    one_by_one = lines.getvalue()
+    assert one_by_one.count("\n") == 3
+    assert "[token]" in one_by_one
+    lines.truncate(lines.seek(0))
+    lines.writes = 0
+    log_lines([ANNOUNCED, ENDED, secret, ENDED])
+    assert lines.getvalue() == one_by_one
+    assert lines.writes == 1
+    log_lines([ANNOUNCED])
+    assert lines.writes == 1
+
+
+def test_a_call_that_raised_keeps_its_place_among_the_lines_of_a_batch(lines: Lines) -> None:
+    error = ExecutionFailedError("it failed")
+    error.__cause__ = KeyError("requirements")
+    raised = CallEndedEvent(make_call("b"), Outcome("2", "b", "failed", error=error), AT)
+    log_lines([ENDED, raised, ENDED])
+    rows = [orjson.loads(line) for line in lines.getvalue().splitlines()]
+    assert [row["status"] for row in rows] == ["done", "failed", "done"]
+    assert "KeyError: 'requirements'" in rows[1]["exception"]
+
+
+def test_where_lines_are_no_json_a_batch_is_logged_call_by_call() -> None:
+    with capture_logs() as logs:
+        log_lines([ANNOUNCED, ENDED, ENDED])
+    assert [line["event"] for line in logs] == ["call", "call"]
+
+
+async def test_observers_of_whole_batches_get_each_batch_once() -> None:
+    bus = EventBus()
+    seen: list[list[Event]] = []
+    bus.subscribe_batches(lambda batch: seen.append(list(batch)))
+    assert bus.observed
+    bus.emit(ANNOUNCED)
+    bus.emit(ENDED)
+    bus.flush()
+    bus.flush()
+    assert seen == [[ANNOUNCED, ENDED]]
+
+
 def test_times_of_events_are_in_utc() -> None:
     assert now().tzinfo is UTC
 
@@ -224,3 +301,13 @@ def test_a_skill_of_that_name_of_another_agent_is_passed_on_each_time() -> None:
     for event in [*theirs, *theirs]:
         observe(event)
     assert seen == [*theirs, *theirs]
+
+
+def test_repeated_reads_are_left_out_of_whole_batches_as_well() -> None:
+    seen: list[Event] = []
+    observe = once_per_minute(seen.extend)
+    first, again = _call_of("list_agents", at_s=0), _call_of("list_agents", at_s=5)
+    observe([*first, ANNOUNCED])
+    observe(again)
+    observe([ENDED])
+    assert seen == [*first, ANNOUNCED, ENDED]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retinue.cli.failures import DEBUG_VARIABLE
+from retinue.core.log_lines import JsonLines
 from retinue.core.text import hide_tokens, hide_tokens_in_line, render_json_line
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 def configure_logs(level: str = "info") -> None:
     """Configure structlog for this process; logs go to standard error, results to standard output."""
     stream = sys.stderr
+    number = LEVELS.get(level, logging.INFO)
     rendering = [ReadableLines(), hide_tokens_in_line] if stream.isatty() else [render_json_line]
+    logs_calls = number <= logging.INFO
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -131,8 +134,8 @@ def configure_logs(level: str = "info") -> None:
             structlog.processors.format_exc_info,
             *rendering,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS.get(level, logging.INFO)),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=JsonLines(stream) if logs_calls else structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
     _catch_others(stream)

@@ -7,19 +7,22 @@ audit rows are rendered in batches, so that a call does not wait for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import structlog
 
 from retinue.core.call import LOCAL, Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RetinueError
+from retinue.core.log_lines import find_json_lines
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
 
 _log = structlog.get_logger("retinue.events")
+
+E = TypeVar("E")
 
 BATCH_S = 0.02
 """How long an event waits for the observers that take batches. With 0.2 s the rendering of one batch holds
@@ -102,6 +105,7 @@ class CallEndedEvent:
 Event = ToolCallEvent | CallEndedEvent
 
 Observer = Callable[[Event], None]
+BatchObserver = Callable[[Sequence[Event]], None]
 
 
 class EventBus:
@@ -110,13 +114,14 @@ class EventBus:
     def __init__(self) -> None:
         self._observers: tuple[Observer, ...] = ()
         self._later: tuple[Observer, ...] = ()
+        self._of_batches: tuple[BatchObserver, ...] = ()
         self._batch: list[Event] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def observed(self) -> bool:
         """Whether there is an observer; without one, no events need to be created."""
-        return bool(self._observers or self._later)
+        return bool(self._observers or self._later or self._of_batches)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Add an observer; returns the function that removes it."""
@@ -131,10 +136,14 @@ class EventBus:
         """Add an observer that gets the events in batches, `BATCH_S` after the first one of each."""
         self._later = (*self._later, observer)
 
+    def subscribe_batches(self, observer: BatchObserver) -> None:
+        """As `subscribe_later`, for an observer that takes all events of a batch at once."""
+        self._of_batches = (*self._of_batches, observer)
+
     def emit(self, event: Event) -> None:
         for observer in self._observers:
             _notify(observer, event)
-        if self._later:
+        if self._later or self._of_batches:
             self._batch.append(event)
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(BATCH_S, self.flush)
@@ -148,9 +157,12 @@ class EventBus:
         for event in batch:
             for observer in self._later:
                 _notify(observer, event)
+        if batch:
+            for takes_all in self._of_batches:
+                _notify(takes_all, batch)
 
 
-def _notify(observer: Observer, event: Event) -> None:
+def _notify(observer: Callable[[E], None], event: E) -> None:
     try:
         observer(event)
     except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
@@ -165,14 +177,37 @@ def now() -> datetime:
 def log_line(event: Event) -> None:
     """An observer that logs one line per ended call (P-26), with the traceback where a skill raised."""
     if isinstance(event, CallEndedEvent):
-        row = event.as_json()
-        del row["type"]
-        row["timestamp"] = row["timestamp"].replace("+00:00", "Z")
-        error = event.outcome.error
-        raised = error.__cause__ if isinstance(error, ExecutionFailedError) else None
-        if raised is not None and not isinstance(raised, RetinueError):
-            row["exc_info"] = raised
-        _log.info("call", **row)
+        _log.info("call", **_log_row(event))
+
+
+def log_lines(batch: Sequence[Event]) -> None:
+    """As `log_line`, for all events of a batch; lines of JSON leave in one write."""
+    lines = find_json_lines()
+    rows: list[dict[str, Any]] = []
+    for event in batch:
+        if lines is None:
+            log_line(event)
+        elif isinstance(event, CallEndedEvent):
+            row = _log_row(event)
+            if "exc_info" not in row:
+                rows.append(row)
+                continue
+            lines.write_calls(rows)
+            rows.clear()
+            _log.info("call", **row)
+    if lines is not None:
+        lines.write_calls(rows)
+
+
+def _log_row(event: CallEndedEvent) -> dict[str, Any]:
+    row = event.as_json()
+    del row["type"]
+    row["timestamp"] = row["timestamp"].replace("+00:00", "Z")
+    error = event.outcome.error
+    raised = error.__cause__ if isinstance(error, ExecutionFailedError) else None
+    if raised is not None and not isinstance(raised, RetinueError):
+        row["exc_info"] = raised
+    return row
 
 
 def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
@@ -228,6 +263,20 @@ class OncePerMinute:
             return True
         self._recorded_at[event.call.skill] = event.timestamp
         return False
+
+
+def once_per_minute(observer: BatchObserver) -> BatchObserver:
+    """As `OncePerMinute`, for an observer of whole batches."""
+    kept: list[Event] = []
+    keep = OncePerMinute(kept.append)
+
+    def observe(batch: Sequence[Event]) -> None:
+        kept.clear()
+        for event in batch:
+            keep(event)
+        observer(tuple(kept))
+
+    return observe
 
 
 class Span(Protocol):

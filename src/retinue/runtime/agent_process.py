@@ -20,7 +20,7 @@ from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.dispatch import Calls, Dispatcher
-from retinue.mesh.events import EventBus, log_line
+from retinue.mesh.events import EventBus, log_lines
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -240,7 +240,7 @@ def agent_dispatcher(
 ) -> Dispatcher:
     """The dispatcher of one agent's process; ``access`` holds the lists from its ``agent.json``."""
     events = EventBus()
-    events.subscribe_later(log_line)
+    events.subscribe_batches(log_lines)
     rule = agent_rule(settings, agent.name, access)
     limited = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
     return local_dispatcher(

@@ -28,7 +28,7 @@ from retinue.execute.server import card_route, execute_route, health_route
 from retinue.hub.calls import CallFilter
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.events import OncePerMinute, log_line, record_calls
+from retinue.mesh.events import OncePerMinute, log_lines, once_per_minute, record_calls
 from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
@@ -154,7 +154,7 @@ async def run_hub(
             )
         )
         mesh.events.subscribe_later(OncePerMinute(record_calls(audit.append)))
-        mesh.events.subscribe_later(OncePerMinute(log_line))
+        mesh.events.subscribe_batches(once_per_minute(log_lines))
         stack.callback(mesh.events.flush)
         reload = ConfigurationReload(
             configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo

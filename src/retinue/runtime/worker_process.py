@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.events import log_line
+from retinue.mesh.events import log_lines
 from retinue.runtime.access import (
     OnChecks,
     advertised,
@@ -73,7 +73,7 @@ async def run_worker(
         mesh = await stack.enter_async_context(
             open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
         )
-        mesh.events.subscribe_later(log_line)
+        mesh.events.subscribe_batches(log_lines)
         stack.callback(mesh.events.flush)
         reload = ConfigurationReload(
             configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo

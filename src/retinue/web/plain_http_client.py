@@ -20,6 +20,7 @@ import httptools
 from multidict import CIMultiDictProxy
 
 from retinue.core.errors import CallTimedOutError
+from retinue.mesh.time_limit import TimeLimit
 from retinue.web.addresses import find_refusal, is_address, is_loopback
 from retinue.web.plain_connection import BodyTooLargeError, PlainConnection, StreamedResponse, WholeResponse
 from retinue.web.transport import (
@@ -96,16 +97,17 @@ class PlainHttpClient:
         message = _render_request(method, target, headers or {}, body)
         response = WholeResponse(max_response_bytes, is_head=method == "HEAD")
         try:
-            async with asyncio.timeout(timeout_s), self._room:
-                connection = await self.connect(target)
-                try:
-                    connection.start(message, response)
-                    found = await response.done
-                except BaseException:
-                    connection.close()  # a cancelled request must not leave its response to the next one
-                    raise
-                finally:
-                    connection.finish()
+            with TimeLimit(timeout_s):
+                async with self._room:
+                    connection = await self.connect(target)
+                    try:
+                        connection.start(message, response)
+                        found = await response.done
+                    except BaseException:
+                        connection.close()  # its response must not be left to the next request
+                        raise
+                    finally:
+                        connection.finish()
         except TimeoutError:
             raise CallTimedOutError(
                 what or f"{method} {target.origin}", timeout_s, layer=layer, setting=setting
@@ -308,6 +310,7 @@ def _render_request(method: str, target: Target, headers: Mapping[str, str], bod
     ]
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {len(body or b'')}")
-    if any("\r" in line or "\n" in line for line in lines):
+    text = "\r\n".join((*lines, "", ""))
+    if not text.count("\r") == text.count("\n") == len(lines) + 1:
         raise TransportError(target.origin, "a header holds a line break", sent=False)
-    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+    return text.encode() + (body or b"")

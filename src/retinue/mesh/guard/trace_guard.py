@@ -160,11 +160,27 @@ class TraceGuard:
             unused = (trace.calls_left or 0) - admitted.calls_used
             admitted.charged.claimed = max(0, admitted.charged.claimed - unused)
 
-    def forward(self, trace: TraceContext) -> TraceContext:
-        """The trace as a hub forwards it: at the same depth, with the hub added to ``via``."""
+    def forward(self, trace: TraceContext, calls_left: int | None = None) -> TraceContext:
+        """The trace as a hub forwards it: at the same depth, with the hub added to ``via`` and not signed.
+
+        ``calls_left`` is its budget; None = that of ``trace``.
+        """
+        budget = trace.calls_left if calls_left is None else calls_left
         if self._hub_id is None:
-            return trace
-        return replace(trace, via=(*trace.via, self._hub_id))
+            return trace if budget == trace.calls_left else replace(trace, calls_left=budget)
+        return TraceContext(
+            id=trace.id,
+            depth=trace.depth,
+            path=trace.path,
+            via=(*trace.via, self._hub_id),
+            calls_left=budget,
+            seconds_left=trace.seconds_left,
+            traceparent=trace.traceparent,
+            tracestate=trace.tracestate,
+            baggage=trace.baggage,
+            trusted=trace.trusted,
+            depth_given=trace.depth_given,
+        )
 
     @property
     def max_depth(self) -> int:
@@ -285,11 +301,16 @@ class AdmittedCall:
 
     def forward(self) -> OutgoingCall:
         """This call, forwarded to an agent elsewhere with the whole budget."""
-        return self._hand_on(self._guard.forward(self.trace))
+        share = self.budget.reserve_rest(spare=self.may_repeat)
+        return OutgoingCall(self._guard.forward(self.trace, share), self.budget)
 
     def relay(self) -> OutgoingCall:
         """This call, handed on to another skill with the whole budget."""
-        return self._hand_on(self.trace)
+        share = self.budget.reserve_rest(spare=self.may_repeat)
+        trace = self.trace
+        if share != trace.calls_left:
+            trace = replace(trace, calls_left=share)
+        return OutgoingCall(trace, self.budget)
 
     def relay_one_of_many(self, calls: int) -> OutgoingCall:
         """As `relay`, for one of many messages at once: each has at most ``calls`` further calls.
@@ -298,12 +319,6 @@ class AdmittedCall:
         """
         share = self.budget.reserve_few(calls)
         return OutgoingCall(replace(self.trace, calls_left=share), self.budget)
-
-    def _hand_on(self, trace: TraceContext) -> OutgoingCall:
-        share = self.budget.reserve_rest(spare=self.may_repeat)
-        if share != trace.calls_left:
-            trace = replace(trace, calls_left=share)
-        return OutgoingCall(trace, self.budget)
 
 
 class OutgoingCall:
