@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CLOCK_BITS, _CPU_CLOCK = 3, 2
+"""How Linux numbers the clocks of processes; 2 counts what its scheduler gave them."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Figure:
 
 
 def cpu_s_of(pid: int) -> float:
-    """Processor seconds that a process has used, its own and the kernel's for it."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    """Processor seconds that a process has used, its own and the kernel's for it, to the nanosecond.
+
+    The kernel has a clock for each process (`clock_getcpuclockid`), which Python gives no name.
+    """
+    return time.clock_gettime(~pid << _CLOCK_BITS | _CPU_CLOCK)
 
 
 def median_s(work: Callable[[], object], runs: int) -> float:

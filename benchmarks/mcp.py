@@ -19,7 +19,7 @@ from benchmarks.figures import Figure, cpu_s_of
 KINDS = ("bare", "sdk", "fastmcp", "agent")
 ERAS = ("2025-11-25", "2026-07-28")
 CALLS = {1: 2000, 16: 2000}
-"""Processor time is counted in ticks of 10 ms: fewer calls would round it by a tenth."""
+"""With fewer calls the figures of two runs differ by a tenth."""
 LISTS = 30
 MANY_TOOLS = 1000
 ROUNDS = 3

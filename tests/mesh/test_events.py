@@ -168,12 +168,16 @@ class Lines(io.StringIO):
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
+def lines() -> Lines:
     """What a process that logs JSON writes, without the time that a test cannot know."""
     written = Lines()
-    processors = [structlog.processors.add_log_level, structlog.processors.format_exc_info, render_json_line]
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        render_json_line,
+    ]
     structlog.configure(processors=processors, logger_factory=JsonLines(written))
-    yield written
+    return written
 
 
 @requirement("P-26")
