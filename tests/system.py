@@ -20,7 +20,7 @@ from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.mesh.events import EventBus, Observer, log_lines, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
-from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp
+from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp, allowed_calls
 from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
@@ -222,7 +222,7 @@ class System:
         dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
         for observer in observers:
             dispatcher.admission.events.subscribe(observer)
-        mcp = agent_mcp(agent, dispatcher, mesh, self.settings)
+        mcp = agent_mcp(agent, dispatcher, allowed_calls(agent, self.settings, mesh), self.settings)
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, self.settings, self.state)
         stack.push_async_callback(messages.aclose)

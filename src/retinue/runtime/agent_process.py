@@ -19,7 +19,7 @@ from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.admission import Admission, Limits
-from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.events import EventBus, log_lines
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
@@ -142,7 +142,8 @@ async def serve_agent(
         process = ProcessState.observing("agent", dispatcher.access, admission.limits, admission.events)
         process.stopping = lambda: stop.asked
         await stack.enter_async_context(process.exporting(agent.name, environment()))
-        mcp = agent_mcp(agent, dispatcher, mesh, settings)
+        allowed = allowed_calls(agent, settings, mesh, target.access)
+        mcp = agent_mcp(agent, dispatcher, allowed, settings)
         await stack.enter_async_context(mcp.running())
         messages = agent_messages(agent, dispatcher, settings, state)
         stack.push_async_callback(messages.aclose)
@@ -242,7 +243,7 @@ def agent_dispatcher(
     events = EventBus()
     events.subscribe_batches(log_lines)
     rule = agent_rule(settings, agent.name, access)
-    limited = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
+    limited = allowed_calls(agent, settings, mesh, access)
     return local_dispatcher(
         agent,
         mesh=limited,
@@ -257,8 +258,21 @@ def agent_dispatcher(
     )
 
 
-def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings: Settings) -> LazyMcpServer:
-    """The MCP server of one agent; the caller enters its ``running()``."""
+def allowed_calls(
+    agent: Agent, settings: Settings, mesh: JoinedMesh, access: AccessRule = _NO_LISTS
+) -> JoinedMesh | LimitedCalls:
+    """The mesh as far as the agent may call it; ``access`` holds the lists from its ``agent.json``."""
+    send = agent_rule(settings, agent.name, access).send
+    return mesh if send is None else LimitedCalls(mesh, agent.name, send, mesh)
+
+
+def agent_mcp(
+    agent: Agent, dispatcher: Dispatcher, mesh: JoinedMesh | LimitedCalls | None, settings: Settings
+) -> LazyMcpServer:
+    """The MCP server of one agent; the caller enters its ``running()``.
+
+    Its resource and prompt functions call through ``mesh``, as `allowed_calls` gives it.
+    """
     offer = RecordOffer(
         lambda: agent.record(with_facts=True),
         agent.changes.subscribe,
@@ -271,7 +285,7 @@ def agent_mcp(agent: Agent, dispatcher: Dispatcher, mesh: Calls | None, settings
         result_chars=settings.mcp.result_chars,
         max_body_bytes=settings.limits.body_bytes,
     )
-    return LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, mesh), options)
+    return LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, mesh, mesh), options)
 
 
 def agent_app(

@@ -145,6 +145,64 @@ async def test_without_a_hub_a_skill_uses_another_agent_directly(system: System)
         assert "nobody" in texts(missing)[0]
 
 
+def desk_agent() -> Agent:
+    """An agent whose resource and prompt read from another one."""
+    agent = Agent("desk-agent")
+
+    @agent.resource("desk://by/{server}", expose=True)
+    async def desk(server: str, ctx: Context) -> str:
+        async with ctx.mcp(server) as lib:
+            return await lib.read_text("notes://today")
+
+    @agent.prompt(expose=True)
+    async def brief(server: str, ctx: Context) -> str:
+        async with ctx.mcp(server) as lib:
+            return "Sum up: " + await lib.read_text("notes://today")
+
+    @agent.resource("called://by/{agent}", expose=True)
+    async def called(agent: str, ctx: Context) -> str:
+        return str(await ctx.call("note", {}, agent=agent))
+
+    return agent
+
+
+def notes_agent() -> Agent:
+    agent = Agent("notes-agent")
+
+    @agent.resource("notes://today")
+    async def today() -> str:
+        return "for the mesh"
+
+    @agent.skill
+    async def note() -> str:
+        return "a note"
+
+    return agent
+
+
+@requirement("S-03")
+async def test_resource_and_prompt_functions_use_servers_as_skills_do(system: System) -> None:
+    await system.start_agent(notes_agent())
+    served = await system.start_agent(desk_agent())
+    async with connect(served) as client:
+        read = await client.read_resource("desk://by/notes-agent")
+        assert read.contents[0].text == "for the mesh"  # type: ignore[union-attr]
+        prompt = await client.get_prompt("brief", {"server": "notes-agent"})
+        assert prompt.messages[0].content.text == "Sum up: for the mesh"  # type: ignore[union-attr]
+        called = await client.read_resource("called://by/notes-agent")
+        assert called.contents[0].text == "a note"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("uri", ["desk://by/notes-agent", "called://by/notes-agent"])
+async def test_resource_functions_call_only_what_the_agent_may_call(system: System, uri: str) -> None:
+    system.settings = Settings(access={"desk-agent": AccessTable(send=("lib",))})
+    await system.start_agent(notes_agent())
+    served = await system.start_agent(desk_agent())
+    async with connect(served) as client:
+        with pytest.raises(MCPError, match="desk-agent may not call"):
+            await client.read_resource(uri)
+
+
 async def test_requests_to_a_server_count_in_the_budget_of_the_chain(system: System) -> None:
     served = await start(system, Library(), trace=TraceTable(calls=5))
     async with connect(served) as client:

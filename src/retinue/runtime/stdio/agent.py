@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.runtime.agent_process import agent_dispatcher, agent_mcp, attach_model
+from retinue.runtime.agent_process import agent_dispatcher, agent_mcp, allowed_calls, attach_model
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.loading.reloading import watch_lists
@@ -45,7 +45,8 @@ async def serve_on_stdio(
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
         dispatcher = agent_dispatcher(agent, settings, mesh, None, target.access)
         stack.callback(dispatcher.admission.events.flush)
-        endpoint = agent_mcp(agent, dispatcher, mesh, settings)
+        allowed = allowed_calls(agent, settings, mesh, target.access)
+        endpoint = agent_mcp(agent, dispatcher, allowed, settings)
         await stack.enter_async_context(endpoint.running())
         server = await endpoint.open()
         await stack.enter_async_context(watch_lists(target, echo))
