@@ -60,7 +60,20 @@ class Proxy:
             ) as answer,
         ):
             passed = {name: text for name, text in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+            if answer.content_type == "text/event-stream":
+                return await _pass_on(request, answer, passed)
             return web.Response(status=answer.status, headers=passed, body=await answer.read())
+
+
+async def _pass_on(
+    request: web.Request, answer: aiohttp.ClientResponse, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """A stream, each part as it comes."""
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    async for part in answer.content.iter_any():
+        await response.write(part)
+    return response
 
 
 @contextmanager

@@ -19,8 +19,12 @@ Schema = Mapping[str, Any]
 WHOLE = "json"
 """The name of the one field of a form that is no group; the names of all others begin with a slash."""
 
+MAX_TEXT = 10_000
+"""Characters of a default, of all choices of a field, and of a name; what is longer is entered as JSON."""
+
 MAX_DEPTH = 4
 MAX_FIELDS = 200
+_CHOICES_PER_FIELD = 10
 _LONG = frozenset({"prompt", "text", "code", "plan", "requirements", "body", "content", "message"})
 _PLAIN = ("string", "integer", "number")
 
@@ -108,13 +112,15 @@ def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool,
         str(schema.get("title") or label),
         text if isinstance(text, str) else "",
         required,
-        text=_render(schema["default"]) if "default" in schema else "",
+        text=_bounded(_render(schema["default"])) if "default" in schema else "",
     )
     choices = _list_choices(schema)
-    if choices:
+    if choices and sum(len(value) + len(shown) for value, shown in choices) <= MAX_TEXT:
+        root.left -= len(choices) // _CHOICES_PER_FIELD
         return replace(made, kind="choice", options=choices)
     properties, kind = schema.get("properties"), schema.get("type")
-    if isinstance(properties, Mapping) and properties and depth < MAX_DEPTH and root.left > len(properties):
+    fits = isinstance(properties, Mapping) and sum(map(len, properties)) <= MAX_TEXT and depth < MAX_DEPTH
+    if isinstance(properties, Mapping) and properties and fits and root.left > len(properties):
         wanted = schema.get("required")
         needed = set(wanted) if isinstance(wanted, list) else set()
         fields = [
@@ -125,13 +131,22 @@ def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool,
     if kind == "boolean":
         return replace(made, kind="boolean")
     if kind == "string":
-        return replace(made, kind="long" if label in _LONG else "text", text=str(schema.get("default", "")))
+        return replace(
+            made, kind="long" if label in _LONG else "text", text=_bounded(str(schema.get("default", "")))
+        )
     if kind in ("integer", "number"):
         return replace(made, kind=kind)
     inner = root.resolve(schema.get("items", {}))
     if kind == "array" and inner.get("type") in _PLAIN and not _list_choices(inner):
-        return replace(made, kind="lines", items=inner["type"], text=_render_lines(schema.get("default")))
+        return replace(
+            made, kind="lines", items=inner["type"], text=_bounded(_render_lines(schema.get("default")))
+        )
     return made
+
+
+def _bounded(text: str) -> str:
+    """A default, left out where it is too long for a page; the agent knows it without being told."""
+    return text if len(text) <= MAX_TEXT else ""
 
 
 def _without_null(schema: Schema, root: _Root) -> Schema:

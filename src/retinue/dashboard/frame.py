@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,6 +15,7 @@ from retinue.dashboard.rendering import render_page
 from retinue.dashboard.sessions import ROOT, is_own_page, read_cookie
 from retinue.web.disconnect import read_body
 from retinue.web.error_table import rest_fault
+from retinue.web.public_address import prefix_of
 from retinue.web.security import identity_of
 
 PAGE = 50
@@ -29,14 +30,13 @@ class Frame:
 
     def __init__(self, url: str, version: str) -> None:
         self.url = url
-        self._prefix = urlsplit(url).path.rstrip("/")
         self._version = version
 
     def render(
         self, template: str, request: Request, context: Mapping[str, Any], section: str, status: int = 200
     ) -> Response:
         """A page as a response; ``section`` is the entry of the navigation that it belongs to."""
-        identity = identity_of(request.scope)
+        identity, prefix = identity_of(request.scope), quote(prefix_of(request.scope))
         shared = {
             "section": section,
             "caller": identity.principal.id,
@@ -44,8 +44,8 @@ class Frame:
             "version": self._version,
             "path": request.url.path,
             "query": dict(request.query_params),
-            "home": self._prefix + "/",
-            "root": self._prefix + ROOT,
+            "home": prefix + "/",
+            "root": prefix + ROOT,
         }
         return render_page(template, {**shared, **context}, status)
 

@@ -72,11 +72,11 @@ def read_cookie(headers: Headers) -> str | None:
     return None if found is None else found.value
 
 
-def set_cookie(session: str, *, secure: bool) -> str:
-    """The header that stores a session in the browser, "" to remove it."""
+def set_cookie(session: str, *, secure: bool, prefix: str = "") -> str:
+    """The header that stores a session in the browser, "" to remove it; for paths below ``prefix`` only."""
     age = int(SESSION_S) if session else 0
     flags = "; Secure" if secure else ""
-    return f"{COOKIE}={session}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{flags}"
+    return f"{COOKIE}={session}; Path={quote(prefix)}/; Max-Age={age}; HttpOnly; SameSite=Strict{flags}"
 
 
 def is_own_page(headers: Headers) -> bool:

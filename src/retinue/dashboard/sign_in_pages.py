@@ -12,6 +12,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.dashboard.frame import Frame, Page, read_entries
 from retinue.dashboard.sessions import ROOT, Sessions, read_cookie, set_cookie
+from retinue.web.public_address import prefix_of
 from retinue.web.security import identity_of
 
 Verify = Callable[[bytes], Awaitable[Principal]]
@@ -63,7 +64,7 @@ class SignInPages:
         if session is not None:
             self._sessions.end(session)
         response = RedirectResponse("/", 303)
-        response.headers["set-cookie"] = set_cookie("", secure=request.url.scheme == "https")
+        _store(response, request, "")
         return response
 
     async def _make_link(self, request: Request) -> Response:
@@ -83,5 +84,12 @@ class SignInPages:
 
     def _begin(self, request: Request, session: str, target: str) -> Response:
         response = RedirectResponse(target, 303)
-        response.headers["set-cookie"] = set_cookie(session, secure=request.url.scheme == "https")
+        _store(response, request, session)
         return response
+
+
+def _store(response: Response, request: Request, session: str) -> None:
+    """Store a session in the browser, "" to remove it; other services of a proxy do not get the cookie."""
+    response.headers["set-cookie"] = set_cookie(
+        session, secure=request.url.scheme == "https", prefix=prefix_of(request.scope)
+    )

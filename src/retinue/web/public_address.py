@@ -17,7 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAX_PREFIX = 200
+_PREFIX = "retinue.prefix"
 _PLACES = frozenset({b"location", b"content-location"})
+
+
+def prefix_of(scope: Scope) -> str:
+    """The path prefix under which the client of this request reaches the process, "" for none."""
+    return str(scope.get(_PREFIX, ""))
 
 
 class PublicAddress:
@@ -41,7 +47,7 @@ class PublicAddress:
             scope, told = _as_told(scope)
             prefix = prefix or told
         if prefix:
-            scope = _without_prefix(scope, prefix)
+            scope = {**_without_prefix(scope, prefix), _PREFIX: prefix}
             send = _add_prefix(send, quote(prefix))
         await self._app(scope, receive, send)
 
