@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NODE_WIDTH = 168
@@ -12,7 +12,7 @@ NODE_HEIGHT = 44
 GAP_X = 56
 GAP_Y = 18
 MAX_NODES = 120
-"""Nodes of one drawing; the rest is summed up in one node."""
+"""Nodes of one drawing; the rest is left out."""
 
 _SWEEPS = 6
 
@@ -27,6 +27,8 @@ class Node:
     status: str = ""
     x: float = 0.0
     y: float = 0.0
+    is_folded: bool = False
+    """Whether it stands for nodes that are drawn on a page of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def place_layers(nodes: Sequence[Node], edges: Iterable[tuple[str, str]]) -> Gra
         for row, name in enumerate(layer):
             node = by_id[name]
             x, y = column * (NODE_WIDTH + GAP_X) + 4, top + row * (NODE_HEIGHT + GAP_Y) + 4
-            placed[name] = Node(node.id, node.label, node.detail, node.status, round(x, 1), round(y, 1))
+            placed[name] = replace(node, x=round(x, 1), y=round(y, 1))
     lines = [_line(placed[a], placed[b]) for a, b in links]
     width = len(layers) * (NODE_WIDTH + GAP_X) - GAP_X + 8 if layers else 0
     return Graph(list(placed.values()), lines, width, tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 8)
@@ -152,6 +154,28 @@ def place_spiral(agents: Sequence[tuple[str, str]], centre: float, spacing: floa
         )
         for number, (name, status) in enumerate(agents)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Small squares in rows, one for each status: a path for all squares of one status."""
+
+    paths: Mapping[str, str]
+    width: int
+    height: int
+
+
+def draw_tiles(statuses: Sequence[str], columns: int = 50, size: int = 12) -> Tiles:
+    """A map of many steps in their order, from left to right and from the top down."""
+    paths: dict[str, list[str]] = {}
+    side = size - 2
+    for number, status in enumerate(statuses):
+        row, column = divmod(number, columns)
+        square = f"M{column * size} {row * size}h{side}v{side}h-{side}z"
+        paths.setdefault(status, []).append(square)
+    rows = math.ceil(len(statuses) / columns)
+    joined = {status: "".join(squares) for status, squares in paths.items()}
+    return Tiles(joined, min(len(statuses), columns) * size, rows * size)
 
 
 def draw_sparkline(values: Sequence[float], width: int = 120, height: int = 28) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from retinue.dashboard.asking import Json
 from retinue.dashboard.drawings import Graph, Node, draw_sparkline, place_layers
+from retinue.dashboard.step_levels import Step, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0
@@ -48,26 +49,30 @@ def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
         yield from flatten(step.get("steps") or [], depth + 1)
 
 
-def draw_steps(steps: list[Json]) -> Graph:
-    """The outermost steps of a run from left to right, those below each in a column of their own."""
+def draw_steps(steps: Sequence[Step]) -> Graph:
+    """The steps of a page from left to right, those below each in a column of their own."""
     nodes: list[Node] = []
     edges: list[tuple[str, str]] = []
     before: list[str] = []
     for step in steps:
         nodes.append(_step_node(step))
-        edges += [(name, step["step"]) for name in before]
-        below = step.get("steps") or []
-        nodes += map(_step_node, below)
-        edges += [(step["step"], one["step"]) for one in below]
-        before = [one["step"] for one in below] or [step["step"]]
+        # the items of a foreach and the branches of a step run beside each other
+        if step.path[-1:].isdigit() and "#" in step.path.rpartition("/")[2]:
+            before = []
+        edges += [(name, step.path) for name in before]
+        nodes += map(_step_node, step.below)
+        edges += [(step.path, one.path) for one in step.below]
+        before = [one.path for one in step.below] or [step.path]
     return place_layers(nodes, edges)
 
 
-def _step_node(step: Json) -> Node:
-    detail = step.get("agent") or step.get("skill") or step.get("kind") or ""
-    return Node(
-        str(step["step"]), str(step["step"]).rpartition("/")[2], str(detail), str(step.get("status", ""))
-    )
+def _step_node(step: Step) -> Node:
+    facts = step.facts
+    detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
+    if step.counts:
+        detail = write_counts(step.counts)
+    is_folded = bool(step.counts)
+    return Node(step.path, step.path.rpartition("/")[2], str(detail), step.status, is_folded=is_folded)
 
 
 def draw_definition(steps: list[Json]) -> Graph:
@@ -80,7 +85,7 @@ def draw_definition(steps: list[Json]) -> Graph:
             for place, one in enumerate(_below(step))
         ]
         shown.append({"step": path, "kind": _kind_of(step), "steps": below})
-    return draw_steps(shown)
+    return draw_steps(unfold(shown))
 
 
 def _kind_of(step: Mapping[str, Any]) -> str:

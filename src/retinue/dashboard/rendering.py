@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from retinue.dashboard.step_levels import write_counts
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -28,6 +30,8 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+_ENCODER = json.JSONEncoder(indent=2, ensure_ascii=False, default=str)
+
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
@@ -71,6 +75,7 @@ def _environment() -> Environment:
         "took": write_duration,
         "json": write_json,
         "plain": write_plain,
+        "counts": write_counts,
         "lines": write_lines,
     }
     return made
@@ -101,21 +106,25 @@ def write_duration(ms: float | None) -> str:
     return f"{ms / 1_000:.3g} s" if ms < 60_000 else f"{ms / 60_000:.3g} min"
 
 
-def write_json(value: Any) -> str:
-    """A value as indented JSON, cut to `MAX_SHOWN_CHARACTERS`."""
-    return write_lines(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+def write_json(value: Any, limit: int = MAX_SHOWN_CHARACTERS) -> str:
+    """A value as indented JSON, cut to ``limit`` characters; no more of it is encoded."""
+    pieces: list[str] = []
+    length = 0
+    for piece in _ENCODER.iterencode(value):
+        pieces.append(piece)
+        length += len(piece)
+        if length > limit:
+            break
+    return write_lines("".join(pieces), limit)
 
 
-def write_lines(text: Any) -> str:
-    """A foreign text with its lines, cut to `MAX_SHOWN_CHARACTERS`; invisible characters as escapes."""
+def write_lines(text: Any, limit: int = MAX_SHOWN_CHARACTERS) -> str:
+    """A foreign text with its lines, cut to ``limit`` characters; invisible characters as escapes."""
     whole = str(text)
     shown = "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
-        for c in whole[:MAX_SHOWN_CHARACTERS]
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in whole[:limit]
     )
-    if len(whole) <= MAX_SHOWN_CHARACTERS:
-        return shown
-    return f"{shown}\n… {len(whole) - MAX_SHOWN_CHARACTERS:,} more characters"
+    return shown if len(whole) <= limit else f"{shown}\n… the rest is left out"
 
 
 def write_plain(text: Any, limit: int = 200) -> str:

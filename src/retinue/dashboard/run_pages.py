@@ -12,13 +12,23 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
-from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH
-from retinue.dashboard.figures import draw_steps, find_waiting, flatten
+from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH, draw_tiles
+from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries
 from retinue.dashboard.sessions import ROOT
+from retinue.dashboard.step_levels import make_level
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """What can be done to a run; each is a skill of the hub."""
+
+MAX_QUESTIONS = 20
+"""Questions of one run that are shown with a form."""
+
+MAX_ROW_CHARACTERS = 400
+"""Characters of a value in the row of a step."""
+
+MAX_VALUE_CHARACTERS = 5_000
+"""Characters of a value on the page of its step, and of the run's own values."""
 
 
 class RunPages:
@@ -52,12 +62,25 @@ class RunPages:
 
     async def _run(self, request: Request, principal: Principal) -> Response:
         run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
+        given = request.query_params
+        path, start = given.get("step", ""), given.get("from", "0")
+        only_failed = given.get("failed") == "1"
+        level = make_level(run["steps"], path, int(start) if start.isdecimal() else 0, failed=only_failed)
+        if level is None:
+            raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
+        waiting = find_waiting(run["steps"])
         context = {
             "run": run,
-            "graph": draw_steps(run["steps"]),
-            "waiting": find_waiting(run["steps"]),
-            "rows": list(flatten(run["steps"])),
+            "level": level,
+            "failed": only_failed,
+            "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
+            "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
+            "waiting": waiting[:MAX_QUESTIONS],
+            "more_waiting": max(0, len(waiting) - MAX_QUESTIONS),
             "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
+            "row_limit": MAX_ROW_CHARACTERS,
+            "run_limit": MAX_VALUE_CHARACTERS,
+            "value_limit": MAX_VALUE_CHARACTERS,
         }
         return self._frame.render("run.html", request, context, "runs")
 

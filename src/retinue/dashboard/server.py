@@ -37,6 +37,9 @@ from retinue.dashboard.sessions import ROOT, Sessions
 from retinue.dashboard.sign_in_pages import SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
 
+BARS = 100
+"""Calls of one page of a trace."""
+
 
 class Dashboard:
     """The pages of one hub at ``url``; ``has_runs`` tells whether any run was stored."""
@@ -130,7 +133,21 @@ class Dashboard:
         trace = request.path_params["trace"]
         found = await self._hub.read(principal, "show_trace", {"trace": trace})
         bars, length_ms = place_bars(found["calls"])
-        context = {"trace": trace, "bars": bars, "length_ms": length_ms}
+        only_failed = request.query_params.get("failed") == "1"
+        chosen = [bar for bar in bars if bar.call["status"] != "done"] if only_failed else bars
+        given = request.query_params.get("from", "0")
+        start = int(given) if given.isdecimal() else 0
+        context = {
+            "trace": trace,
+            "bars": chosen[start : start + BARS],
+            "count": len(bars),
+            "failed_count": sum(bar.call["status"] != "done" for bar in bars),
+            "failed": only_failed,
+            "start": start,
+            "next": start + BARS if start + BARS < len(chosen) else None,
+            "previous": max(0, start - BARS) if start else None,
+            "length_ms": length_ms,
+        }
         return self._frame.render("trace.html", request, context, "calls")
 
     async def _mesh(self, request: Request, principal: Principal) -> Response:

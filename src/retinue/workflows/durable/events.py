@@ -88,12 +88,13 @@ class EventTable:
             f"SELECT seq, kind, run_id, step, at, facts FROM {self._database.events} "  # noqa: S608
             "WHERE root = :root AND seq > :seq ORDER BY seq"
         )
+        below = f"{run_id}/"
         await self.flush()
         rows = await self._database.read(lambda c: c.execute(query, {"root": root, "seq": seq}).fetchall())
         return tuple(
-            RunEvent(row.seq, row.kind, row.run_id, row.step, row.at, orjson.loads(row.facts))
-            for row in rows
-            if row.run_id == run_id or row.run_id.startswith(f"{run_id}/")
+            RunEvent(number, kind, of_run, step, at, orjson.loads(facts))
+            for number, kind, of_run, step, at, facts in rows
+            if of_run == run_id or of_run.startswith(below)
         )
 
     async def read_emitted(self, run_id: str) -> EmittedEvents:

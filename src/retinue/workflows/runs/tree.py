@@ -152,6 +152,7 @@ class _Tree:
         self.root = Node("")
         self._calls: dict[str, str] = {}
         self._runs: dict[str, str] = {}
+        self._nodes: dict[str, Node] = {}
 
     def take(self, event: RunEvent) -> None:
         facts, kind = event.facts, str(event.facts.get("kind", ""))
@@ -201,10 +202,13 @@ class _Tree:
 
     def _node(self, step: str) -> Node:
         """The node of a path, created together with the nodes around it."""
+        if (known := self._nodes.get(step)) is not None:
+            return known
         node, path = self.root, ""
         for level in _LEVEL.split(step):
             path += level
-            node = node.steps.setdefault(path, Node(path))
+            node = node.steps.get(path) or node.steps.setdefault(path, Node(path))
+        self._nodes[step] = node
         return node
 
 
