@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     a2a,
+    dashboard,
     discovery,
     dispatch,
     fan_out,
@@ -25,6 +26,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "a2a": a2a.measure,
+    "dashboard": dashboard.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
     "fan_out": fan_out.measure,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -17,14 +18,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
+from retinue.hub.mesh_map import MeshParts
 from retinue.mesh.events import EventBus, Observer, log_lines, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp, allowed_calls
 from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
+from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
-from retinue.runtime.hub_process import hub_app
+from retinue.runtime.hub_process import hub_app, read_calls
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.koi.membership import KoiHub, make_node
@@ -147,15 +150,19 @@ class System:
         hub_id: str = "hub-under-test",
         koi: KoiHub | None = None,
         koi_join: str | None = None,
+        dashboard: bool = False,
     ) -> Hub:
-        """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network."""
+        """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network.
+
+        With ``dashboard`` it has the pages for browsers.
+        """
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
         listings = SqliteListings(self.state.database)
         self.stack.callback(listings.close)
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
-        imports = Imports(self.settings, self.state)
+        imports, parts = Imports(self.settings, self.state), MeshParts()
         mesh = await self.stack.enter_async_context(
             open_mesh(
                 self.settings,
@@ -166,6 +173,8 @@ class System:
                 url=url,
                 imports=imports,
                 personalities=None if koi is None else koi.source,
+                read_calls=partial(read_calls, audit),
+                parts=parts,
             )
         )
         mesh.figures.seed(audit.summarise_calls())
@@ -189,13 +198,14 @@ class System:
             mcp=mcp,
             a2a=a2a,
             koi_routes=koi_routes,
+            dashboard=make_dashboard(mesh, self.settings, self.state, url) if dashboard else None,
         )
         later.app = self.recording.before("hub", app)
         if koi is not None:
             await self.stack.enter_async_context(koi.running(mesh))
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
-        return Hub(url, mesh, audit)
+        return Hub(url, mesh, audit, parts)
 
     async def start_agent(
         self,
@@ -264,6 +274,7 @@ class Hub:
     url: str
     mesh: Mesh
     written: SqliteAudit
+    parts: MeshParts
 
     @property
     def audit(self) -> SqliteAudit:

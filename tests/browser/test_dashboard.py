@@ -186,21 +186,61 @@ async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Brows
             assert width <= 360, f"{path} is {width} pixels wide"
 
 
-async def test_seven_tabs_are_live_and_hidden_ones_close_their_streams(
+async def test_seven_visible_tabs_share_one_stream_and_all_are_live(
     running: Running, browser: Browser
 ) -> None:
     context = await browser.new_context()
+    streams: list[str] = []
+    context.on("request", lambda request: streams.append(request.url) if "/ui/live" in request.url else None)
     try:
-        for _ in range(7):
-            page = await context.new_page()
+        pages = [await context.new_page() for _ in range(8)]
+        for page in pages:
             await page.goto(f"{running.url}/ui/agents", timeout=10_000)
-            await page.evaluate(
-                "() => { Object.defineProperty(document, 'hidden', {get: () => true});"
-                " document.dispatchEvent(new Event('visibilitychange')); }"
-            )
-        await expect(page.get_by_role("heading", name="Agents").first).to_be_visible()
+            await expect(page.get_by_role("status")).to_have_text("live")
+        assert len(streams) == 1
+        await pages[0].close()  # it held the stream
+        await expect(pages[-1].get_by_role("link", name="shop-agent")).to_be_visible()
+        running.agent.process.terminate()
+        for page in pages[1:]:
+            await expect(page.get_by_role("link", name="shop-agent")).to_have_count(0, timeout=20_000)
+        assert len(streams) == 2
     finally:
         await context.close()
+
+
+async def test_a_hidden_tab_gives_its_stream_back_and_takes_one_when_it_is_shown(
+    running: Running, browser: Browser
+) -> None:
+    async with open_page(browser) as page:
+        await page.goto(f"{running.url}/ui/agents")
+        await expect(page.get_by_role("status")).to_have_text("live")
+        async with page.expect_event("requestfailed", lambda request: "/ui/live" in request.url):
+            await show(page, is_hidden=True)
+        async with page.expect_request("**/ui/live"):
+            await show(page, is_hidden=False)
+
+
+async def show(page: Page, *, is_hidden: bool) -> None:
+    """Tell the page that its tab is hidden or shown, as the browser does."""
+    await page.evaluate(
+        "(hidden) => { Object.defineProperty(document, 'hidden', {get: () => hidden, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        is_hidden,
+    )
+
+
+async def test_a_lost_hub_is_said_and_found_again(running: Running, browser: Browser) -> None:
+    port = running.url.rpartition(":")[2]
+    async with open_page(browser, expected="net::ERR_") as page:
+        await page.goto(f"{running.url}/ui/agents")
+        await expect(page.get_by_role("status")).to_have_text("live")
+        running.hub.process.kill()
+        running.hub.process.wait()
+        await expect(page.get_by_role("status")).to_have_text("the hub does not answer", timeout=10_000)
+        with program("hub", "--bare", "--port", port, cwd=running.folder) as hub:
+            hub.wait_for("hub at")
+            await expect(page.get_by_role("status")).to_have_text("live", timeout=30_000)
+            await expect(page.get_by_role("link", name="shop-agent")).to_be_visible()
 
 
 async def test_every_page_can_be_read_without_scripts(running: Running, browser: Browser) -> None:

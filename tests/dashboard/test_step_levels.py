@@ -92,7 +92,7 @@ def test_a_long_run_of_plain_steps_is_shown_in_pages() -> None:
 def test_tiles_have_one_path_for_each_status() -> None:
     tiles = draw_tiles(["done"] * 60 + ["failed"])
     assert {name: path.count("M") for name, path in tiles.paths.items()} == {"done": 60, "failed": 1}
-    assert (tiles.width, tiles.height) == (600, 24)
+    assert (tiles.width, tiles.height) == (336, 36)
 
 
 def test_counts_name_the_most_frequent_status_first() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import orjson
 
@@ -49,13 +47,12 @@ output: "${{ steps.last.output }}"
 """
 
 
-def fill_state(home: Path, *, agents: int = AGENTS, calls: int = CALLS) -> None:
-    """Fill the state folder at ``home``, which no process uses yet."""
-    state = State(home)
+async def fill_state(state: State, *, agents: int = AGENTS, calls: int = CALLS) -> None:
+    """Fill a state folder that no process uses yet."""
     state.prepare()
-    asyncio.run(_publish(LayoutRegistry(state.registry), agents))
-    (home / "workflows").mkdir(exist_ok=True)
-    (home / "workflows" / "long.yaml").write_text(WORKFLOW)
+    await _publish(LayoutRegistry(state.registry), agents)
+    (state.root / "workflows").mkdir(exist_ok=True)
+    (state.root / "workflows" / "long.yaml").write_text(WORKFLOW)
     audit = SqliteAudit(state.database)
     for row in _make_calls(calls, agents):
         audit.append(row)

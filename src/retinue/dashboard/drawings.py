@@ -165,7 +165,7 @@ class Tiles:
     height: int
 
 
-def draw_tiles(statuses: Sequence[str], columns: int = 50, size: int = 12) -> Tiles:
+def draw_tiles(statuses: Sequence[str], columns: int = 28, size: int = 12) -> Tiles:
     """A map of many steps in their order, from left to right and from the top down."""
     paths: dict[str, list[str]] = {}
     side = size - 2
@@ -176,6 +176,14 @@ def draw_tiles(statuses: Sequence[str], columns: int = 50, size: int = 12) -> Ti
     rows = math.ceil(len(statuses) / columns)
     joined = {status: "".join(squares) for status, squares in paths.items()}
     return Tiles(joined, min(len(statuses), columns) * size, rows * size)
+
+
+def draw_dots(dots: Sequence[Dot]) -> Mapping[str, str]:
+    """A path for all dots of one status; with round ends, a line of no length is a dot."""
+    paths: dict[str, list[str]] = {}
+    for dot in dots:
+        paths.setdefault(dot.status, []).append(f"M{dot.x:g} {dot.y:g}h0")
+    return {status: "".join(parts) for status, parts in paths.items()}
 
 
 def draw_sparkline(values: Sequence[float], width: int = 120, height: int = 28) -> str:

@@ -22,7 +22,6 @@ from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings import (
     place_bars,
-    place_spiral,
 )
 from retinue.dashboard.figures import (
     RECENT_CALLS,
@@ -31,6 +30,7 @@ from retinue.dashboard.figures import (
 )
 from retinue.dashboard.frame import PAGE, Frame, Page
 from retinue.dashboard.live import LiveUpdates
+from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, Sessions
@@ -61,6 +61,7 @@ class Dashboard:
         self._agents = AgentPages(hub, self._frame)
         self._runs = RunPages(hub, self._frame, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
+        self._mesh = MeshPage(hub, self._frame)
         self._sign_in = SignInPages(sessions, self._frame, verify)
 
     def routes(self) -> list[Route]:
@@ -69,7 +70,7 @@ class Dashboard:
             "/": self._overview,
             f"{ROOT}/calls": self._calls,
             f"{ROOT}/traces/{{trace}}": self._trace,
-            f"{ROOT}/mesh": self._mesh,
+            f"{ROOT}/mesh": self._mesh.show,
             **self._agents.list_pages(),
             **self._runs.list_pages(),
             **self._workflows.list_pages(),
@@ -149,18 +150,6 @@ class Dashboard:
             "length_ms": length_ms,
         }
         return self._frame.render("trace.html", request, context, "calls")
-
-    async def _mesh(self, request: Request, principal: Principal) -> Response:
-        agents = await self._map_agents(principal)
-        by_source: dict[str, list[Json]] = {}
-        for agent in agents:
-            by_source.setdefault(str(agent.get("source", "")), []).append(agent)
-        sources = []
-        for source, members in sorted(by_source.items()):
-            size = 40 + 11.0 * (len(members) + 6) ** 0.5 * 2
-            dots = place_spiral([(one["name"], one["status"]) for one in members], size / 2)
-            sources.append({"name": source, "size": round(size), "dots": dots, "count": len(members)})
-        return self._frame.render("mesh.html", request, {"sources": sources, "agents": len(agents)}, "mesh")
 
 
 class _Stream:

@@ -21,6 +21,7 @@ from retinue.hub.asking import add_query_skill
 from retinue.hub.calls import ReadCalls, add_call_skills
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.imports import ReadImports, add_import_skill
+from retinue.hub.mesh_map import MeshParts, add_mesh_skill
 from retinue.hub.messages import SendMessage, add_message_skill
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import Conversations
@@ -81,6 +82,7 @@ def hub_agent(
     spending_of: SpendingOf = lambda agent: None,
     read_calls: ReadCalls | None = None,
     read_imports: ReadImports | None = None,
+    mesh_parts: MeshParts | None = None,
     store_workflow: StoreWorkflow | None = None,
     send_message: SendMessage | None = None,
 ) -> HubAgent:
@@ -89,7 +91,8 @@ def hub_agent(
     ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
     cached results of steps and gives their number. ``access`` decides which agents a caller sees,
     ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls,
-    ``read_imports`` the state of the imports. ``store_workflow`` stores a definition, ``send_message``
+    ``read_imports`` the state of the imports, ``mesh_parts`` what is
+    around the hub. ``store_workflow`` stores a definition, ``send_message``
     answers messages.
     """
 
@@ -184,6 +187,8 @@ def hub_agent(
         add_call_skills(agent, read_calls, access)
     if read_imports is not None:
         add_import_skill(agent, read_imports, access)
+    if mesh_parts is not None:
+        add_mesh_skill(agent, directory, access, mesh_parts)
     add_draft_skills(agent, directory, library, access, store_workflow)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)

@@ -26,6 +26,7 @@ from retinue.core.record import HUB_NAME
 from retinue.execute.probe import answers, probe
 from retinue.execute.server import card_route, execute_route, health_route
 from retinue.hub.calls import CallFilter
+from retinue.hub.mesh_map import MeshParts
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import OncePerMinute, log_lines, once_per_minute, record_calls
@@ -150,7 +151,12 @@ async def run_hub(
                 models=models.not_started,
                 personalities=None if koi is None else koi.source,
                 spending_of=spending_reader(settings, state),
-                read_calls=partial(_read_calls, audit),
+                read_calls=partial(read_calls, audit),
+                parts=MeshParts(
+                    peers=settings.discovery.upstreams,
+                    read_nodes=runs.list_nodes,
+                    list_links=tuple if koi is None else koi.list_links,
+                ),
             )
         )
         mesh.events.subscribe_later(OncePerMinute(record_calls(audit.append)))
@@ -403,7 +409,7 @@ def model_children(models: Models, state: State, hub_url: str) -> Sequence[Child
     return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
 
 
-async def _read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
+async def read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
     equal = {
         "skill": wanted.skill,
         "agent": wanted.agent,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from retinue.execute.client import PeerInvoker
 from retinue.execute.queries import PeerQueries
 from retinue.hub.calls import ReadCalls
 from retinue.hub.hub_agent import hub_agent
+from retinue.hub.mesh_map import MeshParts, RunNode
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
 from retinue.hub.orchestration.tool_list import ToolList
@@ -129,6 +130,7 @@ async def open_mesh(
     personalities: PersonalitySource | None = None,
     spending_of: SpendingOf = lambda agent: None,
     read_calls: ReadCalls | None = None,
+    parts: MeshParts | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
@@ -142,6 +144,8 @@ async def open_mesh(
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
         registries = named_registries(settings, home, http, state)
+        if parts is not None:
+            parts.url, parts.registries = url, tuple(registries)
         live_sources = [*([] if imports is None else imports.sources), *([] if models is None else [models])]
         live_sources += [] if personalities is None else [personalities]
         directory = Directory(
@@ -235,6 +239,7 @@ async def open_mesh(
             spending_of=spending_of,
             read_calls=read_calls,
             read_imports=None if imports is None else imports.list_imports,
+            mesh_parts=parts,
             store_workflow=store_workflow,
             send_message=send_message,
         )
@@ -322,6 +327,13 @@ class LazyRuns:
     async def read_figures(self) -> RunFigures | None:
         """What is known of the runs and their database; None where this process has opened none."""
         return None if self._opened is None else await self._opened.read_figures()
+
+    async def list_nodes(self) -> Sequence[RunNode]:
+        """The living nodes of the database, as this process last read them."""
+        figures = await self.read_figures()
+        if figures is None:
+            return ()
+        return [RunNode(one.executor, one.running, one.executor == figures.own_node) for one in figures.nodes]
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

@@ -157,8 +157,8 @@ def _read_runs(figures: Figures, runs: RunFigures) -> None:
     for outcome, count in runs.steps.items():
         figures.put("retinue_run_steps_total", count, outcome)
     figures.put("retinue_runs_executing", runs.executing)
-    if runs.nodes is not None:
-        figures.put("retinue_nodes", runs.nodes)
+    if runs.own_node is not None:
+        figures.put("retinue_nodes", len(runs.nodes))
     if runs.lease_left_s is not None:
         figures.put("retinue_lease_remaining_seconds", runs.lease_left_s)
     if runs.lease_losses is not None:

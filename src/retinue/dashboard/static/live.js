@@ -3,6 +3,8 @@
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
 let source = null;
+let channel = null;
+let leaving = null;
 let reading = false;
 
 function parse(text) {
@@ -72,29 +74,65 @@ function say(state, text) {
   connection.textContent = text;
 }
 
-function open() {
-  source = new EventSource(`${document.documentElement.dataset.root}/live`);
-  source.onopen = () => {
-    if (document.documentElement.dataset.state === "lost") read();
+function hear(news) {
+  if (document.hidden) return;
+  if (news === "lost") say("lost", "the hub does not answer");
+  else if (news === "tick") read().catch(() => hear("lost"));
+  else if (news === "open") {
+    if (document.documentElement.dataset.state === "lost") read().catch(() => hear("lost"));
     say("live", "live");
-  };
-  source.onmessage = () => read().catch(() => say("lost", "the hub does not answer"));
-  source.onerror = () => say("lost", "the hub does not answer");
+  } else if (news === "ask" && source?.readyState === EventSource.OPEN) channel.postMessage("open");
 }
 
-function close() {
+function tell(news) {
+  hear(news);
+  channel?.postMessage(news);
+}
+
+function open() {
+  source = new EventSource(`${document.documentElement.dataset.root}/live`);
+  source.onopen = () => tell("open");
+  source.onmessage = () => tell("tick");
+  source.onerror = () => tell("lost");
+}
+
+// A browser opens six connections to a host: of the visible pages one holds a stream and tells the others.
+// Pages of a plain http address that is not this machine have no locks; each of them has its own stream.
+function join() {
+  if (!channel) {
+    open();
+    return;
+  }
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const lead = () => new Promise((resolve) => {
+    open();
+    signal.addEventListener("abort", resolve);
+  });
+  navigator.locks.request("retinue-live", { signal }, lead).catch(() => {});
+  channel.postMessage("ask");
+}
+
+function leave() {
   source?.close();
   source = null;
+  leaving?.abort();
 }
 
 if (main && main.hasAttribute("data-live")) {
-  // a browser opens six connections to a host: a hidden page gives its own back
+  if (navigator.locks && "BroadcastChannel" in window) {
+    channel = new BroadcastChannel("retinue-live");
+    channel.onmessage = (message) => hear(message.data);
+  }
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) close();
-    else if (!source) {
-      open();
-      read().catch(() => say("lost", "the hub does not answer"));
+    leave();
+    if (!document.hidden) {
+      join();
+      read().catch(() => hear("lost"));
     }
   });
-  if (!document.hidden) open();
+  // a page that is kept for the back button must not keep the stream of the others
+  window.addEventListener("pagehide", leave);
+  window.addEventListener("pageshow", (event) => event.persisted && !document.hidden && join());
+  if (!document.hidden) join();
 }

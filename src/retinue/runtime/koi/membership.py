@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.core.record import AgentRecord, Endpoint, Listing
+from retinue.hub.mesh_map import KoiLink
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.bundles import EventType, WireError
 from retinue.koi.codec.orn import KoiNetNode
@@ -160,6 +161,22 @@ class KoiHub:
             telling = asyncio.create_task(self._tell_all(mesh))
             stack.push_async_callback(_end, telling)
             yield
+
+    def list_links(self) -> list[KoiLink]:
+        """The edges of the hub's node."""
+        if self.node is None:
+            return []
+        graph, own = self.node.graph, str(self.node.rid)
+        found = []
+        for rid in graph.list_edges_of(own):
+            edge = graph.find_edge(rid)
+            if edge is not None:
+                direction, other = ("in", edge.source) if edge.target == own else ("out", edge.target)
+                profile = graph.find_node(other)
+                url = "" if profile is None else profile.base_url or ""
+                name = KoiNetNode.from_string(other).name
+                found.append(KoiLink(name, url, direction, edge.status.value.lower()))
+        return sorted(found, key=lambda link: (link.name, link.direction))
 
     def _opened(self) -> KoiNode:
         if self.node is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from retinue.core.errors import RetinueError, StateError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import Executions
+from retinue.workflows.durable.nodes import Node
 from retinue.workflows.runs.records import RunStatus
 
 TIMEOUT_S = 2.0
@@ -37,7 +38,8 @@ class RunFigures:
     connections: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     executing: int = 0
-    nodes: int | None = None
+    nodes: Sequence[Node] = ()
+    own_node: str | None = None
     lease_left_s: float | None = None
     lease_losses: int | None = None
 
@@ -70,7 +72,8 @@ class DatabaseWatch:
         return replace(
             answer,
             executing=executions.here.outermost,
-            nodes=len(lease.nodes),
+            nodes=lease.nodes,
+            own_node=lease.executor,
             lease_left_s=lease.left_s,
             lease_losses=lease.epoch,
         )

@@ -1,0 +1,90 @@
+"""The hub's skill ``show_mesh``: the processes and sources of the mesh, without the agents' cards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.cards.rows import status_of
+from retinue.core.record import HUB_NAME
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.permissions import Access, is_seen
+
+Json = dict[str, Any]
+
+MAX_LISTED = 200
+"""Nodes of one kind; beyond that only their number is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNode:
+    """A process that executes runs, by its lease in the database; ``running`` = its outermost runs."""
+
+    name: str
+    running: int
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KoiLink:
+    """A node of the KOI network that shares an edge with the hub's.
+
+    ``direction`` is "in" where the hub has subscribed there, "out" where it has subscribed at the hub.
+    """
+
+    name: str
+    url: str
+    direction: str
+    status: str
+
+
+async def _no_nodes() -> Sequence[RunNode]:
+    return ()
+
+
+@dataclass(slots=True)
+class MeshParts:
+    """What the hub's process knows of others: its ``url``, ``registries`` by source name, and peers.
+
+    ``peers`` are the registries and catalogs that a search is passed on to.
+    """
+
+    url: str | None = None
+    registries: Sequence[str] = ()
+    peers: Sequence[str] = ()
+    read_nodes: Callable[[], Awaitable[Sequence[RunNode]]] = _no_nodes
+    list_links: Callable[[], Sequence[KoiLink]] = tuple
+
+
+def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: MeshParts) -> None:
+    """Add ``show_mesh``; agents that the caller does not see are not counted."""
+
+    @agent.skill(read_only=True)
+    async def show_mesh(ctx: Context) -> Json:
+        """Shows the hub, its sources with agents by health, nodes that execute runs, KOI edges and peers."""
+        await directory.ensure_fresh()
+        view = access.view_of(ctx.principal)
+        health: dict[str, Counter[str]] = {}
+        for entry in directory.list_entries():
+            if is_seen(view, entry.name):
+                health.setdefault(entry.source, Counter())[status_of(entry)] += 1
+        failures = directory.source_failures()
+        sources = []
+        for name in sorted({*failures, *health}):
+            error = failures.get(name)
+            row: Json = {"name": name, "kind": "registry" if name in parts.registries else name}
+            row |= {"connected": error is None, "agents": dict(health.get(name, {}))}
+            sources.append(row if error is None else {**row, "reason": error.message})
+        nodes, links = await parts.read_nodes(), parts.list_links()
+        return {
+            "hub": {"name": HUB_NAME, "url": parts.url},
+            "sources": sources,
+            "nodes": [asdict(node) for node in nodes[:MAX_LISTED]],
+            "koi": [asdict(link) for link in links[:MAX_LISTED]],
+            "peers": list(parts.peers),
+            "more": max(0, len(nodes) - MAX_LISTED) + max(0, len(links) - MAX_LISTED),
+        }
