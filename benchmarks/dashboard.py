@@ -152,7 +152,7 @@ def _program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
 
 def _run(folder: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "retinue", *arguments]
-    subprocess.run(command, cwd=folder, env=_environment(folder), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, env=_environment(folder), check=True, capture_output=True)
 
 
 def _await_hub(state: State) -> str:
