@@ -7,8 +7,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from retinue import Agent, Context
 from retinue.koi.codec.personality import AgentPersonality
+from retinue.koi.peers import Address, FirstContact
+from retinue.oci.registry import forget
 from retinue.runtime.koi.membership import KoiHub, KoiMember, make_node
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode
 from retinue.settings import KoiTable
@@ -177,6 +181,74 @@ async def test_a_forgotten_name_is_released(system: System, wire: Wire, tmp_path
     hub = await system.start_hub(koi=koi)
     assert koi.node is not None
     koi.node.rules.names["helpful-agent"] = "orn:koi-net.node:gone+1"
-    await wire.call(hub.url, "refresh_agents", {"forgotten": "helpful-agent"}, authorization=system.token)
-    node = koi.node
-    await until(lambda: "helpful-agent" not in node.rules.names)
+    given = {"forgotten": "helpful-agent"}
+    reply = await wire.call(hub.url, "refresh_agents", given, authorization=system.token)
+    assert reply.result["released"] is True
+    assert "helpful-agent" not in koi.node.rules.names
+    again = await wire.call(hub.url, "refresh_agents", given, authorization=system.token)
+    assert "released" not in again.result
+
+
+async def test_a_name_is_told_by_the_hub_that_has_it_and_by_another_once_it_is_free(
+    tmp_path: Path, wire: Wire
+) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(open_system(State(tmp_path / "one")))
+        two = await stack.enter_async_context(open_system(State(tmp_path / "two")))
+        await one.start_agent(make_agent("greeter", "greet"))
+        first, second = KoiHub(), KoiHub()
+        hub_one = await one.start_hub(hub_id="hub-one", koi=first)
+        hub_two = await two.start_hub(hub_id="hub-two", koi=second, koi_join=f"{hub_one.url}/koi-net")
+        assert first.node is not None
+        assert second.node is not None
+        await until(lambda: "greeter" in second.adapter.agents)
+        with capture_logs() as logs:
+            await two.start_agent(make_agent("greeter", "welcome"))
+            await hub_two.mesh.directory.refresh()
+            await until(lambda: any(line["event"] == "agent has no personality" for line in logs))
+        [told] = [line for line in logs if line["event"] == "agent has no personality"]
+        assert first.node.rid in told["reason"]
+        assert str(second.adapter.agents["greeter"].node_rid) == first.node.rid
+        assert list(first.adapter.agents) == ["greeter"]
+        # the lists of the second hub tell the two apart
+        tools = read(await wire.get(f"{hub_two.url}/tools/list"))["tools"]
+        listed = {tool["name"]: tool["url"] for tool in tools}
+        assert len(listed) == len(tools) == 2
+        for name, url in listed.items():
+            skill = name.rpartition(".")[2]
+            assert read(await wire.post(url, {"word": "Ada"})) == {"result": f"{skill} Ada"}
+        # the first hub's agent goes: the second one's is told, and can be called from there
+        await forget(one.home, "greeter")
+        await hub_one.mesh.directory.refresh()
+        await until(lambda: tools_of(first) == ["greeter.welcome"])
+        called = await wire.call(hub_one.url, "welcome", {"word": "Ada"}, authorization=one.token)
+        assert called.result == "welcome Ada"
+
+
+def tools_of(koi: KoiHub) -> list[str]:
+    return [tool["name"] for tool in koi.adapter.get_all_tools()]
+
+
+async def test_hubs_that_had_one_name_before_they_met_both_keep_it(tmp_path: Path, wire: Wire) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(open_system(State(tmp_path / "one")))
+        two = await stack.enter_async_context(open_system(State(tmp_path / "two")))
+        await one.start_agent(make_agent("greeter", "greet"))
+        await one.start_agent(make_agent("left", "go_left"))
+        await two.start_agent(make_agent("greeter", "welcome"))
+        await two.start_agent(make_agent("right", "go_right"))
+        hubs = first, second = KoiHub(), KoiHub()
+        hub_one = await one.start_hub(hub_id="hub-one", koi=first)
+        await until(lambda: {"greeter", "left"} <= first.adapter.agents.keys())
+        hub_two = await two.start_hub(hub_id="hub-two", koi=second)
+        await until(lambda: {"greeter", "right"} <= second.adapter.agents.keys())
+        with capture_logs() as logs:
+            for koi, other in ((first, hub_two), (second, hub_one)):
+                assert koi.node is not None
+                koi.node.first_contact = koi.node.peers.first_contact = FirstContact(f"{other.url}/koi-net")
+                await koi.node.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
+            await until(lambda: "right" in first.adapter.agents and "left" in second.adapter.agents)
+        for koi in hubs:
+            assert koi.node is not None
+            assert str(koi.adapter.agents["greeter"].node_rid) == koi.node.rid
+        assert any("refused" in line["event"] and "greeter" in str(line.get("rid")) for line in logs)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from retinue.core.errors import InvalidSettingError, StateError
+from retinue.koi import cache as caching
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
@@ -309,3 +314,49 @@ async def test_a_folder_in_use_leaves_nothing_open_behind(tmp_path: Path) -> Non
         gc.collect()
     await first.stop()
     assert not [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB; only root can mount one, and `test_cache` limits the file size for others."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if not mounted:
+        pytest.skip("only root can mount a tmpfs; tests/koi/test_cache.py has the case with RLIMIT_FSIZE")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_restart(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caching, "JOURNAL_BYTES", 100_000)
+    batches = [
+        [new(personality(f"agent-{batch}-{i}", UUID_NODE, notes="x" * 1_000)) for i in range(20)]
+        for batch in range(100)
+    ]
+    acknowledged: list[str] = []
+    with capture_logs() as logs:
+        async with run_node(small_disk) as node:
+            statuses = set()
+            for batch in batches:
+                status, _ = await post(url_of(node) + p.BROADCAST, events(*batch))
+                statuses.add(status)
+                if status == 200:
+                    acknowledged += [event.rid for event in batch]
+            assert statuses == {200, 507}
+            assert set(acknowledged) <= set(node.cache.list_rids([PERSONALITY_TYPE]))
+            # it goes on answering
+            assert (await post(url_of(node) + p.RIDS, {}))[0] == 200
+    assert any(line["event"] == "koi_object_not_kept" for line in logs)
+    assert len(acknowledged) > 100
+    remount = await asyncio.create_subprocess_exec("mount", "-o", "remount,size=20m", str(small_disk))
+    assert await remount.wait() == 0
+    async with run_node(small_disk) as node:
+        for rid in acknowledged:
+            assert node.cache.read(rid) is not None, rid
+        assert (await post(url_of(node) + p.BROADCAST, events(*batches[-1])))[0] == 200

@@ -148,6 +148,27 @@ async def test_an_agent_joins_a_hub_that_is_a_coordinator_and_leaves_when_it_end
         assert await asyncio.to_thread(hub.end, signal.SIGINT) == 0
 
 
+async def test_forget_releases_the_name_of_an_agent_that_no_registry_has(tmp_path: Path, port: int) -> None:
+    (tmp_path / "greeter.py").write_text(AGENT)
+    state, own = {"RETINUE_HOME": str(tmp_path / "hub")}, {"RETINUE_HOME": str(tmp_path / "agent")}
+    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+        url = await asyncio.to_thread(hub.url_in, "hub at")
+        serve = ("serve", "greeter.py", "--no-publish", "--koi-join", f"{url}/koi-net")
+        with program(*serve, cwd=tmp_path, environment=own) as agent:
+            await asyncio.to_thread(agent.wait_for, "KOI node at")
+            await asyncio.to_thread(hub.wait_for, "personality registered")
+            with program("agents", cwd=tmp_path, environment=state) as listed:
+                assert await asyncio.to_thread(listed.wait) == 0
+                assert re.search(r"koi: greeter\+[0-9a-f]{8}$", listed.wait_for("greeter"))
+            for code, told in (
+                (0, "greeter: name released on the KOI network"),
+                (3, "agents/greeter is not in"),
+            ):
+                with program("forget", "greeter", cwd=tmp_path, environment=state) as forget:
+                    assert await asyncio.to_thread(forget.wait) == code, forget.output
+                    assert told in forget.output
+
+
 @requirement("K-28")
 @pytest.mark.parametrize(
     ("arguments", "told"),

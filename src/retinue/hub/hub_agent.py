@@ -157,11 +157,11 @@ def hub_agent(
             await directory.refresh()
         else:
             await directory.note_withdrawal(withdrawn)
-        if forgotten is not None:
-            directory.forget_away(forgotten)
+        released = forgotten is not None and directory.forget_away(forgotten)
         view = access.view_of(ctx.principal)
         seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
-        return {"agents": len(seen), "missing": list_missing(directory, view)}
+        reply: Json = {"agents": len(seen), "missing": list_missing(directory, view)}
+        return {**reply, "released": True} if released else reply
 
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)

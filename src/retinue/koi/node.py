@@ -486,6 +486,8 @@ class KoiNode(PipelineSteps):
             del self._heard[min(self._heard, key=self._heard.__getitem__)]
 
     def _was_seen(self, rid: str) -> bool:
+        if rid == self.rid:
+            return True
         heard = self._heard.get(rid)
         return heard is not None and time.monotonic() - heard < SEEN_S
 
@@ -508,6 +510,13 @@ class KoiNode(PipelineSteps):
             oldest = next(iter(kept))
             self.cache.note(oldest, None)
             del kept[oldest]
+
+    async def find_other_holder(self, name: str) -> str | None:
+        """The other node that the name of a personality belongs to, if that node is alive."""
+        holder = self.rules.names.get(name)
+        if holder is None or holder == self.rid:
+            return None
+        return holder if await self._is_alive(holder) else None
 
     def release_name(self, name: str) -> bool:
         """Let another node take the name of a personality; False if it was not bound."""

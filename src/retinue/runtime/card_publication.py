@@ -82,7 +82,7 @@ class CardPublication:
         if not self._is_replaced:
             self._published = await self._push()
 
-    async def keep(self, every_s: float, on_return: Callable[[], Awaitable[None]]) -> None:
+    async def keep(self, every_s: float, on_return: Callable[[], Awaitable[object]]) -> None:
         """Check the card until cancelled; ``on_return`` is called after it was published again."""
         while True:
             await asyncio.sleep(every_s)

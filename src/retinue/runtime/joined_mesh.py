@@ -158,8 +158,10 @@ async def notify_hub(
     *,
     withdrawn: str | None = None,
     forgotten: str | None = None,
-) -> None:
+) -> bool:
     """Ask the hub to read the registries now instead of at its next refresh; failures are logged only.
+
+    True if the hub has released the name ``forgotten`` on its KOI network.
 
     ``withdrawn`` is an agent that has withdrawn its own card, and is away from now on; ``forgotten`` one that
     somebody removed.
@@ -167,11 +169,11 @@ async def notify_hub(
     try:
         url = hub_url or find_hub_url(state)
         if url is None:
-            return
+            return False
         joined = joined_token(state.keys, url)
     except StateError as error:
         _log.warning("hub not told", error=error.message)
-        return
+        return False
     news = {"withdrawn": withdrawn, "forgotten": forgotten}
     given = {key: name for key, name in news.items() if name is not None}
     call = Call(uuid.uuid4().hex, "refresh_agents", given, LOCAL, "agent", new_trace())
@@ -179,6 +181,7 @@ async def notify_hub(
     outcome = await hub.dispatch(call)
     if outcome.error is not None:
         _log.warning("hub not told", hub=url, error=outcome.error.message)
+    return isinstance(outcome.value, dict) and outcome.value.get("released") is True
 
 
 class LimitedCalls:

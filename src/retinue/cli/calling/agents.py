@@ -156,8 +156,9 @@ def _shorten(skills: Any) -> Any:
 def _render_owner(row: Mapping[str, Any]) -> str:
     """The node of a KOI network that an agent comes from, else its source."""
     owner = str(row.get("owner") or "")
-    node = owner.removeprefix("orn:koi-net.node:").rpartition("+")[0]
-    return f"koi: {node or owner}" if owner else str(row.get("source") or "")
+    node, _, digest = owner.removeprefix("orn:koi-net.node:").rpartition("+")
+    # hubs have one name by default: the beginning of the hash tells them apart
+    return f"koi: {node}+{digest[:8]}" if node else f"koi: {owner}" if owner else str(row.get("source") or "")
 
 
 def _render_status(row: Mapping[str, Any]) -> str:

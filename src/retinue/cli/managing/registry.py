@@ -96,10 +96,12 @@ def forget(name: str, repository: str | None, registry: str | None) -> None:
     """Remove an agent or a workflow from a registry.
 
     NAME is the agent's name, or workflows/NAME. Removes all tags, and with NAME@TAG only that one; a
-    running agent keeps running.
+    running agent keeps running. A hub on a KOI network releases the name for other nodes.
     """
     place, tags = run_command(_forget(name, repository, registry))
-    click.echo(f"{place}: {', '.join(tags)} removed")
+    click.echo(
+        f"{place}: {', '.join(tags)} removed" if tags else f"{place}: name released on the KOI network"
+    )
 
 
 async def _publish(

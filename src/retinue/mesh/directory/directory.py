@@ -87,7 +87,7 @@ class Directory:
         self._refreshers: dict[str, SourceRefresher] = {}
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
-        self._forgotten: list[Callable[[str], None]] = []
+        self._forgotten: list[Callable[[str], bool]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         ranks = {source.name: rank for rank, source in enumerate(sources)}
@@ -344,15 +344,18 @@ class Directory:
         """The error of a call to an agent with this role that has withdrawn its card; None for any other."""
         return self._away.find_error_of_role(role, scopes, agent=agent, view=view)
 
-    def forget_away(self, name: str) -> None:
-        """Take an agent for unknown that is away: somebody removed it."""
+    def forget_away(self, name: str) -> bool:
+        """Take an agent for unknown that is away: somebody removed it. True if an observer had the name."""
         self._away.forget(name)
         self._removed.pop(name, None)
-        for observer in tuple(self._forgotten):
-            observer(name)
+        released = [observer(name) for observer in tuple(self._forgotten)]
+        return any(released)
 
-    def on_forgotten(self, observer: Callable[[str], None]) -> Callable[[], None]:
-        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it."""
+    def on_forgotten(self, observer: Callable[[str], bool]) -> Callable[[], None]:
+        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it.
+
+        The observer says whether it has released the name.
+        """
         self._forgotten.append(observer)
         return lambda: self._forgotten.remove(observer)
 

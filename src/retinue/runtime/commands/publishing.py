@@ -126,21 +126,27 @@ class Catalog:
     async def forget(self, name: str, *, repository: str | None = None) -> tuple[str, tuple[str, ...]]:
         """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags.
 
-        ``name@tag`` deletes this tag of the agent only.
+        ``name@tag`` deletes this tag of the agent only. No tags = no registry has it, and the running hub has
+        released the name on its KOI network.
         """
         registry = self._chosen()
         tag = ""
         if not name.startswith(WORKFLOWS):
             name, _, tag = name.partition("@")
+        missing: ReferenceNotFoundError | None = None
         try:
             if repository is None and name.startswith(WORKFLOWS):
                 place, tags = name, await self._forget_workflow(registry, name)
             else:
                 place = repository or card_repository(name)
                 tags = await forget(registry, name, repository=repository, tag=tag or None)
+        except ReferenceNotFoundError as error:
+            missing, place, tags = error, name, ()
         finally:
             # Also one that has withdrawn its card itself: it is not away any more.
-            await notify_hub(self._http, self._state, None, forgotten=name)
+            is_released = await notify_hub(self._http, self._state, None, forgotten=name)
+        if missing is not None and not is_released:
+            raise missing
         return place, tags
 
     def _chosen(self) -> Registry:

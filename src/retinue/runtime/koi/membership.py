@@ -138,6 +138,8 @@ class KoiHub:
         self.node: KoiNode | None = None
         self._url = ""
         self._changed = asyncio.Event()
+        self._withheld: dict[str, tuple[str, str]] = {}
+        """Agents that the network is not told of: the name in the directory → own name, and the reason."""
 
     def open(self, node: KoiNode, url: str) -> Sequence[BaseRoute]:
         """Take the hub's node, whose URL is known only now; returns its KOI endpoints."""
@@ -191,13 +193,19 @@ class KoiHub:
         return held is not None and self._is_own(held.profile)
 
     def _note(self, change: ListingChange) -> None:
-        if not change.measured and change.entry.source != KOI_SOURCE:
+        if change.measured:
+            return
+        waits = any(name == change.entry.name for name, _ in self._withheld.values())
+        if change.entry.source != KOI_SOURCE or waits:
             self._changed.set()
 
-    def _release(self, name: str) -> None:
+    def _release(self, name: str) -> bool:
         """Let another node take a name: somebody said that its holder is forgotten."""
-        if self.node is not None and self.node.release_name(name):
-            _log.info("name released", name=name)
+        if self.node is None or not self.node.release_name(name):
+            return False
+        _log.info("name released", name=name)
+        self._changed.set()
+        return True
 
     async def _tell_all(self, mesh: Mesh) -> None:
         """Make the personalities of this node those of the directory's agents, again after each change."""
@@ -213,29 +221,39 @@ class KoiHub:
     async def _tell(self, mesh: Mesh) -> None:
         node = self._opened()
         wanted: set[str] = set()
+        withheld: dict[str, tuple[str, str]] = {}
         async for page in mesh.directory.iterate_pages():
             for listing in mesh.directory.open_all([one for one in page if one.source != KOI_SOURCE]):
-                if (rid := await self._tell_one(node, mesh, listing)) is not None:
-                    wanted.add(rid)
+                place, name = mesh.directory.name_of(listing), listing.record.name
+                if (reason := await self._tell_one(node, place, listing, wanted)) is not None:
+                    withheld[place] = name, reason
+                    if self._withheld.get(place) != withheld[place]:
+                        _log.warning("agent has no personality", agent=place, reason=reason)
+        self._withheld = withheld
         held = [one.profile for one in self.adapter.list_held() if self._is_own(one.profile)]
         gone = [str(profile.rid) for profile in held if str(profile.rid) not in wanted]
         if gone:
             await _forget(node, gone)
 
-    async def _tell_one(self, node: KoiNode, mesh: Mesh, listing: Listing) -> str | None:
-        """Tell the network of one agent; None if another node has its personality or no RID can hold it."""
-        name = mesh.directory.name_of(listing)
-        through = f"{self._url}/agents/{quote(name, safe='')}"
+    async def _tell_one(self, node: KoiNode, place: str, listing: Listing, told: set[str]) -> str | None:
+        """Tell the network of the agent that the directory has as ``place``; the reason if it is not told.
+
+        It keeps its own name, so a name is one node's on the network. ``told`` gets its RID.
+        """
+        through = f"{self._url}/agents/{quote(place, safe='')}"
         try:
-            profile = _render(replace(listing.record, name=name), node, mcp_url=through, execute=through)
-            other = self.adapter.find(profile.rid)
-            if other is not None and not self._is_own(other.profile):
-                return None
+            profile = _render(listing.record, node, mcp_url=through, execute=through)
+            rid = str(profile.rid)
+            if rid in told:
+                return "another agent of this hub has its name and version"
+            holder = await node.find_other_holder(profile.rid.name)
+            if holder is not None:
+                return f"the name belongs to {holder}, which is alive; rename one of the two agents"
             await _publish(node, profile)
         except (InvalidSettingError, WireError) as error:
-            _log.warning("agent has no personality", agent=name, reason=str(error))
-            return None
-        return str(profile.rid)
+            return str(error)
+        told.add(rid)
+        return None
 
 
 def _render(record: AgentRecord, node: KoiNode, *, mcp_url: str, execute: str) -> PersonalityProfile:

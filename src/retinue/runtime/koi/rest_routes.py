@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -95,8 +96,9 @@ def hub_rest(mesh: Mesh, url: str) -> BaseRoute:
             # an agent that serves the routes is called at its own url, any other one through the hub
             own = next((one.url for one in record.endpoints if one.protocol == KOI), None) or record.url
             try:
+                # two agents of one name stand in the lists under the names that the directory has for them
                 return render_profile(
-                    record,
+                    replace(record, name=name),
                     node_of_url(name, own or url),
                     mcp_url=own or f"{url}/agents/{quote(name, safe='')}",
                     scopes=scopes,
@@ -125,7 +127,7 @@ def hub_rest(mesh: Mesh, url: str) -> BaseRoute:
                 listing = await directory.open_named(name, view=view)
             except RetinueError:
                 return None
-            return render(name, listing.record, caller.scopes)
+            return render(directory.name_of(listing), listing.record, caller.scopes)
 
         below = [f"/agents/{{agent}}{prefix}" for prefix in ("", "/koi-net", "/mcp")]
         return [
