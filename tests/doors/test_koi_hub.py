@@ -246,7 +246,7 @@ async def test_hubs_that_had_one_name_before_they_met_both_keep_it(tmp_path: Pat
             for koi, other in ((first, hub_two), (second, hub_one)):
                 assert koi.node is not None
                 koi.node.first_contact = koi.node.peers.first_contact = FirstContact(f"{other.url}/koi-net")
-                await koi.node.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
+                await koi.node.joining.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
             await until(lambda: "right" in first.adapter.agents and "left" in second.adapter.agents)
         for koi in hubs:
             assert koi.node is not None

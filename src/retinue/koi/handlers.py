@@ -79,7 +79,7 @@ def register_node_handlers(node: KoiNode) -> None:
             node.outbox.drop(kobj.rid_text)
             return None
         introduced = kobj.source_node in (None, kobj.rid_text)
-        if introduced and not node.has_introduced_itself_to(kobj.rid_text):
+        if introduced and not node.joining.has_introduced_itself_to(kobj.rid_text):
             node.outbox.push(kobj.rid_text, node.rid, EventType.NEW)
-        node.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
+        node.joining.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -195,31 +196,31 @@ def handler(
     return make
 
 
-class PipelineSteps:
+class PipelineSteps(ABC):
     """What the pipeline asks of its node, at the places where koi-net fetches, writes and sends.
 
-    `KoiNode` overrides each.
+    `NodeSteps` in `steps` implements each.
     """
 
+    @abstractmethod
     def settle(self, kobj: KnowledgeObject) -> Awaitable[bool] | bool:
         """Whether the object is accepted; an awaitable if another node has to be asked first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_stale(self, kobj: KnowledgeObject) -> bool:
         """Whether the cache has this state already, or a later one; sets the normalized event type."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch(self, kobj: KnowledgeObject) -> Awaitable[bool]:
         """Add manifest and contents from the source or another provider; False if nobody has them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def change_cache(self, kobj: KnowledgeObject) -> None:
         """Write or delete. Raises StateError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, kobj: KnowledgeObject) -> None:
         """Let the event wait for each of the object's targets. Raises StateError."""
-        raise NotImplementedError
 
 
 class Processor:

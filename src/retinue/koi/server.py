@@ -113,7 +113,7 @@ class KoiServer:
         if isinstance(request, EventsPayload) and any(
             e.event_type is EventType.FORGET for e in request.events
         ):
-            replayed = self._node.note_signature(envelope.signature_id)
+            replayed = self._node.memory.note_signature(envelope.signature_id)
         reply = await self._node.answer(request, envelope.source_node, "signed", replayed=replayed)
         if reply is None:
             return b"null"
@@ -138,7 +138,7 @@ class KoiServer:
             raise FaultError("invalid_signature", f"the signature is not one of {source}")
         if envelope.target_node != self._node.rid:
             raise FaultError("invalid_target", f"the message of {source} is for {envelope.target_node}")
-        self._node.hear(source)
+        self._node.memory.hear(source)
 
 
 async def _read(request: Request) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -11,7 +12,7 @@ MAX_RID_BYTES = 184
 """Maximum length in UTF-8: a cache file is named by the RID in base64, and file names end at 255 bytes."""
 
 
-class ORN:
+class ORN(ABC):
     """One object resource name; equal to another by its text.
 
     A subclass has a ``namespace``, makes its fields of the reference in ``from_reference``, and gives the
@@ -21,14 +22,14 @@ class ORN:
     namespace: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def reference(self) -> str:
         """What follows the namespace."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def from_reference(cls, reference: str) -> Self:
         """The name with this reference; raises ValueError."""
-        raise NotImplementedError
 
     @classmethod
     def from_string(cls, string: str) -> Self:

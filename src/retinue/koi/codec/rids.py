@@ -59,6 +59,11 @@ class OtherRid(ORN):
     def from_string(cls, string: str) -> Self:
         return cls(string)
 
+    @classmethod
+    def from_reference(cls, reference: str) -> Self:
+        """Parse a whole RID: without a class of its own, its namespace is not known apart from it."""
+        return cls(reference)
+
     def __str__(self) -> str:
         return self._text
 

@@ -26,7 +26,7 @@ from retinue.koi.codec.bundles import EventType, WireError
 from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.profile_records import DEFAULT_VERSION, render_profile
-from retinue.koi.node import KoiNode
+from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.peers import check_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.server import PREFIX, routes
@@ -56,17 +56,14 @@ def make_node(
     """
     if first_contact is not None:
         check_contact(first_contact, "--koi-join")
-    return KoiNode(
+    return personality_node(
         name,
-        base_url=f"{url}{PREFIX}",
+        f"{url}{PREFIX}",
         folder=state.root / "koi" / name,
-        event=[AgentPersonality],
-        state=[AgentPersonality],
-        interest=[AgentPersonality],
         first_contact=first_contact,
         trust=settings.trust,
         known=settings.known,
-        allow_private_urls=allow_private,
+        allow_private=allow_private,
     )
 
 

@@ -6,6 +6,7 @@ the lifespan of the server's ``app``, that starts the node as well.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from retinue.koi.codec.personality import (
     PersonalityTrait,
     is_described,
 )
-from retinue.koi.node import KoiNode
+from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.peers import FirstContact, PeerError
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.pipeline import Handled
@@ -39,7 +40,7 @@ _log = structlog.get_logger("retinue.koi")
 _FLUSH_S = 2.0
 
 
-class _Node:
+class _Node(ABC):
     """What both nodes share: one start and one stop of the node, however often they are asked for."""
 
     def __init__(self, node: KoiNode) -> None:
@@ -58,8 +59,9 @@ class _Node:
             self._is_started = False
             await self.node.stop()
 
+    @abstractmethod
     async def _start(self) -> None:
-        raise NotImplementedError
+        """Start the node, and what the subclass does at its first start."""
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[None]:
@@ -99,19 +101,18 @@ class KoiAgentNode(_Node):
     ) -> None:
         self.personality_rid = _personality_rid(name, version)
         plain, found = _split_functions(traits)
-        node = KoiNode(
-            name,
-            base_url=base_url,
-            folder=folder,
-            event=[AgentPersonality],
-            state=[AgentPersonality],
-            interest=[AgentPersonality],
-            first_contact=first_contact,
-            trust=trust,
-            known=known,
-            allow_private_urls=allow_private,
+        super().__init__(
+            personality_node(
+                name,
+                base_url,
+                folder=folder,
+                first_contact=first_contact,
+                trust=trust,
+                known=known,
+                allow_private=allow_private,
+            )
         )
-        super().__init__(node)
+        node = self.node
         self.profile = PersonalityProfile(
             rid=self.personality_rid,
             node_rid=KoiNetNode.from_string(node.rid),
@@ -211,19 +212,17 @@ class CoordinatorAdapterNode(_Node):
         guard: Guard | None = None,
         allow_private: bool = True,
     ) -> None:
-        node = KoiNode(
-            name,
-            base_url=base_url,
-            folder=folder,
-            event=[AgentPersonality],
-            state=[AgentPersonality],
-            interest=[AgentPersonality],
-            first_contact=first_contact,
-            trust=trust,
-            known=known,
-            allow_private_urls=allow_private,
+        super().__init__(
+            personality_node(
+                name,
+                base_url,
+                folder=folder,
+                first_contact=first_contact,
+                trust=trust,
+                known=known,
+                allow_private=allow_private,
+            )
         )
-        super().__init__(node)
         self.mcp_adapter = MCPAdapter()
         self._register_handlers()
         path = urlsplit(base_url).path

@@ -1,0 +1,156 @@
+"""How a node joins its network: introduction, subscription, catching up, polling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from retinue.koi.codec.bundles import Dialect, Event, EventType, Manifest
+from retinue.koi.codec.payloads import EventsPayload, PollEvents
+from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
+from retinue.koi.codec.rids import edge_rids, type_of
+from retinue.koi.peers import BUNDLES_AT_ONCE, Address, PeerError
+
+if TYPE_CHECKING:
+    from retinue.koi.node import KoiNode
+
+_RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+log = structlog.get_logger("retinue.koi")
+
+
+class Joining:
+    """Joins the first contact, and subscribes to what the nodes that it meets provide."""
+
+    def __init__(self, node: KoiNode) -> None:
+        self._node = node
+        self._introduced: set[str] = set()
+
+    async def introduce(self, address: Address) -> None:
+        """Send the handshake: FORGET and NEW of the own profile. Raises PeerError."""
+        own = self._node.cache.read(self._node.rid)
+        if own is None:
+            raise PeerError("the node has not started")
+        events = (Event.from_rid(EventType.FORGET, self._node.rid), Event.from_bundle(EventType.NEW, own))
+        await self._node.peers.broadcast_events(events=events, address=address)
+        if address.rid is not None:
+            self._introduced.add(address.rid)
+
+    async def introduce_again(self, target: str) -> None:
+        address = self._node.peers.find_address(target)
+        if address is not None:
+            try:
+                await self.introduce(address)
+            except PeerError as error:
+                log.warning("koi_handshake_failed", node=target, reason=str(error))
+
+    def has_introduced_itself_to(self, rid: str) -> bool:
+        return rid in self._introduced
+
+    def forget_introduction(self, rid: str) -> None:
+        """A node is known no more: should it come back, this one introduces itself again."""
+        self._introduced.discard(rid)
+
+    async def join(self) -> None:
+        """Catch up with the providers that are known, and join the first contact, until it answers."""
+        for rid in self._node.graph.list_nodes():
+            profile = self._node.graph.find_node(rid)
+            if rid != self._node.rid and profile is not None:
+                self.subscribe(rid, profile, again=True)
+        address = self._node.peers.contact_address()
+        if address is None or (address.rid and self._node.graph.get_edge(address.rid, self._node.rid)):
+            return
+        for attempt in range(10**9):
+            try:
+                await self.introduce(address)
+                return
+            except PeerError as error:
+                if attempt < len(_RETRY_S) or attempt % 10 == 0:
+                    log.warning("koi_handshake_failed", url=address.url, reason=str(error))
+            await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+
+    def subscribe(self, rid: str, profile: NodeProfile, *, again: bool = False) -> None:
+        """Propose an edge to a provider of types of interest, and fetch what it has.
+
+        ``again``: the node is known from an earlier run; an edge that exists is kept.
+        """
+        types = tuple(t for t in self._node.interest if t in profile.event)
+        if profile.node_type is not NodeType.FULL or not types or rid == self._node.rid:
+            return
+        held = self._node.graph.get_edge(rid, self._node.rid)
+        edge = self._node.graph.find_edge(held) if held is not None else None
+        if edge is None or set(edge.rid_types) != set(types):
+            kind = (
+                EdgeType.POLL
+                if self._node.identity.profile.node_type is NodeType.PARTIAL
+                else EdgeType.WEBHOOK
+            )
+            proposed = EdgeProfile(rid, self._node.rid, kind, EdgeStatus.PROPOSED, types)
+            signed, unsigned = edge_rids(rid, self._node.rid)
+            signs = self._node.peers.address_of(rid, profile).dialect == "signed"
+            edge_rid = held or (signed if signs else unsigned)
+            self._node.processor.handle(bundle=self._node.generate_bundle(edge_rid, proposed.render()))
+        self._node.spawn(self.catch_up(rid, types))
+
+    async def catch_up(self, rid: str, types: Sequence[str]) -> None:
+        """Fetch from a provider what this node does not have, or has in an older state."""
+        await self._node.outbox.flushed(rid, 10.0)
+        manifests: tuple[Manifest, ...] = ()
+        for pause_s in _RETRY_S[:6]:
+            try:
+                manifests = await self._node.peers.fetch_manifests(rid, types)
+                break
+            except PeerError as error:
+                log.info("koi_catch_up_failed", node=rid, reason=str(error))
+                if error.fault == "unknown_node":
+                    await self.introduce_again(rid)
+            await asyncio.sleep(pause_s)
+        wanted = [m.rid for m in manifests if type_of(m.rid) in types and self._is_news(m)]
+        dialect: Dialect = (self._node.peers.find_address(rid) or Address("", None, "unsigned")).dialect
+        for start in range(0, len(wanted), BUNDLES_AT_ONCE):
+            try:
+                bundles = await self._node.peers.fetch_bundles(rid, wanted[start : start + BUNDLES_AT_ONCE])
+            except PeerError as error:
+                log.warning("koi_catch_up_failed", node=rid, reason=str(error))
+                return
+            events = [Event.from_bundle(EventType.NEW, bundle) for bundle in bundles]
+            await self._node.process(events, rid, dialect)
+
+    def _is_news(self, manifest: Manifest) -> bool:
+        entry = self._node.cache.find_entry(manifest.rid)
+        return entry is None or (
+            entry.manifest.sha256_hash != manifest.sha256_hash and entry.instant_us < manifest.instant_us
+        )
+
+    async def poll(self) -> None:
+        """Take events from the providers that this node has edges with, or from its first contact."""
+        while True:
+            await asyncio.sleep(self._node.poll_interval_s)
+            await self.poll_once()
+
+    async def poll_once(self) -> None:
+        """Poll each provider once."""
+        contact = self._node.peers.contact_address()
+        addresses = [
+            self._node.peers.find_address(rid) for rid in self._node.graph.get_neighbors(direction="in")
+        ]
+        for address in [a for a in addresses if a is not None] or ([contact] if contact else []):
+            try:
+                reply = await self._node.peers.request(address, PollEvents(0, self._node.rid))
+            except PeerError as error:
+                log.info("koi_poll_failed", url=address.url, reason=str(error))
+                continue
+            if isinstance(reply, EventsPayload):
+                await self._node.process(reply.events, address.rid, address.dialect)
+
+    def recognise_contact(self, rid: str) -> None:
+        """Learn the RID of the first contact, if only its url was given."""
+        contact, profile = self._node.first_contact, self._node.graph.find_node(rid)
+        if contact is None or contact.rid is not None or profile is None or profile.base_url != contact.url:
+            return
+        contact.rid = rid
+        self._node.relays.add(rid)
+        self._introduced.add(rid)

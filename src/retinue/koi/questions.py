@@ -1,0 +1,121 @@
+"""Questions to other nodes about an object: what its owner has, whether a node is alive, who has contents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from retinue.koi.codec.payloads import FetchManifests, ManifestsPayload
+from retinue.koi.graph import NetworkGraph
+from retinue.koi.memory import NodeMemory
+from retinue.koi.peers import PeerError, Peers
+from retinue.koi.pipeline import KnowledgeObject
+from retinue.koi.rules import AskAlive, AskGone, AskOwner, Refuse, Verdict
+
+_ASKED_AT_ONCE: Final = 16
+_PROVIDERS: Final = 5
+
+log = structlog.get_logger("retinue.koi")
+
+
+class Questions:
+    """Asks other nodes, at most 16 at once; each question ends with the time limit of a request."""
+
+    def __init__(self, own_rid: str, peers: Peers, graph: NetworkGraph, memory: NodeMemory) -> None:
+        self._own_rid = own_rid
+        self._peers = peers
+        self._graph = graph
+        self._memory = memory
+        self._asking = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def settle(
+        self, kobj: KnowledgeObject, verdict: Verdict, judge: Callable[[KnowledgeObject], Verdict]
+    ) -> str | None:
+        """Ask the nodes that a verdict names, until the object is accepted; a text = why it is refused."""
+        while verdict is not None:
+            async with self._asking:
+                match verdict:
+                    case Refuse(reason):
+                        problem: str | None = reason
+                    case AskOwner(owner):
+                        problem = await self._take_from_owner(kobj, owner)
+                        kobj.asked += ("owner",)
+                    case AskAlive(node, reason):
+                        problem = reason if await self.is_alive(node) else None
+                        kobj.asked += ("alive",)
+                    case AskGone(owner):
+                        problem = await self._find_kept(kobj, owner)
+                        kobj.asked += ("gone",)
+            if problem is not None:
+                return problem
+            verdict = judge(kobj)
+        return None
+
+    async def is_alive(self, node: str) -> bool:
+        """Whether a node answers at its address as itself."""
+        if self._memory.was_seen(node):
+            return True
+        address = self._peers.find_address(node)
+        if address is None:
+            return False
+        try:
+            bundles = await self._peers.fetch_bundles_at(address, [node])
+        except PeerError as error:
+            return error.fault == "unknown_node"
+        return any(bundle.rid == node for bundle in bundles)
+
+    async def fetch(self, kobj: KnowledgeObject) -> bool:
+        """Add manifest and contents from the source or another provider; False if nobody has them."""
+        rid_type = kobj.rid_type
+        providers = [kobj.source_node] if kobj.source_node else []
+        for node in self._graph.list_nodes():
+            profile = self._graph.find_node(node)
+            if node not in (self._own_rid, kobj.source_node) and profile and rid_type in profile.state:
+                providers.append(node)
+        async with self._asking:
+            for node in providers[:_PROVIDERS]:
+                address = self._peers.find_address(node)
+                if address is None:
+                    continue
+                try:
+                    bundles = await self._peers.fetch_bundles_at(address, [kobj.rid_text])
+                except PeerError as error:
+                    log.info("koi_fetch_failed", rid=kobj.rid_text, node=node, reason=str(error))
+                    continue
+                for bundle in bundles:
+                    if bundle.rid == kobj.rid_text:
+                        kobj.manifest, kobj.contents = bundle.manifest, bundle.contents
+                        kobj.source_node, kobj.dialect = node, address.dialect
+                        return True
+        return False
+
+    async def _take_from_owner(self, kobj: KnowledgeObject, owner: str) -> str | None:
+        """Replace an object by what its owner has; a text = why it is refused."""
+        address = self._peers.find_address(owner)
+        if address is None:
+            return f"it belongs to {owner}, which cannot be asked"
+        try:
+            bundles = await self._peers.fetch_bundles_at(address, [kobj.rid_text])
+        except PeerError as error:
+            return f"it belongs to {owner}, which did not confirm it: {error}"
+        for bundle in bundles:
+            if bundle.rid == kobj.rid_text:
+                kobj.manifest, kobj.contents = bundle.manifest, bundle.contents
+                kobj.source_node, kobj.dialect = owner, address.dialect
+                return None
+        return f"it belongs to {owner}, which does not have it"
+
+    async def _find_kept(self, kobj: KnowledgeObject, owner: str) -> str | None:
+        """Why a FORGET is refused, if the owner still has the object; None if it is gone."""
+        address = self._peers.find_address(owner)
+        if address is None:
+            return None
+        try:
+            manifests = await self._peers.request(address, FetchManifests((), (kobj.rid_text,)))
+        except PeerError as error:
+            return f"{owner} did not say whether it still has it: {error}" if error.status else None
+        listed = manifests.manifests if isinstance(manifests, ManifestsPayload) else ()
+        return f"{owner} still has it" if any(m.rid == kobj.rid_text for m in listed) else None

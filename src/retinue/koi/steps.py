@@ -1,0 +1,154 @@
+"""What a node does with an object between the stages of the pipeline: judge, fetch, keep, send."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from retinue.koi.codec.bundles import EventType, WireError, to_instant
+from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, name_of_personality
+from retinue.koi.graph import GRAPH_TYPES
+from retinue.koi.pipeline import KnowledgeObject, KnowledgeSource, PipelineSteps
+from retinue.koi.rules import FUTURE_US, Refuse, Verdict
+
+if TYPE_CHECKING:
+    from retinue.koi.node import KoiNode
+
+log = structlog.get_logger("retinue.koi")
+
+
+class NodeSteps(PipelineSteps):
+    """The steps of one node, which has its cache, graph, rules and outbox already."""
+
+    def __init__(self, node: KoiNode) -> None:
+        self._node = node
+        self._cache = node.cache
+        self._graph = node.graph
+        self._rules = node.rules
+        self._memory = node.memory
+        self._versions: dict[str, int] = {}
+        """How many personalities there are of each name."""
+
+    def load(self) -> None:
+        """Bind the names of the cache's personalities to their nodes."""
+        for rid in self._cache.list_rids([PERSONALITY_TYPE]):
+            entry = self._cache.find_entry(rid)
+            name = name_of_personality(rid)
+            self._versions[name] = self._versions.get(name, 0) + 1
+            if entry is not None and entry.owner is not None:
+                self._rules.names[name] = entry.owner
+
+    def is_stale(self, kobj: KnowledgeObject) -> bool:
+        held = self._cache.find_entry(kobj.rid_text)
+        manifest = kobj.manifest
+        if held is None or manifest is None:
+            kobj.normalized_event_type = EventType.NEW
+            return False
+        kobj.normalized_event_type = EventType.UPDATE
+        if manifest.sha256_hash == held.manifest.sha256_hash:
+            return True
+        instant = manifest.instant_us
+        if instant > held.instant_us or "owner" in kobj.asked:
+            return False
+        dated_ahead = held.instant_us > to_instant(self._node.now()) + FUTURE_US
+        if dated_ahead and kobj.rid_type == PERSONALITY_TYPE and not kobj.settled:
+            return False
+        if instant == held.instant_us and not held.same_in_both and kobj.contents is not None:
+            bundle = self._cache.read(kobj.rid_text)
+            if bundle is not None and bundle.contents == kobj.contents:
+                return True  # the same, with the hash of the other dialect
+        self._refuse(kobj, f"it is of {manifest.timestamp}; this node has {held.manifest.timestamp}")
+        return True
+
+    def settle(self, kobj: KnowledgeObject) -> Awaitable[bool] | bool:
+        if kobj.source is KnowledgeSource.Internal:
+            kobj.settled = True
+            return True
+        verdict = self._rules.judge(kobj)
+        if verdict is None:
+            kobj.settled = True
+            return True
+        if isinstance(verdict, Refuse):
+            self._refuse(kobj, verdict.reason)
+            return False
+        return self._ask(kobj, verdict)
+
+    async def _ask(self, kobj: KnowledgeObject, verdict: Verdict) -> bool:
+        problem = await self._node.questions.settle(kobj, verdict, self._rules.judge)
+        if problem is not None:
+            self._refuse(kobj, problem)
+            return False
+        kobj.settled = True
+        return True
+
+    async def fetch(self, kobj: KnowledgeObject) -> bool:
+        if await self._node.questions.fetch(kobj):
+            return True
+        self._refuse(kobj, "no provider has its contents")
+        return False
+
+    def change_cache(self, kobj: KnowledgeObject) -> None:
+        rid, rid_type = kobj.rid_text, kobj.rid_type
+        if kobj.normalized_event_type is EventType.FORGET:
+            self._forget(rid, rid_type)
+            return
+        bundle = kobj.bundle
+        if bundle is None:
+            raise WireError("an object without contents cannot be kept")
+        owner = bundle.contents.get("node_rid") if rid_type == PERSONALITY_TYPE else None
+        owner = owner if isinstance(owner, str) else None
+        is_new = rid not in self._cache
+        self._cache.write(bundle, owner)
+        if rid_type in GRAPH_TYPES:
+            self._graph.put(bundle)
+            if rid_type == NODE_TYPE:
+                self._node.joining.recognise_contact(rid)
+        elif owner is not None:
+            name = name_of_personality(rid)
+            self._versions[name] = self._versions.get(name, 0) + is_new
+            holder = self._rules.names.get(name)
+            if holder not in (None, owner):
+                log.warning("koi_name_rebound", name=name, node=owner, before=holder)
+            self._rules.names[name] = owner
+            if kobj.source is KnowledgeSource.External and kobj.source_node in (None, owner):
+                self._memory.hear(owner)
+            self._memory.drop_forgotten(rid)
+
+    def send(self, kobj: KnowledgeObject) -> None:
+        if not kobj.network_targets or kobj.normalized_event_type is None:
+            return
+        owner = (kobj.contents or {}).get("node_rid")
+        for target in sorted({str(target) for target in kobj.network_targets}):
+            if target in (self._node.rid, kobj.source_node, owner):
+                continue
+            if self._graph.find_node(target) is None and target not in self._node.relays:
+                log.info("koi_event_dropped", node=target, rid=kobj.rid_text, reason="the node is not known")
+                continue
+            self._node.outbox.push(target, kobj.rid_text, kobj.normalized_event_type)
+
+    def _forget(self, rid: str, rid_type: str) -> None:
+        entry = self._cache.find_entry(rid)
+        self._cache.delete(rid)
+        if rid_type in GRAPH_TYPES:
+            self._graph.remove(rid)
+            if rid_type == NODE_TYPE:
+                self._node.joining.forget_introduction(rid)
+        if rid_type != PERSONALITY_TYPE or entry is None:
+            return
+        name = name_of_personality(rid)
+        self._versions[name] = self._versions.get(name, 1) - 1
+        if self._versions[name] <= 0:
+            del self._versions[name]
+            self._rules.names.pop(name, None)
+        self._memory.note_forgotten(rid, entry.instant_us)
+
+    def _refuse(self, kobj: KnowledgeObject, reason: str) -> None:
+        log.warning(
+            "koi_event_refused",
+            rid=kobj.rid_text,
+            event_type=kobj.event_type and kobj.event_type.value,
+            node=kobj.source_node,
+            reason=reason,
+        )
