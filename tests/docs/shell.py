@@ -54,8 +54,8 @@ class Shell:
             assert name == "retinue", command
             return self.start(*arguments, environment=given).output
         assert not given, command
-        if name == "pkill":
-            return self.kill(arguments)
+        if name == "kill":
+            return self.kill(command)
         if name == "curl":
             return curl(arguments)
         programs = {"retinue": (sys.executable, "-m", "retinue"), "python": (sys.executable,)}
@@ -91,13 +91,14 @@ class Shell:
         assert meant, f"nothing here is {text!r}"
         return meant
 
-    def kill(self, arguments: list[str]) -> str:
-        """What ``pkill -9 -f TEXT`` does to the programs that were started here, and to no other."""
-        signal_and_mode, text = arguments[:-1], arguments[-1]
-        assert signal_and_mode == ["-9", "-f"]
-        for started in self.list_started(text):
-            started.send(signal.SIGKILL)
-            started.wait()
+    def kill(self, command: str) -> str:
+        """What ``kill -9 $(COMMAND)`` does, to a program that was started here, and to no other."""
+        asked = re.fullmatch(r"kill -9 \$\((.+)\)", command)
+        assert asked, command
+        pid = int(self.type(asked[1]))
+        meant = next(started for _, started in self._started if started.process.pid == pid)
+        meant.send(signal.SIGKILL)
+        meant.wait()
         return ""
 
     def map_address(self, shown: str, real: str) -> None:

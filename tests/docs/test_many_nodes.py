@@ -54,7 +54,9 @@ def test_a_run_outlives_the_hub_of_several_machines_as_the_page_says(
         shell.type(run)
         (watching,) = shell.list_started("retinue run")
         watching.wait_for(" s")
+        at("first")
         shell.type(kill)
+        at("second")
         assert watching.wait() != 0
         output = orjson.loads(shell.type(follow))
         assert output == {"chapters": [f"All about {title}" for title in ("bread", "salt", "olives")]}

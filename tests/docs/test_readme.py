@@ -1,7 +1,7 @@
 """The README's paths, over real processes: what its console blocks say is what is typed here.
 
 Three things differ from what a reader types: the hub takes any free port (by its setting), the
-addresses of agent and registry are those that they really got, and ``pkill`` kills none but this hub.
+addresses of agent and registry are those that they really got, and ``kill`` kills none but this hub.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def test_a_detached_hub_answers_is_seen_by_status_and_is_gone_after_stop(
     assert found["log"] == str(retinue_home / "hub.log")
     assert f"hub at {url}" in (retinue_home / "hub.log").read_text()
     assert f"{url}  running" in retinue("status", cwd=folder).stdout
+    assert retinue("status", "--pid", cwd=folder).stdout == f"{found['pid']}\n"
     stopped = retinue("stop", cwd=folder)
     assert stopped.returncode == 0
     assert f"pid {found['pid']}" in stopped.stdout

@@ -1,4 +1,4 @@
-"""Exchanges 3-3 … 3-5, 3-11, 3-12 and 3-15 of seed 003: agents and a coordinator, over real sockets."""
+"""Exchanges 3-3 … 3-5, 3-10 … 3-12 and 3-15 of seed 003: agents and a coordinator, over real sockets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.errors import InvalidSettingError
 from retinue.koi.codec.bundles import Bundle, EventType, has_hash
 from retinue.koi.codec.personality import AgentPersonality
+from retinue.koi.codec.profiles import EdgeStatus
+from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.node import KoiNode
+from retinue.koi.peers import FirstContact
 from retinue.koi.pipeline import STOP_CHAIN, HandlerType, KnowledgeSource
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
@@ -254,6 +258,52 @@ async def test_a_personality_is_listed_and_fetched_as_soon_as_its_broadcast_retu
     assert (await wire.post(f"{contact(coordinator)}/events/broadcast", {"events": [changed]})).status == 200
     assert stages[-1] == ("Final", "UPDATE")
     assert read(await wire.get(f"{coordinator.url}/tools/list")) == {"tools": []}
+
+
+@requirement("K-13")
+@requirement("K-44")
+async def test_the_five_endpoints_answer_below_koi_net_and_at_the_root(net: Net, wire: Wire) -> None:
+    """Exchange 3-10, in the unsigned dialect: exact keys, polled queues, and what is not found."""
+    coordinator = await net.coordinator()
+    poller = KoiNode(
+        "poller",
+        folder=net.folder / "poller",
+        first_contact=FirstContact(contact(coordinator), coordinator.node.rid),
+        interest=[PERSONALITY_TYPE],
+        poll_interval_s=0.1,
+    )
+    await poller.start()
+    await until(lambda: coordinator.node.graph.get_neighbors("out", EdgeStatus.APPROVED) == [poller.rid])
+    await until(lambda: not coordinator.node.outbox.count(poller.rid))
+    await poller.stop()
+
+    bases = (contact(coordinator), coordinator.url)
+    names = ["a", "b", "c", "d"]
+    for number, name in enumerate(names):
+        told = await wire.post(
+            f"{bases[number % 2]}/events/broadcast", {"events": [event(personality(name))]}
+        )
+        assert (told.status, json.loads(told.body)) == (200, None)
+    await until(lambda: coordinator.node.outbox.count(poller.rid) == len(names))
+
+    rids = [personality(name)["rid"] for name in names]
+    for base, expected in ((bases[0], rids[:3]), (bases[1], rids[3:]), (bases[0], [])):
+        polled = read(await wire.post(f"{base}/events/poll", {"rid": poller.rid, "limit": 3}))
+        assert set(polled) == {"events"}
+        assert [one["rid"] for one in polled["events"]] == expected
+        assert all(set(one) == {"rid", "event_type", "manifest", "contents"} for one in polled["events"])
+
+    nobody = f"{PERSONALITY_TYPE}:nobody/1.0"
+    for base in bases:
+        found = read(await wire.post(f"{base}/rids/fetch", {"rid_types": [PERSONALITY_TYPE]}))
+        assert found == {"rids": rids}
+        found = read(await wire.post(f"{base}/manifests/fetch", {"rids": [rids[0], nobody]}))
+        assert (set(found), found["not_found"]) == ({"manifests", "not_found"}, [nobody])
+        assert [set(one) for one in found["manifests"]] == [{"rid", "timestamp", "sha256_hash"}]
+        found = read(await wire.post(f"{base}/bundles/fetch", {"rids": [rids[0], nobody]}))
+        assert (set(found), found["not_found"]) == ({"bundles", "not_found", "deferred"}, [nobody])
+        assert [set(one) for one in found["bundles"]] == [{"manifest", "contents"}]
+        assert found["bundles"][0]["contents"] == personality("a")
 
 
 @requirement("K-18")

@@ -26,10 +26,11 @@ _NO_METHOD = "rpc.discover"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a probe failed; ``certain`` = the agent is not there at all."""
+    """Why a probe failed; ``certain`` = it is not there at all, ``other`` = the name that answers."""
 
     reason: str
     certain: bool = False
+    other: str | None = None
 
 
 async def find_trouble(
@@ -102,7 +103,7 @@ def _judge_card(reply: HttpResponse, url: str, name: str | None) -> Trouble | No
     except MalformedArtifactError:
         return Trouble("its card endpoint returns no agent card")
     if name is not None and shown != name:
-        return Trouble(f"another agent answers there: {shown}", certain=True)
+        return Trouble(f"another agent answers there: {shown}", certain=True, other=shown)
     return None
 
 

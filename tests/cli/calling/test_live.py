@@ -134,6 +134,17 @@ def test_a_call_that_takes_too_long_is_given_up(live: Live, retinue: Retinue) ->
     live.served.wait_for("call waited in vain")
 
 
+def test_a_card_with_the_url_of_another_agent_is_published_with_a_warning(
+    live: Live, retinue: Retinue, tmp_path: Path
+) -> None:
+    (card := Path("word.json")).write_bytes(
+        orjson.dumps({"name": "word-agent", "url": live.url, "skills": [{"id": "count"}]})
+    )
+    published = retinue("publish", str(card), "--registry", str(tmp_path / "registry"))
+    assert published.exit_code == 0
+    assert "at the url of this card another agent answers: live-agent" in published.stderr
+
+
 def test_agents_and_skills_are_listed_with_their_state(live: Live, retinue: Retinue) -> None:
     rows = orjson.loads(retinue("agents", "--json").stdout)["agents"]
     assert [(row["name"], row["url"]) for row in rows] == [("live-agent", live.url)]

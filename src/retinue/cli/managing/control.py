@@ -46,8 +46,9 @@ def stop(within_s: float, kill: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--pid", "only_pid", is_flag=True, help="Print the process id of the hub only.")
 @json_option
-def status(as_json: bool) -> int:
+def status(only_pid: bool, as_json: bool) -> int:
     """Show whether the hub of this state runs.
 
     The exit status is 0 if it runs, 3 if none does, and 7 if it does not answer.
@@ -60,9 +61,11 @@ def status(as_json: bool) -> int:
     found = run_command(read_status(session.settings, session.state))
     if as_json:
         print_json(found.as_json())
+    elif only_pid and found.hub is not None:
+        click.echo(found.hub.pid)
     elif found.hub is None:
         killed = " (the last one was killed)" if found.status == "killed" else ""
-        click.echo(f"no hub runs on {found.state}{killed}")
+        (note if only_pid else click.echo)(f"no hub runs on {found.state}{killed}")
         note("start one: retinue hub --detach")
     else:
         up = "" if found.up_s is None else f", up {render_duration(round(found.up_s))}"

@@ -113,7 +113,12 @@ async def _publish(
     session = open_session()
     content = read_target(target, url=url, weight=weight)
     async with open_catalog(session.settings, session.state, registry) as catalog:
-        return await catalog.publish(content, **options)
+        published = await catalog.publish(content, **options)
+        if other := await catalog.find_other_agent(content):
+            warn(
+                f"at the url of this card another agent answers: {clean(other)}; publish it with its own url"
+            )
+        return published
 
 
 async def _pull(reference: str, registry: str | None) -> Pulled:

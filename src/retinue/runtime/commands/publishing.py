@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from retinue.cards.pallet_card import parse_card
 from retinue.cards.rows import render_skill_row
 from retinue.cards.signatures import Verdict
 from retinue.core.errors import (
@@ -20,6 +21,7 @@ from retinue.core.errors import (
     RepositoryTakenError,
     RetinueError,
 )
+from retinue.execute.probe import find_trouble
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.search.ranking import rank_skills
 from retinue.oci.codec.artifacts import Artifact, find_card_name
@@ -44,6 +46,9 @@ from retinue.web.http_client import HttpClient
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 
 WORKFLOWS = "workflows/"
+
+_LOOK_S = 0.5
+"""How long to look for another agent at the url of a published card; a publisher should not wait longer."""
 
 
 @asynccontextmanager
@@ -100,6 +105,16 @@ class Catalog:
             )
         await notify_hub(self._http, self._state, None)
         return published
+
+    async def find_other_agent(self, target: Card | WorkflowText) -> str | None:
+        """The name of another agent that answers at the url of this card; None where none does."""
+        if (
+            not isinstance(target, Card)
+            or (url := parse_card(target.content, reference=target.name).url) is None
+        ):
+            return None
+        trouble = await find_trouble(self._http, url, timeout_s=_LOOK_S, name=target.name)
+        return None if trouble is None else trouble.other
 
     async def pull(self, text: str) -> Pulled:
         """The verified artifact of a reference; raises CardSignatureError where the policy refuses the card.
