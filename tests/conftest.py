@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -32,6 +33,9 @@ structlog.configure(
 def pytest_configure(config: pytest.Config) -> None:
     """Leave the long tests to ``make soak`` and ``make crash`` unless a mark was asked for."""
     config.option.markexpr = config.option.markexpr or "not soak and not crash"
+    # A shell starts background jobs with SIGINT ignored, and the programs of tests would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

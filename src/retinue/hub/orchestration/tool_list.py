@@ -25,8 +25,19 @@ RUN_TOOLS = frozenset(
 )
 """Tools that are noise for whoever has no workflow: listed when one is stored, or a run exists."""
 
-_NEVER = frozenset({"clear_cache", "refresh_agents"})
-"""Skills of the command line, which a model has no use for; they can be called."""
+_NEVER = frozenset(
+    {
+        "check_workflow",
+        "clear_cache",
+        "list_calls",
+        "list_imports",
+        "refresh_agents",
+        "show_mesh",
+        "show_trace",
+        "store_workflow",
+    }
+)
+"""Skills of the command line and the dashboard, too rare for a list that models read; they can be called."""
 
 
 class ToolList:
