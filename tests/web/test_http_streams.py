@@ -173,6 +173,47 @@ async def test_a_head_without_end_is_refused(client: HttpClient, line: bytes) ->
     assert sent < 100 * MAX_HEAD_BYTES
 
 
+async def test_trailers_without_end_are_refused() -> None:
+    """After the last chunk no part of a body comes that would stop a server from sending."""
+    is_gone = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENTS + b"3\r\none\r\n0\r\nX-More: ")
+        try:
+            while True:
+                writer.write(b"y" * 1000)
+                await writer.drain()
+        except ConnectionError:
+            is_gone.set()
+
+    async with raw_server(handle) as url, HttpClient() as client:
+        async with client.stream("GET", url, headers={}) as reply:
+            with pytest.raises(TransportError, match="larger than 131,072 bytes"):
+                await reply.read()
+        with pytest.raises(TransportError, match="larger than 131,072 bytes"):
+            await client.request("GET", url, timeout_s=WITHIN_S)
+        await is_gone.wait()
+
+
+async def test_a_connection_whose_body_nobody_read_is_not_used_again() -> None:
+    """Reading from it is stopped: a second request would wait for ever."""
+    body = b"x" * (200 * 1024)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async with asyncio.timeout(WITHIN_S), serve_app(app) as url, HttpClient() as client:
+        for _ in range(20):
+            async with client.stream("GET", url, headers={}) as reply:
+                assert isinstance(reply, PlainStream)
+                assert reply._response is not None
+                while not reply._response._is_held:
+                    await asyncio.sleep(0)
+            reply_again = await client.request("GET", url, timeout_s=WITHIN_S)
+            assert reply_again.body == body
+
+
 async def test_an_answer_in_another_protocol_is_an_error() -> None:
     switched = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
     async with HttpClient() as client, raw_server(says(switched)) as url:

@@ -17,7 +17,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from retinue.web.transport import KEEP_ALIVE_S, HttpResponse
 
 MAX_HEAD_BYTES: Final = 128 * 1024
-"""Limit of the heads of one response, with the interim ones before it."""
+"""Limit of the heads of one response, with interim ones, and of the trailers behind its body."""
 
 _READ_AHEAD_BYTES: Final = 128 * 1024
 """With this much of a stream unread, no more is taken from the socket."""
@@ -241,8 +241,7 @@ class PlainConnection(asyncio.Protocol):
         if response is None:
             self.close()  # nothing was asked
             return
-        if not response.has_begun:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -253,7 +252,7 @@ class PlainConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._give_up(response, ConnectionError("the server switched to another protocol"))
             return
-        if self._head_bytes > MAX_HEAD_BYTES and not response.has_begun:
+        if self._head_bytes > MAX_HEAD_BYTES and not response.is_over:
             self._give_up(response, HeadTooLargeError())
 
     def _give_up(self, response: PendingResponse, error: BaseException) -> None:
@@ -283,6 +282,7 @@ class PlainConnection(asyncio.Protocol):
             self._end(response)
 
     def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0  # from here on it counts trailers, which httptools collects without a limit
         if self._response is not None and not self._response.is_over:
             self._response.add(body)
 

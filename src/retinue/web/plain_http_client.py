@@ -253,7 +253,7 @@ class PlainStream:
         assert self._response is not None
         self._client.stream_room.release()
         self._connection.finish()
-        self._client.give_back(self._target, self._connection, is_usable=self._response.is_over)
+        self._client.give_back(self._target, self._connection, is_usable=self._response.is_read)
 
     async def read_some(self) -> bytes:
         assert self._response is not None, "entered before"
