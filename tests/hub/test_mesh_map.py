@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retinue.hub.mesh_map import KoiLink, RunNode
 from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
 from tests.dashboard.test_size import make_worker
 from tests.system import open_system, open_wire
 
@@ -43,3 +44,7 @@ async def test_nodes_edges_and_peers_are_those_of_the_process(retinue_home: Path
         assert (len(found["nodes"]), found["more"]) == (200, 101)
         assert found["koi"] == [{"name": "koi", "url": "http://koi", "direction": "in", "status": "approved"}]
         assert found["peers"] == ["http://peer/"]
+
+        _, limited = TokenFile(system.state.keys).issue(("mesh",), agents=("open-*", "retinue"))
+        told = (await wire.call(hub.url, "show_mesh", authorization=f"Bearer {limited}")).result
+        assert (told["nodes"], told["koi"], told["peers"], told["more"]) == ([], [], [], 0)

@@ -61,7 +61,11 @@ class MeshParts:
 
 
 def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: MeshParts) -> None:
-    """Add ``show_mesh``; agents that the caller does not see are not counted."""
+    """Add ``show_mesh``; agents that the caller does not see are not counted.
+
+    A caller that is limited to some agents is told no nodes, KOI edges, peers and other sources, whose
+    addresses may be internal.
+    """
 
     @agent.skill(read_only=True)
     async def show_mesh(ctx: Context) -> Json:
@@ -74,17 +78,19 @@ def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: Me
                 health.setdefault(entry.source, Counter())[status_of(entry)] += 1
         failures = directory.source_failures()
         sources = []
-        for name in sorted({*failures, *health}):
+        is_limited = bool(ctx.principal.agents)
+        for name in sorted(health if is_limited else {*failures, *health}):
             error = failures.get(name)
             row: Json = {"name": name, "kind": "registry" if name in parts.registries else name}
             row |= {"connected": error is None, "agents": dict(health.get(name, {}))}
             sources.append(row if error is None else {**row, "reason": error.message})
-        nodes, links = await parts.read_nodes(), parts.list_links()
+        nodes: Sequence[RunNode] = () if is_limited else await parts.read_nodes()
+        links = () if is_limited else parts.list_links()
         return {
             "hub": {"name": HUB_NAME, "url": parts.url},
             "sources": sources,
             "nodes": [asdict(node) for node in nodes[:MAX_LISTED]],
             "koi": [asdict(link) for link in links[:MAX_LISTED]],
-            "peers": list(parts.peers),
+            "peers": [] if is_limited else list(parts.peers),
             "more": max(0, len(nodes) - MAX_LISTED) + max(0, len(links) - MAX_LISTED),
         }

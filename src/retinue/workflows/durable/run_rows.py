@@ -159,7 +159,8 @@ def _iterate_steps(run_id: str, root: str, calls: Mapping[str, Sequence[EngineCa
     children = []
     for call in calls[run_id]:
         if call.name == RUN:
-            children.append(str(call.child_id))
+            if call.child_id is not None:
+                children.append(call.child_id)
         elif call.name.partition(" ")[0] not in CALLS or call.name.startswith("receive "):
             path = "/".join(part for part in (below, _find_path(call.name)) if part)
             yield StepRecord(run_id, path, read_json(StepOutcome, call.output or {}))
