@@ -12,7 +12,7 @@ from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, find_problems, make_form, read_form
-from retinue.dashboard.frame import PAGE, Frame, Page, read_entries
+from retinue.dashboard.frame import PAGE, Frame, Page, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
@@ -65,7 +65,7 @@ class AgentPages:
         name = request.path_params["agent"]
         shown = await self._hub.read(principal, "show_agent", {"name": name})
         calls = await self._hub.read(principal, "list_calls", {"agent": name, "limit": 12})
-        skills, first = shown["card"]["skills"], _read_place(request)
+        skills, first = shown["card"]["skills"], read_number(request, "from")
         context = {
             "name": name,
             "agent": shown,
@@ -109,9 +109,3 @@ class AgentPages:
             "examples": write_examples(self._frame.url, name, skill_id, arguments),
         }
         return self._frame.render("skill.html", request, context, "agents")
-
-
-def _read_place(request: Request) -> int:
-    """The number of the first skill to show."""
-    given = request.query_params.get("from", "")
-    return int(given) if given.isdecimal() and len(given) < 9 else 0

@@ -66,6 +66,12 @@ class Frame:
         return answer
 
 
+def read_number(request: Request, name: str) -> int:
+    """A number of a page's query, 0 where it is missing or none."""
+    given = request.query_params.get(name, "")
+    return int(given) if given.isdecimal() and len(given) <= 15 else 0
+
+
 def lead_to(*parts: str) -> Response:
     """A redirect to a page below the root, after an action; each part is one segment of its path."""
     return RedirectResponse("/".join((ROOT, *(quote(part, safe="") for part in parts))), 303)

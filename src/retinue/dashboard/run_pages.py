@@ -14,7 +14,7 @@ from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH, draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
-from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries
+from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
@@ -63,9 +63,9 @@ class RunPages:
     async def _run(self, request: Request, principal: Principal) -> Response:
         run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
         given = request.query_params
-        path, start = given.get("step", ""), given.get("from", "0")
+        path = given.get("step", "")
         only_failed = given.get("failed") == "1"
-        level = make_level(run["steps"], path, int(start) if start.isdecimal() else 0, failed=only_failed)
+        level = make_level(run["steps"], path, read_number(request, "from"), failed=only_failed)
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])

@@ -28,7 +28,7 @@ from retinue.dashboard.figures import (
     RECENT_S,
     measure,
 )
-from retinue.dashboard.frame import PAGE, Frame, Page
+from retinue.dashboard.frame import PAGE, Frame, Page, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.rendering import read_static
@@ -124,8 +124,8 @@ class Dashboard:
         given = {key: value for key, value in request.query_params.items() if value.strip()}
         wanted: Json = {key: given[key] for key in ("skill", "agent", "caller", "status") if key in given}
         wanted |= {"limit": PAGE, "failed": given.get("failed") == "1"}
-        if given.get("before", "").isdigit():
-            wanted["before"] = int(given["before"])
+        if before := read_number(request, "before"):
+            wanted["before"] = before
         found = await self._hub.read(principal, "list_calls", wanted)
         context = {"calls": found["calls"], "next": found.get("next"), "wanted": wanted}
         return self._frame.render("calls.html", request, context, "calls")
@@ -136,8 +136,7 @@ class Dashboard:
         bars, length_ms = place_bars(found["calls"])
         only_failed = request.query_params.get("failed") == "1"
         chosen = [bar for bar in bars if bar.call["status"] != "done"] if only_failed else bars
-        given = request.query_params.get("from", "0")
-        start = int(given) if given.isdecimal() else 0
+        start = read_number(request, "from")
         context = {
             "trace": trace,
             "bars": chosen[start : start + BARS],

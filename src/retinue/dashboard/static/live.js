@@ -2,6 +2,8 @@
 
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
+// One host can have several hubs, below different prefixes; each has a stream of its own.
+const shared = `retinue-live ${document.documentElement.dataset.root}`;
 let source = null;
 let channel = null;
 let leaving = null;
@@ -109,7 +111,7 @@ function join() {
     open();
     signal.addEventListener("abort", resolve);
   });
-  navigator.locks.request("retinue-live", { signal }, lead).catch(() => {});
+  navigator.locks.request(shared, { signal }, lead).catch(() => {});
   channel.postMessage("ask");
 }
 
@@ -121,7 +123,7 @@ function leave() {
 
 if (main && main.hasAttribute("data-live")) {
   if (navigator.locks && "BroadcastChannel" in window) {
-    channel = new BroadcastChannel("retinue-live");
+    channel = new BroadcastChannel(shared);
     channel.onmessage = (message) => hear(message.data);
   }
   document.addEventListener("visibilitychange", () => {
