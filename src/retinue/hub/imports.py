@@ -20,6 +20,9 @@ MAX_DIFF_LINES = 200
 MAX_LINE = 2_000
 """Characters of one line of a change; a description is one line of JSON."""
 
+MAX_CHANGES = 500_000
+"""Characters of the changes of one import; the tools behind that are counted only."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
@@ -46,18 +49,22 @@ def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) ->
     async def list_imports(ctx: Context) -> Json:
         """Lists the imported servers: connected or why not, and changed tools that a person must accept."""
         view = access.view_of(ctx.principal)
-        return {"imports": [_render(one) for one in read_imports() if is_seen(view, one.name)]}
+        return {"imports": [render_import(one) for one in read_imports() if is_seen(view, one.name)]}
 
 
-def _render(state: ImportState) -> Json:
+def render_import(state: ImportState) -> Json:
+    """One row of the reply, with the changes of its tools up to `MAX_CHANGES` characters."""
     row: Json = {"name": state.name, "kind": state.kind, "connected": state.is_ready}
     if not state.is_ready:
         row["reason"] = state.reason
     if state.waiting:
-        row["waiting"] = [
-            {"tool": name, "new": before is None, "change": _describe(before, after)}
-            for name, (before, after) in sorted(state.waiting.items())[:MAX_WAITING]
-        ]
+        row["waiting"], room = [], MAX_CHANGES
+        for name, (before, after) in sorted(state.waiting.items())[:MAX_WAITING]:
+            change = _describe(before, after)
+            room -= len(change)
+            if room < 0:
+                break
+            row["waiting"].append({"tool": name, "new": before is None, "change": change})
         row["waiting_count"] = len(state.waiting)
     return row
 

@@ -20,6 +20,8 @@ Tool = Mapping[str, Any]
 
 _COMPARED = ("name", "description", "inputSchema", "outputSchema")
 _DIFF_LINES = 12
+_MAX_COMPARED_LINES = 2_000
+"""Of both forms of a tool; the time of a comparison grows with the square of their lines."""
 
 
 @dataclass(slots=True)
@@ -147,8 +149,10 @@ def _find_waiting(known: ServerPins, tools: Mapping[str, Tool]) -> dict[str, Too
 
 def describe_change(before: Tool | None, after: Tool, lines: int = _DIFF_LINES) -> str:
     """The change of a tool as the first ``lines`` of a diff."""
-    old = [] if before is None else _lines(before)
-    found = list(unified_diff(old, _lines(after), lineterm="", n=0))[2:]
+    old, new = [] if before is None else _lines(before), _lines(after)
+    if len(old) + len(new) > _MAX_COMPARED_LINES:
+        return f"{len(old):,} lines before, {len(new):,} now: too many to compare here"
+    found = list(unified_diff(old, new, lineterm="", n=0))[2:]
     more = [f"… {len(found) - lines} more lines"] if len(found) > lines else []
     return "\n".join([*found[:lines], *more])
 
