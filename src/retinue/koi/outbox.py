@@ -7,6 +7,7 @@ The queues are kept in the journal of the cache and survive a restart.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -40,7 +41,9 @@ class Outbox:
         self._introduce = introduce
         self._senders: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
-        self._changes: dict[str, int] = {}
+        self._turns = itertools.count()
+        self._changes: dict[tuple[str, str], int] = {}
+        """The turn of the last push of a RID to a node; a turn is never used twice."""
         self._running = False
 
     def start(self) -> None:
@@ -74,14 +77,14 @@ class Outbox:
         if waiting == EventType.NEW and event_type is EventType.UPDATE:
             event_type = EventType.NEW  # the node has not seen it yet
         self._cache.enqueue(target, rid, event_type.value)
-        self._changes[rid] = self._changes.get(rid, 0) + 1
+        self._changes[target, rid] = next(self._turns)
         self._wake(target)
 
     def take(self, target: str, limit: int, dialect: Dialect) -> list[Event]:
         """The events that a node polls; they are removed. 0 = as many as fit into one reply."""
         rids, events = self._collect(target, limit or MAX_QUEUED, dialect)
         if rids:
-            self._cache.dequeue(target, rids)
+            self._dequeue(target, rids)
         return events
 
     def count(self, target: str) -> int:
@@ -91,7 +94,7 @@ class Outbox:
         """Forget what waits for a node that has left."""
         queue = self._cache.queues.get(target)
         if queue:
-            self._cache.dequeue(target, list(queue))
+            self._dequeue(target, list(queue))
 
     async def flushed(self, target: str, timeout_s: float) -> bool:
         """Wait until nothing waits for a node; False when the time is over."""
@@ -110,10 +113,15 @@ class Outbox:
             return  # a node that polls
         wake = self._wakes.setdefault(target, asyncio.Event())
         wake.set()
-        if target not in self._senders:
+        sender = self._senders.get(target)
+        if sender is None or sender.done():  # one that is done may not have been removed yet
             task = asyncio.get_running_loop().create_task(self._send_all(target, wake))
             self._senders[target] = task
-            task.add_done_callback(lambda _: self._senders.pop(target, None))
+            task.add_done_callback(lambda ended: self._remove_sender(target, ended))
+
+    def _remove_sender(self, target: str, ended: asyncio.Task[None]) -> None:
+        if self._senders.get(target) is ended:
+            del self._senders[target]
 
     async def _send_all(self, target: str, wake: asyncio.Event) -> None:
         failures = 0
@@ -168,15 +176,17 @@ class Outbox:
         if address is None:
             raise PeerError("its address is not known any more")
         rids, events = self._collect(target, limit, address.dialect)
-        before = {rid: self._changes.get(rid) for rid in rids}
+        before = {rid: self._changes.get((target, rid)) for rid in rids}
         if events:
             await self._peers.broadcast_events(events=events, address=address)
         # what has changed meanwhile waits for another turn
-        done = [rid for rid in rids if self._changes.get(rid) == before[rid]]
-        self._cache.dequeue(target, done)
-        for rid in done:
-            self._changes.pop(rid, None)
+        self._dequeue(target, [rid for rid in rids if self._changes.get((target, rid)) == before[rid]])
         return len(events)
+
+    def _dequeue(self, target: str, rids: list[str]) -> None:
+        self._cache.dequeue(target, rids)
+        for rid in rids:
+            self._changes.pop((target, rid), None)
 
     def _collect(self, target: str, limit: int, dialect: Dialect) -> tuple[list[str], list[Event]]:
         """The next RIDs of a queue, and their events; a RID whose bundle is gone has none."""
@@ -201,4 +211,4 @@ class Outbox:
     def _drop_first(self, target: str, reason: str) -> None:
         rid = next(iter(self._cache.queues[target]))
         log.warning("koi_event_dropped", node=target, rid=rid, reason=reason)
-        self._cache.dequeue(target, [rid])
+        self._dequeue(target, [rid])

@@ -354,9 +354,11 @@ class Processor:
 
         async def ask() -> None:
             try:
-                go_on = await asked
-                if kobj.handled is not None:
-                    kobj.handled.asked -= 1
+                try:
+                    go_on = await asked
+                finally:
+                    if kobj.handled is not None:
+                        kobj.handled.asked -= 1
                 if go_on:
                     self._waiting.append(kobj)
                     self._arrived.set()

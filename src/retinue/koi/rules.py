@@ -200,7 +200,8 @@ class Rules:
             return Refuse(f"it belongs to {owner}, not to {kobj.source_node}")
         if self.trust == "known" and not self.is_known(owner):
             return Refuse(f"{owner} is not known to this node")
-        must_sign = held is not None or self.trust == "known"
+        name = name_of_personality(kobj.rid_text)
+        must_sign = held is not None or name in self.names or self.trust == "known"
         if must_sign and self.find_key(owner):
             return AskOwner(owner)  # it has a key, and this message is not signed with it
         return None

@@ -28,17 +28,33 @@ class NodeSteps(PipelineSteps):
         self._graph = node.graph
         self._rules = node.rules
         self._memory = node.memory
-        self._versions: dict[str, int] = {}
-        """How many personalities there are of each name."""
+        self._owners: dict[str, dict[str, str]] = {}
+        """Name → RIDs of the personalities of that name, the one accepted last at the end → their nodes."""
 
     def load(self) -> None:
-        """Bind the names of the cache's personalities to their nodes."""
-        for rid in self._cache.list_rids([PERSONALITY_TYPE]):
-            entry = self._cache.find_entry(rid)
-            name = name_of_personality(rid)
-            self._versions[name] = self._versions.get(name, 0) + 1
-            if entry is not None and entry.owner is not None:
-                self._rules.names[name] = entry.owner
+        """Bind the names of the cache's personalities to their nodes; the latest state decides."""
+        entries = [(rid, self._cache.find_entry(rid)) for rid in self._cache.list_rids([PERSONALITY_TYPE])]
+        owned = [(entry.instant_us, rid, entry.owner) for rid, entry in entries if entry and entry.owner]
+        for _, rid, owner in sorted(owned):
+            self._bind(rid, owner)
+
+    def _bind(self, rid: str, owner: str) -> None:
+        name = name_of_personality(rid)
+        owners = self._owners.setdefault(name, {})
+        owners.pop(rid, None)
+        owners[rid] = owner
+        self._rules.names[name] = owner
+
+    def _unbind(self, rid: str) -> None:
+        """A name stays with the node of the version that was accepted last, unless it was released."""
+        name = name_of_personality(rid)
+        owners = self._owners.get(name, {})
+        owners.pop(rid, None)
+        if not owners:
+            self._owners.pop(name, None)
+            self._rules.names.pop(name, None)
+        elif self._rules.names.get(name) not in (None, *owners.values()):
+            self._rules.names[name] = next(reversed(owners.values()))
 
     def is_stale(self, kobj: KnowledgeObject) -> bool:
         held = self._cache.find_entry(kobj.rid_text)
@@ -99,7 +115,6 @@ class NodeSteps(PipelineSteps):
             raise WireError("an object without contents cannot be kept")
         owner = bundle.contents.get("node_rid") if rid_type == PERSONALITY_TYPE else None
         owner = owner if isinstance(owner, str) else None
-        is_new = rid not in self._cache
         self._cache.write(bundle, owner)
         if rid_type in GRAPH_TYPES:
             self._graph.put(bundle)
@@ -107,11 +122,10 @@ class NodeSteps(PipelineSteps):
                 self._node.joining.recognise_contact(rid)
         elif owner is not None:
             name = name_of_personality(rid)
-            self._versions[name] = self._versions.get(name, 0) + is_new
             holder = self._rules.names.get(name)
             if holder not in (None, owner):
                 log.warning("koi_name_rebound", name=name, node=owner, before=holder)
-            self._rules.names[name] = owner
+            self._bind(rid, owner)
             if kobj.source is KnowledgeSource.External and kobj.source_node in (None, owner):
                 self._memory.hear(owner)
             self._memory.drop_forgotten(rid)
@@ -137,11 +151,7 @@ class NodeSteps(PipelineSteps):
                 self._node.joining.forget_introduction(rid)
         if rid_type != PERSONALITY_TYPE or entry is None:
             return
-        name = name_of_personality(rid)
-        self._versions[name] = self._versions.get(name, 1) - 1
-        if self._versions[name] <= 0:
-            del self._versions[name]
-            self._rules.names.pop(name, None)
+        self._unbind(rid)
         self._memory.note_forgotten(rid, entry.instant_us)
 
     def _refuse(self, kobj: KnowledgeObject, reason: str) -> None:
