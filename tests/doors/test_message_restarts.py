@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Answer, Call
+from retinue.mesh.channel import Channel
 from retinue.messages.codec.envelope import Envelope, new_envelope
 from retinue.messages.codec.payloads import result
 from retinue.messages.journal import Journal
 from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import KEEP, MessageTask
 from retinue.storage.state import State
-from retinue.storage.task_store import TaskStore
+from retinue.storage.task_store import StoredTask, TaskStore
 from tests.doors.test_messages import ASYNC, REPAIR, make_worker, open_home, open_inbox, say, until_ended
 from tests.requirements import requirement
-from tests.system import WAIT_S, Wire
+from tests.system import WAIT_S, Wire, open_system
 
 
 @pytest.fixture
@@ -30,6 +34,22 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 def open_journal(home: Path) -> Journal:
     return Journal(lambda: TaskStore.open(State(home), "worker", keep=KEEP, kind="messages"))
+
+
+class Counter(Agent):
+    """Passes on a number that its source wrote in full, as an imported server may."""
+
+    async def run(self, call: Call, context: Context, channel: Channel) -> Answer:
+        return Answer(value={"n": 2**70})
+
+
+async def make_dead_url() -> str:
+    """A URL at which nobody listens."""
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return f"http://127.0.0.1:{port}/inbox"
 
 
 def request_of(performative: str = "TASK_REQUEST", **more: Any) -> Envelope:
@@ -145,6 +165,64 @@ async def test_a_subscriber_learns_that_its_subscription_ended_with_the_process(
     if killed:
         await first.stop()
     assert not open_journal(tmp_path).load().subscriptions
+
+
+@requirement("W-24")
+async def test_a_lost_subscription_is_told_by_one_process_even_where_its_url_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.messages.callbacks.PAUSES_S", (0.0, 0.0))
+    State(tmp_path).prepare()
+    journal = open_journal(tmp_path)
+    request = request_of("SUBSCRIBE", message_id="s-1", callback_url=await make_dead_url())
+    journal.save_subscription(Subscription("anonymous:", request, "worker"))
+    journal.close()
+    async with open_system(State(tmp_path), messages={"private_callbacks": True}) as system:
+        served = await system.start_agent(make_worker().agent)
+        await served.stop()
+    journal = open_journal(tmp_path)
+    assert not journal.load().subscriptions
+    journal.close()
+
+
+def test_what_is_stored_and_cannot_be_read_is_removed(tmp_path: Path) -> None:
+    State(tmp_path).prepare()
+    store = TaskStore.open(State(tmp_path), "worker", keep=KEEP, kind="messages")
+    body = {"kind": "task", "id": "t-1", "agent": "worker", "request": {"performative": "SING"}}
+    store.save(StoredTask("t-1", "worker", "me", "", "task", False, body))
+    store.close()
+    journal = open_journal(tmp_path)
+    assert not journal.load().tasks
+    journal.close()
+    store = TaskStore.open(State(tmp_path), "worker", keep=KEEP, kind="messages")
+    assert not store.list_bodies()
+    store.close()
+
+
+@requirement("W-20")
+async def test_a_result_that_json_cannot_carry_is_stored_and_told_as_the_failure_that_is_sent(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    system = await open_home(stack, tmp_path, private_callbacks=True)
+    inbox = await open_inbox(stack)
+    counter = Counter("worker", version="1.0.0")
+
+    @counter.skill
+    async def count() -> dict[str, int]:
+        """Counts."""
+        return {}
+
+    served = await system.start_agent(counter)
+    task = {"task_type": "count"}
+    reply = await say(wire, served.url, "TASK_REQUEST", task, message_id="job-7", callback_url=inbox.url)
+    assert (reply.status, reply.json["performative"]) == (202, "TASK_ACCEPT")
+    told = await inbox.next()
+    assert (told["performative"], told["in_reply_to"]) == ("FAILURE", "job-7")
+    assert told["payload"]["error_code"] == "output_validation_error"
+    await served.stop()
+    left = open_journal(tmp_path).load()
+    assert not left.untold
+    assert [one.reply.payload["error_code"] for one in left.tasks if one.reply] == ["output_validation_error"]
 
 
 async def test_a_cancelled_subscription_is_not_told_again(

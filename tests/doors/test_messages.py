@@ -360,6 +360,23 @@ async def test_reply_by_is_the_deadline_of_a_task_that_send_message_carries(
     assert (reply["performative"], reply["payload"]["error_code"]) == ("FAILURE", "timeout")
 
 
+async def test_a_task_that_send_message_carries_takes_no_callback_url(system: System, wire: Wire) -> None:
+    worker = make_worker()
+    await system.start_agent(worker.agent)
+    hub = await system.start_hub()
+    message = {"performative": "TASK_REQUEST", "receiver": "worker", "payload": {"task_type": "reveal"}}
+    urged = {**message, "callback_url": "https://example.com/inbox"}
+    reply = (await wire.call(hub.url, "send_message", {"message": urged})).result
+    assert (reply["performative"], reply["payload"]["reason_code"]) == (
+        "NOT_UNDERSTOOD",
+        "invalid_payload_structure",
+    )
+    assert "callback_url" in reply["payload"]["reason_text"]
+    assert "/messages" in reply["payload"]["reason_text"]
+    reply = (await wire.call(hub.url, "send_message", {"message": message})).result
+    assert reply["performative"] == "INFORM_RESULT"
+
+
 async def test_nobody_answers_in_the_name_of_an_agent_that_does_not_exist(system: System, wire: Wire) -> None:
     hub = (await system.start_hub()).url
     for performative, payload in (
@@ -529,6 +546,10 @@ async def test_signed_messages_are_verified_and_replies_signed(
     ):
         refused = (await wire.post(f"{url}/messages", wrong)).json
         assert refused["payload"]["reason_code"] == "unauthorized", wrong
+    old = (
+        await wire.post(f"{url}/messages", sign({**message, "timestamp": "2020-01-01T00:00:00Z"}, key))
+    ).json
+    assert "the clock of the signer must not be behind" in old["payload"]["reason_text"]
     assert (await wire.post(f"{url}/messages", sign({**message, "message_id": "n"}, key))).json[
         "performative"
     ] == "INFORM_RESULT"

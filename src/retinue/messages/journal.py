@@ -1,8 +1,8 @@
 """What an accepted task or a subscription leaves on the disk, so that a restart loses no task.
 
 A task is stored before its TASK_ACCEPT is sent, and again with the reply that ended it. What a process has
-left unfinished is ended with FAILURE by the next one; replies that did not reach their callback are sent
-again. The payload of a request is not stored.
+left unfinished is ended with FAILURE by the next one, which also sends the replies whose delivery was not
+finished; one that failed three times is not sent again. The payload of a request is not stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, parse_envelope, render_envelope
-from retinue.messages.codec.payloads import Reply, failed
+from retinue.messages.codec.payloads import Reply, failed, not_json
 from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import MessageTask
 from retinue.storage.task_store import StoredTask, TaskStore
@@ -46,20 +46,22 @@ class Journal:
         self._store: TaskStore | None = None
 
     def save_task(self, task: MessageTask, *, told: bool = False) -> None:
-        """Store a task as it stands; ``told`` = its end needs no delivery. Raises StateError."""
+        """Store a task as it stands; ``told`` = its end needs no delivery. Raises StateError.
+
+        A reply that JSON cannot carry is stored as the failure that is sent in its place.
+        """
         if (store := self._open()) is None:
             return
-        ended = None if task.reply is None else time.time()
-        reply = None if task.reply is None else [task.reply.performative, dict(task.reply.payload)]
-        body = {**_body(TASK, task.id, task.request, task.agent), "reply": reply, "ended_at": ended}
-        store.save(StoredTask(task.id, task.agent, task.owner, "", TASK, told, body))
+        try:
+            store.save(_row_of(task, task.reply, told))
+        except TypeError as error:
+            store.save(_row_of(task, not_json(error), told))
 
     def note_end(self, task: MessageTask, *, told: bool) -> None:
         """As `save_task`, for a task that has ended: a disk that is full does not take its reply away."""
         try:
             self.save_task(task, told=told)
-        except (StateError, TypeError) as error:
-            # TypeError: a value that JSON cannot carry; the reply that is sent says so
+        except StateError as error:
             _log.warning("the end of a task is not stored", task=task.id, reason=str(error))
 
     def save_subscription(self, one: Subscription) -> None:
@@ -71,20 +73,21 @@ class Journal:
     def forget(self, one: Subscription) -> None:
         """Remove a subscription that has ended."""
         if self._store is not None:
-            try:
-                self._store.delete(one.id)
-            except StateError as error:
-                _log.warning("a subscription is not removed", id=one.id, reason=str(error))
+            self._delete(self._store, one.id)
 
     def load(self) -> Left:
         """What is stored; tasks that had not ended have failed. Raises StateError."""
         left = Left()
         store = self._open()
-        for owner, body in () if store is None else store.list_bodies():
+        if store is None:
+            return left
+        for owner, body in store.list_bodies():
             try:
                 request = parse_envelope(body["request"])
             except NotUnderstoodError as error:
-                _log.warning("a stored message cannot be read", id=body["id"], reason=error.text)
+                # no later process reads it either
+                _log.warning("a stored message cannot be read; removed", id=body["id"], reason=error.text)
+                self._delete(store, body["id"])
                 continue
             if body["kind"] == SUBSCRIPTION:
                 left.subscriptions.append(Subscription(owner, request, body["agent"], body["id"]))
@@ -107,6 +110,12 @@ class Journal:
         if self._store is not None:
             self._store.close()
 
+    def _delete(self, store: TaskStore, id: str) -> None:  # noqa: A002
+        try:
+            store.delete(id)
+        except StateError as error:
+            _log.warning("a stored message is not removed", id=id, reason=str(error))
+
     def _open(self) -> TaskStore | None:
         if self._store is None and self._open_store is not None:
             self._store = self._open_store()
@@ -125,6 +134,16 @@ def subscription_lost(one: Subscription) -> Reply:
     """FAILURE of a subscription whose process ended."""
     text = f"subscription {one.id} has ended with its process — subscribe again"
     return failed("subscription_ended", text, {"task_id": one.id})
+
+
+def _row_of(task: MessageTask, reply: Reply | None, told: bool) -> StoredTask:
+    end = (
+        {"reply": None, "ended_at": None}
+        if reply is None
+        else {"reply": [reply.performative, dict(reply.payload)], "ended_at": time.time()}
+    )
+    body = {**_body(TASK, task.id, task.request, task.agent), **end}
+    return StoredTask(task.id, task.agent, task.owner, "", TASK, told, body)
 
 
 def _body(kind: str, id: str, request: Envelope, agent: str) -> Mapping[str, Any]:  # noqa: A002

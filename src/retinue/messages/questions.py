@@ -188,6 +188,16 @@ def missing_callback(request: Envelope) -> NotUnderstoodError:
     )
 
 
+def needless_callback(request: Envelope) -> NotUnderstoodError:
+    """A task with a callback where its caller gets the result in any case."""
+    return NotUnderstoodError(
+        INVALID_PAYLOAD,
+        "callback_url is refused: this call returns the result of the task; leave callback_url out, or POST "
+        "the message to the hub's /messages",
+        request,
+    )
+
+
 def unknown_task(request: Envelope) -> NotUnderstoodError:
     """A reference to a task or subscription that the sender does not have."""
     given = request.payload.get("task_id")

@@ -49,6 +49,7 @@ from retinue.messages.codec.payloads import (
     arguments_of,
     choose_skill,
     failed,
+    not_json,
     not_understood,
     read_task,
     rejected,
@@ -245,8 +246,7 @@ class Receiver:
         try:
             orjson.dumps(message)
         except TypeError as error:
-            broken = failed("output_validation_error", f"the result is not JSON: {error}")
-            return self._render(request, broken, agent)
+            return self._render(request, not_json(error), agent)
         if self.options.sign and self._key:
             try:
                 message = sign(message, self._key)
@@ -275,7 +275,9 @@ class Receiver:
         flaw = self._signed_once.find_flaw(message.get("timestamp"), digest_of(message))
         if flaw is not None:
             raise NotAllowedError(
-                f"the signed message is refused: {flaw}", remedy="sign it again, with the time of now"
+                f"the signed message is refused: {flaw}",
+                remedy="sign it again, with the time of now; the clock of the signer must not be behind this "
+                "machine's",
             )
 
     def _target(self, request: Envelope, agent: str | None) -> str | None:
@@ -305,6 +307,8 @@ class Receiver:
                 None,
             )
         if request.callback_url is not None:
+            if request.performative == "TASK_REQUEST" and not exchange.in_background:
+                raise questions.needless_callback(request)
             await self._check_callback(request)
         if request.performative == "TASK_REQUEST":
             return await self._run_task(exchange)

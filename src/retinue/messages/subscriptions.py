@@ -150,11 +150,10 @@ class Subscriptions:
         self._stop(subscription)
 
     def tell_end(self, subscription: Subscription, reply: Reply) -> None:
-        """Send the last news of a subscription, and forget it when they have arrived."""
+        """Send the last news of a subscription, and forget it after the last attempt."""
 
         def note(arrived: bool) -> None:
-            if arrived:
-                self._forget(subscription)
+            self._forget(subscription)
 
         self._stop(subscription)
         self._send(subscription.request, reply, subscription.agent, note)

@@ -154,6 +154,11 @@ def failed(error_code: str, text: str, data: Any = None) -> Reply:
     return Reply("FAILURE", payload if data is None else {**payload, "data": data})
 
 
+def not_json(cause: TypeError) -> Reply:
+    """FAILURE for a result that the encoder of JSON has refused."""
+    return failed("output_validation_error", f"the result is not JSON: {cause}")
+
+
 def result(summary: str, details: Mapping[str, Any] | None = None, **more: Any) -> Reply:
     """INFORM_RESULT of a question or a task that succeeded."""
     payload: dict[str, Any] = {"task_status": "success", "result_summary": summary}
