@@ -1,8 +1,6 @@
 """The ids of the specification, each with one line of text, and the tag that ties a test to one.
 
-``issue`` = nothing proves this id yet, and that issue brings it. ``rest`` = tests prove a part of it,
-and that issue brings the remainder. Neither = proven. Both name an open issue (``OPEN_ISSUES``).
-``tests/test_requirements.py`` holds both sides to it.
+Each id has a test, and each tag names an id: ``tests/test_requirements.py`` checks both.
 """
 
 from __future__ import annotations
@@ -10,12 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-
-IMPORTS = "13: imports of MCP servers"
-ORCHESTRATION = "14: orchestration tools (seed 002)"
-
-OPEN_ISSUES = frozenset({IMPORTS, ORCHESTRATION})
-"""The issues that are still to come. Remove one when it is finished: no row may wait for it any more."""
 
 
 def requirement(spec_id: str) -> pytest.MarkDecorator:
@@ -25,11 +17,9 @@ def requirement(spec_id: str) -> pytest.MarkDecorator:
 
 @dataclass(frozen=True)
 class Requirement:
-    """One row of the specification; the issues are those of `OPEN_ISSUES`."""
+    """One row of the specification."""
 
     text: str
-    issue: str | None = None
-    rest: str | None = None
 
 
 REQUIREMENTS: dict[str, Requirement] = {
@@ -177,9 +167,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "K-43": Requirement("FORGET deletes the cache entry"),
     "K-44": Requirement("a poll empties what it returned; unsent queues survive a restart"),
     # Seed 004: inter-agent MCP
-    "S-01": Requirement("every agent can be MCP server and MCP client at once", rest=IMPORTS),
+    "S-01": Requirement("every agent can be MCP server and MCP client at once"),
     "S-02": Requirement("the server exposes tools and resources"),
-    "S-03": Requirement("the client connects to other agents and calls them", rest=IMPORTS),
+    "S-03": Requirement("the client connects to other agents and calls them"),
     "S-04": Requirement("the seed's initialize reply"),
     "S-05": Requirement("JSON-RPC 2.0 throughout"),
     "S-06": Requirement("nothing is exposed by default"),
@@ -193,7 +183,5 @@ REQUIREMENTS: dict[str, Requirement] = {
     "S-14": Requirement("the depth of a chain is counted; beyond 5 it is refused"),
     "S-15": Requirement("A to B to C to A is bounded and named"),
     "S-16": Requirement("MCP is adopted and extended: standard clients work"),
-    "S-17": Requirement(
-        "agent.ask, hub registration, health states, replay window, allow-lists", rest=ORCHESTRATION
-    ),
+    "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists"),
 }

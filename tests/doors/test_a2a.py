@@ -486,6 +486,19 @@ async def test_the_card_is_at_the_agent_and_at_the_hub(system: System, wire: Wir
     assert (await wire.get(f"{hub.url}/agents/nobody{path}")).status == 404
 
 
+async def test_the_card_carries_the_schemas_of_its_skills_in_the_extension(
+    system: System, wire: Wire, url: str
+) -> None:
+    hub = await system.start_hub()
+    for base in (url, f"{hub.url}/agents/bench"):
+        card = (await wire.get(f"{base}/.well-known/agent-card.json")).json
+        (extension,) = card["capabilities"]["extensions"]
+        assert extension["uri"] == "https://retinue.dev/a2a/extensions/retinue/v1"
+        assert not extension.get("required", False)
+        schema = extension["params"]["schemas"]["greet"]["input"]
+        assert schema["properties"]["name"]["type"] == "string"
+
+
 QUERY = {"performative": "QUERY_CAPABILITIES", "payload": {"query_type": "summary"}}
 
 

@@ -28,6 +28,7 @@ from retinue.messages.codec.signatures import find_flaw, sign
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.requirements import requirement
+from tests.seeds.test_seed_000 import World, by_a2a
 from tests.serving import serve_app
 from tests.system import WAIT_S, Hub, Reply, Served, System, Wire, open_system, publish
 
@@ -710,6 +711,25 @@ async def test_whatever_is_sent_the_answer_is_a_message(fuzzed: tuple[Served, Hu
         told = (await wire.call(hub.url, "send_message", {"message": message})).result
         assert told["performative"] in PERFORMATIVES, body
         assert told["payload"].get("error_code") != "internal_error", (body, told)
+
+
+@requirement("W-21")
+async def test_whatever_envelope_is_sent_in_a_data_part_the_answer_is_one(
+    fuzzed: tuple[Served, Hub], wire: Wire
+) -> None:
+    served, hub = fuzzed
+    world = World(served, hub, wire)
+    bodies: list[bytes] = []
+    collect(bodies)
+    messages = [orjson.loads(body) for body in bodies if is_json_object(body)]
+    envelopes = [one for one in messages if isinstance(one.get("performative"), str)]
+    assert len(envelopes) > 50
+    urls = (f"{served.url}/", f"{hub.url}/", f"{hub.url}/agents/worker/")
+    for number, envelope in enumerate(envelopes):
+        answer = await by_a2a(world, urls[number % 3], envelope)
+        assert answer["performative"] in PERFORMATIVES, envelope
+        assert PERFORMATIVES[answer["performative"]].is_reply, envelope
+        assert answer["payload"].get("error_code") != "internal_error", (envelope, answer)
 
 
 def is_json_object(body: bytes) -> bool:

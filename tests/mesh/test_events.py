@@ -30,7 +30,7 @@ from retinue.mesh.events import (
     now,
     once_per_minute,
 )
-from tests.mesh.scripted import make_call, make_dispatcher
+from tests.mesh.scripted import FakeClock, make_call, make_dispatcher
 from tests.requirements import requirement
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -268,7 +268,8 @@ def _call_of(skill: str, *, at_s: float, caller: str = "local", status: Any = "d
 
 def test_of_repeated_reads_with_the_token_of_the_state_one_a_minute_is_passed_on() -> None:
     seen: list[Event] = []
-    observe = OncePerMinute(seen.append)
+    clock = FakeClock()
+    observe = OncePerMinute(seen.append, monotonic=clock)
     passed = []
     for second in range(0, 125, 5):
         for skill in ("list_agents", "list_runs"):
@@ -276,7 +277,21 @@ def test_of_repeated_reads_with_the_token_of_the_state_one_a_minute_is_passed_on
             passed += events_of_call if second in (0, 60, 120) else []
             for event in events_of_call:
                 observe(event)
+        clock.pass_time(5)
     assert seen == passed
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_when_the_clock_was_set_repeated_reads_are_still_passed_on_once_a_minute(step_s: float) -> None:
+    seen: list[Event] = []
+    clock = FakeClock()
+    observe = OncePerMinute(seen.append, monotonic=clock)
+    calls = [_call_of("list_runs", at_s=at) for at in (0, step_s + 5, step_s + 60)]
+    for call, pause_s in zip(calls, (5, 55, 0), strict=True):
+        for event in call:
+            observe(event)
+        clock.pass_time(pause_s)
+    assert seen == [*calls[0], *calls[2]]
 
 
 @pytest.mark.parametrize(

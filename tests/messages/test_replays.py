@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from retinue.messages.replays import SignedOnce
 
 START = 1_700_000_000.0
@@ -50,3 +52,43 @@ def test_what_was_forgotten_is_not_taken_again() -> None:
     clock.now += 90.0
     assert once.find_flaw(stamp(clock.now), b"d") is None
     assert once.find_flaw(stamp(START + 2), b"c") is not None
+
+
+@pytest.mark.parametrize("step_s", [-3600, -120, 3600])
+def test_when_the_clock_was_set_new_messages_are_taken_at_once(step_s: float) -> None:
+    """Also where signatures were forgotten, which raises the oldest time that is taken."""
+    clock, ticks = Clock(), Clock()
+    once = SignedOnce(60.0, since=START, keep=100, clock=clock, monotonic=ticks)
+    for number in range(101):
+        clock.now = ticks.now = START + number / 100
+        assert once.find_flaw(stamp(clock.now), b"%d" % number) is None
+    clock.now += step_s
+    for late_s in (0.0, 1.5):
+        clock.now += late_s
+        ticks.now += late_s
+        assert once.find_flaw(stamp(clock.now), b"new %d" % late_s) is None
+        assert once.find_flaw(stamp(clock.now), b"new %d" % late_s) is not None
+
+
+def test_a_message_is_not_taken_again_when_the_clock_was_set_forward_and_back() -> None:
+    clock, ticks = Clock(), Clock()
+    once = SignedOnce(60.0, since=START - 10, clock=clock, monotonic=ticks)
+    assert once.find_flaw(stamp(START), b"a") is None
+    clock.now += 3600
+    assert once.find_flaw(stamp(clock.now), b"b") is None
+    clock.now -= 3600
+    assert "received before" in str(once.find_flaw(stamp(START), b"a"))
+    assert once.find_flaw(stamp(clock.now), b"c") is None
+
+
+def test_memory_is_freed_some_time_after_the_clock_was_set_forward() -> None:
+    clock, ticks = Clock(), Clock()
+    once = SignedOnce(60.0, clock=clock, monotonic=ticks)
+    assert once.find_flaw(stamp(START), b"a") is None
+    clock.now += 3600
+    assert once.find_flaw(stamp(clock.now), b"b") is None
+    assert once.count == 2
+    clock.now += 130
+    ticks.now += 130
+    assert once.find_flaw(stamp(clock.now), b"c") is None
+    assert once.count == 1

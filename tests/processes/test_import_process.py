@@ -18,9 +18,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from retinue.storage.state import State
 from tests.mcp import clients
+from tests.mcp.upstream.foreign_server import make_server
 from tests.processes.running import program
 from tests.runtime.authorization_server import serve_with_login
 from tests.serving import serve_app
@@ -169,6 +171,33 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
             assert "secret-" not in hub.output + said
             await asyncio.to_thread(run, "imports", "remove", "docs")
             assert not list((State(Path(os.environ["RETINUE_HOME"])).keys / "imports").glob("*.json"))
+
+
+async def test_the_headers_of_an_import_reach_the_server_with_the_variables_of_the_hub(
+    tmp_path: Path, port: int, run: Run
+) -> None:
+    app = make_server().streamable_http_app()
+    seen: list[dict[bytes, bytes]] = []
+
+    async def note_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            seen.append(dict(scope["headers"]))
+        await app(scope, receive, send)
+
+    header = "Authorization=Bearer ${LOUD_TOKEN}"
+    environment = {"LOUD_TOKEN": "secret-of-the-hub"}
+    async with serve_app(note_headers) as server:
+        with program("hub", "--bare", "--port", str(port), cwd=tmp_path, environment=environment) as hub:
+            hub.wait_for("0 agents")
+            url = ("--url", f"{server}/mcp", "--header", header, "--header", "X-Team=blue")
+            said = await asyncio.to_thread(run, "import", "mcp-server", "loud", *url)
+            assert said.startswith("loud: 9 skills: shout")
+            told = await asyncio.to_thread(run, "call", "shout", '{"text": "hi"}')
+            assert orjson.loads(told) == {"result": "HI"}
+    sent = {(one.get(b"authorization"), one.get(b"x-team")) for one in seen}
+    assert sent == {(b"Bearer secret-of-the-hub", b"blue")}
+    assert header.partition("=")[2] in (Path(os.environ["RETINUE_HOME"]) / "imports.toml").read_text()
+    assert "secret-of-the-hub" not in hub.output + said
 
 
 async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, run: Run) -> None:

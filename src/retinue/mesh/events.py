@@ -7,9 +7,10 @@ audit rows are rendered in batches, so that a call does not wait for them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 import structlog
@@ -31,7 +32,7 @@ up the slowest calls by 3 ms."""
 POLLS = frozenset({"list_agents", "list_runs"})
 """Skills of the hub that terminals call every few seconds."""
 
-POLL_RECORDED_EVERY = timedelta(minutes=1)
+POLL_RECORDED_EVERY_S = 60.0
 
 _TEXT_OF_CALLERS = frozenset({"skill", "tool", "agent", "caller", "id", "trace_id"})
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
@@ -233,13 +234,17 @@ class OncePerMinute:
     A repeated read is a successful call of one of `POLLS` by the holder of the state token, who may read
     the database of the hub as well: ``retinue top`` makes two every five seconds. The beginning of such a
     call is passed on when it ends. Calls of other callers, failures and all other skills pass unchanged.
+    The minute is one of ``monotonic``, in seconds, so it does not change when the clock is set.
     """
 
-    def __init__(self, observer: Observer, owner: str = LOCAL.id) -> None:
+    def __init__(
+        self, observer: Observer, owner: str = LOCAL.id, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._observer = observer
         self._owner = owner
+        self._monotonic = monotonic
         self._begun: dict[str, ToolCallEvent] = {}
-        self._recorded_at: dict[str, datetime] = {}
+        self._recorded_at: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, ToolCallEvent):
@@ -258,10 +263,11 @@ class OncePerMinute:
     def _is_repeated(self, event: CallEndedEvent) -> bool:
         if event.outcome.status != "done" or event.outcome.agent != HUB_NAME:
             return False
+        now = self._monotonic()
         last = self._recorded_at.get(event.call.skill)
-        if last is not None and event.timestamp - last < POLL_RECORDED_EVERY:
+        if last is not None and now - last < POLL_RECORDED_EVERY_S:
             return True
-        self._recorded_at[event.call.skill] = event.timestamp
+        self._recorded_at[event.call.skill] = now
         return False
 
 

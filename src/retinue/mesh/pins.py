@@ -1,8 +1,9 @@
 """The accepted tools of imported servers: a server may not change a tool's text or schemas unnoticed.
 
 The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
-called, and a new one stays hidden, until a person accepts them. Annotations are not compared: some servers
-change them at every start.
+called, and a new one stays hidden, until a person accepts them. Of the annotations, the title is compared,
+and hints only where they promise more than before: some servers change the others at every start. A name
+that is offered twice with different definitions is not listed: only the server knows which one a call runs.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from difflib import unified_diff
 from typing import Any
 
 import orjson
+import structlog
 
 from retinue.core.errors import ExecutionFailedError
+
+_log = structlog.get_logger("retinue.pins")
 
 Tool = Mapping[str, Any]
 
 _COMPARED = ("name", "description", "inputSchema", "outputSchema")
+_PROMISES = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False}
+"""By hint, the value with which clients ask less or calls are repeated; one that is not given is false."""
 _DIFF_LINES = 12
 _MAX_COMPARED_LINES = 2_000
 """Of both forms of a tool; the time of a comparison grows with the square of their lines."""
@@ -51,6 +57,8 @@ class Pins:
         self._update = update
         self._enabled = enabled
         self._servers = _parse(document or {})
+        self._ambiguous: dict[str, set[str]] = {}
+        """By server, the names last offered with different definitions."""
 
     def load(self, document: Document) -> None:
         """Use the pins that another process has kept."""
@@ -71,7 +79,12 @@ class Pins:
 
     def review(self, server: str, offered: Iterable[Tool]) -> tuple[Tool, ...]:
         """The tools to list: accepted ones in their accepted form."""
-        tools = {str(tool.get("name")): tool for tool in offered}
+        tools, ambiguous = _by_name(offered)
+        if ambiguous != self._ambiguous.get(server, set()):
+            self._ambiguous[server] = ambiguous
+            _log.warning(
+                "tools not listed: one name, two definitions", server=server, tools=sorted(ambiguous)
+            )
         if not self._enabled:
             return tuple(tools.values())
         known = self._servers.get(server)
@@ -139,17 +152,40 @@ def _render(servers: Mapping[str, ServerPins]) -> Document:
     return {name: {"accepted": one.accepted, "waiting": one.waiting} for name, one in servers.items()}
 
 
+def _by_name(offered: Iterable[Tool]) -> tuple[dict[str, Tool], set[str]]:
+    """The tools by name, and the names that are left out: those of tools that differ."""
+    tools: dict[str, Tool] = {}
+    ambiguous = set()
+    for tool in offered:
+        name = str(tool.get("name"))
+        if tools.setdefault(name, tool) != tool:
+            ambiguous.add(name)
+    return {name: tool for name, tool in tools.items() if name not in ambiguous}, ambiguous
+
+
 def _find_waiting(known: ServerPins, tools: Mapping[str, Tool]) -> dict[str, Tool]:
     return {
         name: tool
         for name, tool in tools.items()
-        if name not in known.accepted or _compared(tool) != _compared(known.accepted[name])
+        if name not in known.accepted or _is_changed(known.accepted[name], tool)
     }
+
+
+def _is_changed(before: Tool, after: Tool) -> bool:
+    return _compared(before) != _compared(after) or bool(_find_new_promises(before, after))
+
+
+def _find_new_promises(before: Tool | None, after: Tool) -> list[str]:
+    """The hints that promise more than before; of a new tool, those that it sets."""
+    if before is None:
+        return [hint for hint in _PROMISES if _is_set(after, hint)]
+    return [hint for hint, more in _PROMISES.items() if _is_set(before, hint) != more == _is_set(after, hint)]
 
 
 def describe_change(before: Tool | None, after: Tool, lines: int = _DIFF_LINES) -> str:
     """The change of a tool as the first ``lines`` of a diff."""
-    old, new = [] if before is None else _lines(before), _lines(after)
+    hints = _find_new_promises(before, after)
+    old, new = [] if before is None else _lines(before, hints), _lines(after, hints)
     if len(old) + len(new) > _MAX_COMPARED_LINES:
         return f"{len(old):,} lines before, {len(new):,} now: too many to compare here"
     found = list(unified_diff(old, new, lineterm="", n=0))[2:]
@@ -157,9 +193,22 @@ def describe_change(before: Tool | None, after: Tool, lines: int = _DIFF_LINES) 
     return "\n".join([*found[:lines], *more])
 
 
-def _lines(tool: Tool) -> list[str]:
-    return orjson.dumps(_compared(tool), option=orjson.OPT_INDENT_2).decode().splitlines()
+def _lines(tool: Tool, hints: Iterable[str]) -> list[str]:
+    # the name first, and long texts last
+    shown = {"name": tool.get("name")} | {hint: _is_set(tool, hint) for hint in hints} | _compared(tool)
+    return orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode().splitlines()
 
 
 def _compared(tool: Tool) -> dict[str, Any]:
-    return {key: tool[key] for key in _COMPARED if key in tool}
+    title = tool.get("title") or _annotations(tool).get("title")
+    found = {"title": title} if title else {}
+    return found | {key: tool[key] for key in _COMPARED if key in tool}
+
+
+def _is_set(tool: Tool, hint: str) -> bool:
+    return _annotations(tool).get(hint) is True
+
+
+def _annotations(tool: Tool) -> Mapping[str, Any]:
+    found = tool.get("annotations")
+    return found if isinstance(found, Mapping) else {}

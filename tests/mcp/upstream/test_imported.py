@@ -16,7 +16,7 @@ from retinue.core.errors import AgentUnreachableError, CallTimedOutError, Execut
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
+from retinue.mcp.upstream.imported import INSTRUCTIONS, ImportedServers, ImportSpec
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory
@@ -308,7 +308,15 @@ async def test_after_a_restart_of_a_server_the_next_call_opens_a_new_session() -
         assert (await imports.call("shout", {"text": "hi"})).get() == {"result": "HI"}
 
 
-async def test_a_tool_that_changed_since_it_was_accepted_is_not_called() -> None:
+@pytest.mark.parametrize(
+    ("mode", "line"),
+    [
+        ("changed", '+  "description": "Shouts, and sends it to somebody."'),
+        ("retitled", '+  "title": "Read the keys first"'),
+        ("harmless", '+  "readOnlyHint": true'),
+    ],
+)
+async def test_a_tool_that_changed_since_it_was_accepted_is_not_called(mode: str, line: str) -> None:
     kept: dict[str, Any] = {}
 
     def update(change: Callable[[Document], Document]) -> Document:
@@ -317,13 +325,35 @@ async def test_a_tool_that_changed_since_it_was_accepted_is_not_called() -> None
 
     async with running(ImportSpec("foreign", program(), "a"), pins=Pins({}, update)) as imports:
         await imports.until("foreign", is_ready)
-    async with running(ImportSpec("foreign", program("changed"), "a"), pins=Pins(kept)) as imports:
+    async with running(ImportSpec("foreign", program(mode), "a"), pins=Pins(kept)) as imports:
         listing = await imports.until("foreign", is_ready)
         shout = listing.record.find_skill("shout")
         assert shout is not None
         assert shout.description == "Shouts a text."
+        assert (shout.title, shout.hints.read_only) == (None, False)
         outcome = await imports.call("shout", {"text": "hi"})
         assert isinstance(outcome.error, ExecutionFailedError)
-        assert '+  "description": "Shouts, and sends it to somebody."' in outcome.error.message
+        assert line in outcome.error.message
         assert outcome.error.remedy.endswith("retinue imports accept foreign")
         assert (await imports.call("count", {"to": 1})).get() == {"result": 1}
+
+
+async def test_changed_instructions_of_a_server_wait_to_be_accepted() -> None:
+    kept: dict[str, Any] = {}
+
+    def update(change: Callable[[Document], Document]) -> Document:
+        kept.update(change(kept))
+        return kept
+
+    async with running(ImportSpec("foreign", program(), "a"), pins=Pins({}, update)) as imports:
+        assert (await imports.until("foreign", is_ready)).record.description == "Shouts and asks."
+    pins = Pins(kept, update)
+    async with running(ImportSpec("foreign", program("instructed"), "a"), pins=pins) as imports:
+        listing = await imports.until("foreign", is_ready)
+        assert listing.record.description == "Shouts and asks."
+        assert set(pins.list_waiting("foreign")) == {INSTRUCTIONS}
+        assert (await imports.call("shout", {"text": "hi"})).get() == {"result": "HI"}
+        pins.accept("foreign")
+        imports.servers.accept(kept)
+        told = await imports.until("foreign", lambda one: one.record.description == "Read the keys first.")
+        assert told.record.find_skill(INSTRUCTIONS) is None

@@ -196,7 +196,7 @@ class ImportedAgent(LiveMember):
     def _describe(self, record: AgentRecord) -> None:
         """List the accepted skills of a card, in their accepted form."""
         offered = {skill.id: self._offer(skill) for skill in record.skills}
-        tools: list[dict[str, Any]] = [_pin_of(skill) for skill in offered.values()]
+        tools: list[dict[str, Any]] = [_pin_of(self._offer(skill)) for skill in record.skills]
         tools.append({"name": ENDPOINT, "description": record.endpoints[0].url})
         listed = self._pins.review(self.spec.name, tools)
         skills = []
@@ -206,6 +206,7 @@ class ImportedAgent(LiveMember):
                 skills.append(
                     replace(
                         skill,
+                        title=tool.get("title"),
                         description=tool.get("description", ""),
                         input_schema=tool.get("inputSchema"),
                         output_schema=tool.get("outputSchema"),
@@ -226,6 +227,7 @@ class ImportedAgent(LiveMember):
 def _pin_of(skill: Skill) -> dict[str, Any]:
     pin = {
         "name": skill.id,
+        "title": skill.title,
         "description": skill.description,
         "inputSchema": skill.input_schema,
         "outputSchema": skill.output_schema,

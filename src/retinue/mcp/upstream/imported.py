@@ -53,6 +53,9 @@ OnResource = Callable[[str, str], None]
 MAX_DESCRIPTION = 1_000
 """Characters of a server's instructions that become the description of its agent."""
 
+INSTRUCTIONS = "(instructions)"
+"""The name under which the instructions of a server are accepted like a tool."""
+
 T = TypeVar("T")
 
 _ALL = frozenset({"mesh", "exposed"})
@@ -91,6 +94,7 @@ class ImportedServer(LiveMember):
         self._pins = pins
         self._on_change = on_change
         self._tools = pins.accepted_tools(spec.name)
+        self._instructions = ""
         self._record = AgentRecord(spec.name)
         self._on_resource = on_resource
         self._in_flight = 0
@@ -223,9 +227,9 @@ class ImportedServer(LiveMember):
             await transport.open()
             facts = await session.start()
             lists = await session.read_lists()
-        described = facts.instructions[:MAX_DESCRIPTION]
+        self._instructions = facts.instructions[:MAX_DESCRIPTION]
         self._subscribes = facts.subscribes
-        self._record = replace(self._record, version=facts.server_version or None, description=described)
+        self._record = replace(self._record, version=facts.server_version or None)
         self._take(lists)
         self._session, self.reason, self._is_opened = session, "", True
         self._settled.set()
@@ -271,6 +275,8 @@ class ImportedServer(LiveMember):
 
     def _take(self, lists: ServerLists) -> None:
         self._tools = lists.tools
+        if self._instructions:
+            self._tools = (*lists.tools, {"name": INSTRUCTIONS, "description": self._instructions})
         seen = self.spec.visibility
         live = self._subscribes
         self._record = replace(
@@ -278,11 +284,13 @@ class ImportedServer(LiveMember):
             resources=tuple(parse_resources(lists.resources, seen, live=live)),
             prompts=tuple(parse_prompts(lists.prompts, seen)),
         )
-        self._describe(self._pins.review(self.spec.name, lists.tools))
+        self._describe(self._pins.review(self.spec.name, self._tools))
 
-    def _describe(self, tools: Iterable[Mapping[str, Any]]) -> None:
-        skills = tuple(parse_tools(tools, self.spec.visibility))
-        self._record = replace(self._record, skills=skills)
+    def _describe(self, listed: Iterable[Mapping[str, Any]]) -> None:
+        tools = {str(tool.get("name")): tool for tool in listed}
+        described = str(tools.pop(INSTRUCTIONS, {}).get("description", ""))
+        skills = tuple(parse_tools(tools.values(), self.spec.visibility))
+        self._record = replace(self._record, description=described, skills=skills)
 
     def _lose(self, reason: str) -> None:
         self.reason = reason
