@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -54,6 +55,12 @@ async def plus(a: int, b: int) -> int:
     return a + b
 
 
+@agent.skill(expose=True, roles=["execute"])
+async def say(prompt: str) -> str:
+    """Answers."""
+    return "yes"
+
+
 @agent.skill(expose=True)
 async def fail(text: str) -> str:
     """Fails."""
@@ -84,6 +91,12 @@ PAGES = [
 ]
 
 
+VOTE = {
+    "name": "ask-two",
+    "steps": [{"id": "ask", "parallel": {"mode": "vote", "role": "execute", "prompt": "Which?"}}],
+}
+
+
 @dataclass
 class Running:
     """A hub with one agent."""
@@ -105,10 +118,35 @@ def running(tmp_path: Path, retinue_home: Path) -> Iterator[Running]:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         with program("serve", "shop.py", cwd=tmp_path) as agent:
-            agent.wait_for("4 skills")
+            agent.wait_for("5 skills")
             yield Running(
                 tmp_path, url, hub, agent, (retinue_home / "keys" / "local.token").read_text().strip()
             )
+
+
+def list_pages(running: Running) -> list[str]:
+    """The paths of all pages, of a trace and of three runs: one that waits for an answer, done and failed."""
+
+    def act(skill: str, arguments: Any) -> Any:
+        return execute(running.url, skill, arguments, running.token)["result"]
+
+    waiting = act("start_run", {"workflow": "approve", "input": {"n": 4}})["run"]
+    voted = act("orchestrate_workflow", {"workflow": VOTE, "input": {}, "run": "voted"})
+    assert voted["output"] == "yes"
+    failing = {"name": "failing", "steps": [{"id": "no", "skill": "fail", "with": {"text": "tea"}}]}
+    execute(
+        running.url,
+        "orchestrate_workflow",
+        {"workflow": failing, "input": {}, "run": "failed"},
+        running.token,
+    )
+    trace = ""
+    while not trace:
+        shown = act("show_run", {"run": waiting})
+        if any(step["status"] == "waiting" for step in shown["steps"]):
+            trace = shown["trace"]
+    runs = [f"/ui/runs/{run}" for run in (waiting, "voted", "failed", "voted?step=ask", "failed?failed=1")]
+    return [*PAGES, f"/ui/traces/{trace}", *runs]
 
 
 @pytest.fixture
@@ -179,8 +217,10 @@ async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Brows
     axe = read_axe()
     async with open_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 740}) as page:
         await sign_in(page, running.url, running.token)
-        for path in PAGES:
-            await page.goto(f"{running.url}{path}")
+        for path in await asyncio.to_thread(list_pages, running):
+            reply = await page.goto(f"{running.url}{path}")
+            assert reply is not None
+            assert reply.status == 200, path
             assert await find_barriers(page, axe) == [], path
             width = await page.evaluate("() => document.documentElement.scrollWidth")
             assert width <= 360, f"{path} is {width} pixels wide"
@@ -248,7 +288,7 @@ async def test_every_page_can_be_read_without_scripts(running: Running, browser:
         await page.goto(f"{running.url}/ui/sign-in")
         await page.fill("#token", running.token)
         await page.get_by_role("button", name="Sign in").click()
-        for path in PAGES:
+        for path in await asyncio.to_thread(list_pages, running):
             reply = await page.goto(f"{running.url}{path}")
             assert reply is not None
             assert reply.status == 200, path

@@ -69,7 +69,7 @@ def broken(folder: Path, dead_port: int, failing: str) -> dict[str, ImportTable]
 
 
 REASONS = {
-    "dead-port": "Connect call failed",
+    "dead-port": "nothing listens there",
     "hangs": "did not start within 2 s",
     "junk": "did not start within 2 s",
     "flood": "did not start within 2 s",

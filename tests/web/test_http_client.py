@@ -219,16 +219,16 @@ async def test_nobody_listening_means_nothing_was_sent(either: HttpRequester) ->
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         with pytest.raises(TransportError) as caught:
-            await either.request("GET", f"http://user:secret@127.0.0.1:{port}/", timeout_s=5)
+            await either.request("GET", f"http://127.0.0.1:{port}/", timeout_s=5)
     assert not caught.value.sent
-    assert caught.value.origin == f"http://127.0.0.1:{port}"
-    assert "secret" not in str(caught.value)
+    assert str(caught.value) == f"http://127.0.0.1:{port}: nothing listens there (connection refused)"
 
 
 async def test_an_unknown_host_means_nothing_was_sent(either: HttpRequester) -> None:
     with pytest.raises(TransportError) as caught:
         await either.request("GET", "http://nobody.invalid/", timeout_s=20)
     assert not caught.value.sent
+    assert "Errno" not in str(caught.value)
 
 
 @asynccontextmanager

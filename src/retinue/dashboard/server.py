@@ -42,7 +42,10 @@ BARS = 100
 
 
 class Dashboard:
-    """The pages of one hub at ``url``; ``has_runs`` tells whether any run was stored."""
+    """The pages of one hub at ``url``; ``has_runs`` tells whether any run was stored.
+
+    ``read_limits`` gives the greatest depth of a chain, and how many further calls its first may cause.
+    """
 
     def __init__(
         self,
@@ -54,9 +57,11 @@ class Dashboard:
         version: str,
         verify: Verify,
         has_runs: Callable[[], bool],
+        read_limits: Callable[[], tuple[int, int]],
     ) -> None:
         self._hub = hub
         self._live = live
+        self._read_limits = read_limits
         self._frame = Frame(url, version)
         self._agents = AgentPages(hub, self._frame)
         self._runs = RunPages(hub, self._frame, has_runs)
@@ -137,8 +142,12 @@ class Dashboard:
         only_failed = request.query_params.get("failed") == "1"
         chosen = [bar for bar in bars if bar.call["status"] != "done"] if only_failed else bars
         start = read_number(request, "from")
+        max_depth, max_calls = self._read_limits()
         context = {
             "trace": trace,
+            "deepest": max((bar.call["depth"] for bar in bars), default=0),
+            "max_depth": max_depth,
+            "max_calls": max_calls,
             "bars": chosen[start : start + BARS],
             "count": len(bars),
             "failed_count": sum(bar.call["status"] != "done" for bar in bars),

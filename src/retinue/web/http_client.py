@@ -44,6 +44,7 @@ from retinue.web.transport import (
     ResponseTooLargeError,
     TransportError,
     UrlRefusedError,
+    describe_failure,
     describe_origin,
     first_line,
 )
@@ -288,10 +289,10 @@ def _to_transport_error(error: Exception, url: URL) -> TransportError:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return TransportError(_origin(url), f"no connection within {CONNECT_TIMEOUT_S:g} s", sent=False)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return TransportError(_origin(url), first_line(error.os_error), sent=False)
+        return TransportError(_origin(url), describe_failure(error.os_error), sent=False)
     if isinstance(error, aiohttp.InvalidURL):
         return UrlRefusedError(_origin(url), "it is not a valid url")
-    return TransportError(_origin(url), first_line(error), sent=not _was_never_read(error, url))
+    return TransportError(_origin(url), describe_failure(error), sent=not _was_never_read(error, url))
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:

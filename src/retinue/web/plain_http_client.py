@@ -32,8 +32,8 @@ from retinue.web.transport import (
     ResponseTooLargeError,
     TransportError,
     UrlRefusedError,
+    describe_failure,
     describe_origin,
-    first_line,
 )
 
 _FAILURES = (OSError, httptools.HttpParserError)
@@ -184,7 +184,7 @@ async def _connect(target: Target) -> PlainConnection:
         cause = f"no connection within {CONNECT_TIMEOUT_S:g} s"
         raise TransportError(target.origin, cause, sent=False) from error
     except OSError as error:
-        raise TransportError(target.origin, first_line(error), sent=False) from error
+        raise TransportError(target.origin, describe_failure(error), sent=False) from error
     return opened
 
 
@@ -204,7 +204,7 @@ class Target:
         one may come from a load balancer.
         """
         unread = isinstance(error, ConnectionResetError) and self.is_local
-        return TransportError(self.origin, first_line(error), sent=not unread)
+        return TransportError(self.origin, describe_failure(error), sent=not unread)
 
 
 class PlainStream:
@@ -260,7 +260,7 @@ class PlainStream:
         try:
             return await self._response.read_some()
         except _FAILURES as error:
-            raise TransportError(self._target.origin, first_line(error), sent=True) from error
+            raise TransportError(self._target.origin, describe_failure(error), sent=True) from error
 
     async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
         found = await self.read_some()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -108,6 +111,17 @@ def describe_origin(scheme: str, host: str | None, port: int | None) -> str:
     """Scheme, host and port of a url, without credentials."""
     bracketed = f"[{host}]" if host and ":" in host else host
     return f"{scheme}://{bracketed}" + (f":{port}" if port else "")
+
+
+def describe_failure(error: BaseException) -> str:
+    """Why a connection failed, in words for people: the text of the system without its number."""
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there (connection refused)"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or first_line(error)
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)
+    return first_line(error)
 
 
 def first_line(error: BaseException) -> str:

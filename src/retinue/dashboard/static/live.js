@@ -65,7 +65,12 @@ async function read() {
     }
     const fresh = parse(await reply.text()).getElementById("main");
     const busy = main.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
-    if (fresh && !busy) morph(main, fresh);
+    if (fresh && !busy) {
+      const focused = document.activeElement;
+      morph(main, fresh);
+      // an element that moved has lost the focus
+      if (focused !== document.activeElement && main.contains(focused)) focused.focus({ preventScroll: true });
+    }
   } finally {
     reading = false;
   }

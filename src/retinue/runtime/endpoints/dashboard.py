@@ -41,7 +41,8 @@ class HubDashboard:
 def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> HubDashboard:
     """The dashboard over ``mesh``."""
     # reads leave no event: a page that is looked at calls several skills every second
-    silent = Admission(mesh.dispatcher.admission.guard, events=EventBus())
+    guard = mesh.dispatcher.admission.guard
+    silent = Admission(guard, events=EventBus())
     hub = Hub(mesh.dispatcher, replace(mesh.dispatcher, admission=silent))
 
     def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
@@ -69,6 +70,7 @@ def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> Hu
         version=version("retinue"),
         verify=verify,
         has_runs=lambda: settings.database is not None or state.runs.exists(),
+        read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )
     made = HubDashboard(dashboard.routes(), sessions, live.end)
     return made

@@ -1,0 +1,205 @@
+"""Actions of pages over a running hub: whose page may act, with which rights, and what is recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import orjson
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.core.call import Answer
+from retinue.oci.registry import publish_card
+from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
+from tests.system import NOON, Hub, Reply, System, Wire, open_system, open_wire
+
+OWN = {"sec-fetch-site": "same-origin"}
+VOTES = {"a": "Rome", "b": "rome.", "c": "Paris"}
+VOTE = {
+    "name": "ask-three",
+    "steps": [{"id": "ask", "parallel": {"mode": "vote", "role": "execute", "prompt": "Capital of Italy?"}}],
+}
+
+
+@dataclass(slots=True)
+class Site:
+    """A hub with pages, an agent with an exposed skill and one of the mesh, voters, and what was called."""
+
+    system: System
+    hub: Hub
+    wire: Wire
+    called: list[str]
+
+    def token(self, *scopes: str, name: str, agents: tuple[str, ...] = ()) -> str:
+        _, text = TokenFile(self.system.state.keys).issue(scopes, name=name, agents=agents)
+        return f"Bearer {text}"
+
+    async def read(self, path: str, token: str) -> Reply:
+        return await self.wire.get(f"{self.hub.url}{path}", authorization=token, accept="text/html")
+
+    async def submit(self, path: str, entries: dict[str, str], token: str, **headers: str) -> Reply:
+        form = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
+        body = urlencode(entries).encode()
+        return await self.wire.post(f"{self.hub.url}{path}", body, authorization=token, **form, **headers)
+
+    def list_audit(self) -> list[tuple[str, str, str]]:
+        """Caller, skill and status of each call of the dashboard that ended."""
+        rows = reversed(self.hub.audit.recent(100))
+        ended = [row for row in rows if row["type"] == "CALL:ENDED" and row["door"] == "dashboard"]
+        return [(row["caller"], row["skill"], row["status"]) for row in ended]
+
+
+@pytest.fixture
+async def site(retinue_home: Path) -> AsyncIterator[Site]:
+    async with open_system(State(retinue_home)) as system, open_wire() as wire:
+        called: list[str] = []
+        agent = Agent("shop-agent", version="1.0.0")
+
+        @agent.skill(expose=True)
+        async def order() -> str:
+            """Orders tea."""
+            called.append("order")
+            return "tea is ordered"
+
+        @agent.skill
+        async def restock() -> str:
+            """Fills the shelves."""
+            called.append("restock")
+            return "the shelves are full"
+
+        for one in (agent, *(make_voter(name, text) for name, text in VOTES.items())):
+            await system.start_agent(one)
+        yield Site(system, await system.start_hub(dashboard=True), wire, called)
+
+
+ORDER, RESTOCK = (f"/ui/agents/shop-agent/skills/{skill}" for skill in ("order", "restock"))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "null"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://evil.example", "sec-fetch-site": "same-origin"},
+    ],
+)
+async def test_a_form_of_another_page_is_refused_and_changes_nothing(
+    site: Site, headers: dict[str, str]
+) -> None:
+    """The token alone is no proof: a browser adds the session's cookie to whatever sends a form."""
+    reply = await site.submit(ORDER, {}, site.system.token, **headers)
+    assert reply.status == 403
+    assert site.called == []
+    assert site.list_audit() == []
+
+
+@pytest.mark.parametrize("by", ["origin", "sec-fetch-site"])
+async def test_an_action_leaves_an_audit_row_with_its_caller(site: Site, by: str) -> None:
+    token = site.token("mesh", name="ada")
+    assert (await site.read(ORDER, token)).status == 200
+    assert site.list_audit() == [], "reading a page leaves no row"
+    headers = OWN if by == "sec-fetch-site" else {"origin": site.hub.url}
+    reply = await site.submit(ORDER, {}, token, **headers)
+    assert reply.status == 200
+    assert b"tea is ordered" in reply.body
+    assert site.called == ["order"]
+    assert site.list_audit() == [("token:ada", "order", "done")]
+
+
+@pytest.mark.parametrize("kind", ["exposed", "of other agents"])
+async def test_a_narrow_token_sees_less_and_its_action_is_refused(site: Site, kind: str) -> None:
+    wide = site.token("mesh", name="ada")
+    if kind == "exposed":
+        narrow = site.token("exposed", name="bob")
+    else:
+        narrow = site.token("mesh", name="bob", agents=("a", "retinue"))
+        listed = (await site.read("/ui/agents", narrow)).body
+        assert b"/ui/agents/a" in listed
+        assert b"shop-agent" not in listed
+    assert (await site.submit(RESTOCK, {}, wide, **OWN)).status == 200
+    assert site.called == ["restock"]
+    assert b"restock" in (await site.read("/ui/agents/shop-agent", wide)).body
+    for path in ("/", "/ui/calls", "/ui/agents/shop-agent", RESTOCK):
+        body = (await site.read(path, narrow)).body
+        assert b"Fills the shelves" not in body
+        assert b"token:ada" not in body
+    for path in (ORDER, RESTOCK):
+        await site.submit(path, {}, narrow, **OWN)
+    assert site.called == ["restock"]
+    assert [row for row in site.list_audit() if row[0] == "token:bob" and row[2] == "done"] == []
+    if kind != "exposed":
+        reply = await site.submit("/ui/agents/a/skills/answer", {"/prompt": "?"}, narrow, **OWN)
+        assert b"Rome" in reply.body
+        assert site.list_audit()[-1] == ("token:bob", "answer", "done")
+
+
+async def test_a_run_that_votes_shows_each_answer_the_winner_and_the_cost(site: Site) -> None:
+    asked = {"workflow": VOTE, "input": {}, "run": "vote-1"}
+    token = site.system.token
+    reply = await site.wire.call(site.hub.url, "orchestrate_workflow", asked, authorization=token)
+    assert reply.result["output"] == "Rome"
+    site.system.state.runs.touch()
+    page = (await site.read("/ui/runs/vote-1", token)).body.decode()
+    assert read_element(page, "p", 'id="cost"') == "Cost: input_tokens 30, output_tokens 9, cost_usd 0.75"
+    assert "<h2>Output</h2><pre>Rome</pre>" in page
+    for name, text in VOTES.items():
+        branch = (await site.read(f"/ui/runs/vote-1?step=ask.{name}", token)).body.decode()
+        assert f"<h3>output</h3><pre>{text}</pre>" in branch, branch
+
+
+def make_voter(name: str, text: str) -> Agent:
+    agent = Agent(name, version="1.0.0")
+
+    @agent.skill("answer", roles=["execute"], expose=True)
+    async def answer(prompt: str) -> Answer:
+        """Answers a prompt."""
+        return Answer(text, usage={"model": "m", "input_tokens": 10, "output_tokens": 3, "cost_usd": 0.25})
+
+    return agent
+
+
+def read_element(page: str, tag: str, attributes: str) -> str:
+    """The text of an element without elements in it."""
+    found = re.search(f"<{tag} {attributes}>([^<]*)</{tag}>", page)
+    assert found is not None, page
+    return " ".join(found[1].split())
+
+
+async def test_a_trace_shows_its_depth_and_the_bounds_of_a_chain(site: Site) -> None:
+    await site.submit(ORDER, {}, site.system.token, **OWN)
+    trace = next(row["trace_id"] for row in site.hub.audit.recent(100) if row["type"] == "CALL:ENDED")
+    page = (await site.read(f"/ui/traces/{trace}", site.system.token)).body.decode()
+    guard = site.hub.mesh.dispatcher.admission.guard
+    assert f"Depth 0 of at most {guard.max_depth};" in page
+    assert f"may cause {guard.new_trace_calls:,} further ones" in page
+    assert "Arguments and results of calls are not recorded" in page
+
+
+async def test_a_refused_card_of_20000_skills_is_on_no_page_and_breaks_none(retinue_home: Path) -> None:
+    skills = [{"id": f"skill_{n}", "description": "d"} for n in range(20_000)]
+    card = {"name": "huge-agent", "version": "1.0.0", "description": "d", "skills": skills}
+    async with open_system(State(retinue_home)) as system, open_wire() as wire:
+        await publish_card(
+            system.home, "huge-agent", orjson.dumps(card), version="1.0.0", skills=[], created=NOON
+        )
+        await system.start_agent(make_voter("small-agent", "yes"))
+        hub = await system.start_hub(dashboard=True)
+        site = Site(system, hub, wire, [])
+        for path in ("/", "/ui/agents", "/ui/agents?q=skill", "/ui/mesh", "/ui/workflows"):
+            reply = await site.read(path, system.token)
+            assert reply.status == 200, path
+            assert len(reply.body) < 50_000, path
+            assert b"skill_19999" not in reply.body
+        assert b"small-agent" in (await site.read("/ui/agents", system.token)).body
+        assert b'href="/ui/agents/huge-agent' not in (await site.read("/ui/agents", system.token)).body
+        assert hub.mesh.directory.find("small-agent") is not None
+        assert hub.mesh.directory.find("huge-agent") is None
