@@ -113,12 +113,12 @@ async def test_a_partial_node_polls_and_the_rest_stays_for_the_next_poll(tmp_pat
         await node.stop()
         names = [await publish(coordinator, f"agent-{number}") for number in range(3)]
         await until(lambda: coordinator.outbox.count(node.rid) == 3)
-        poll = {"rid": node.rid, "limit": 2}
-        status, first = await post(url_of(coordinator) + p.POLL, poll)
-        assert (status, [event["rid"] for event in first["events"]]) == (200, names[:2])
-        _, second = await post(url_of(coordinator) + p.POLL, poll)
-        assert [event["rid"] for event in second["events"]] == names[2:]
-        assert await post(url_of(coordinator) + p.POLL, poll) == (200, {"events": []})
+        poller = Signer("poller")
+        poller.key, poller.rid = node.identity.key, node.rid
+        for expected in (names[:2], names[2:], []):
+            status, reply = await poller.ask(coordinator, p.POLL, p.PollEvents(2, node.rid))
+            assert status == 200
+            assert [event["rid"] for event in reply["payload"]["events"]] == expected
 
 
 @requirement("K-44")

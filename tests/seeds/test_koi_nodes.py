@@ -17,11 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError
 from retinue.koi.codec.bundles import Bundle, EventType, has_hash
+from retinue.koi.codec.envelopes import NodeKey
 from retinue.koi.codec.personality import AgentPersonality
-from retinue.koi.codec.profiles import EdgeStatus
-from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.node import KoiNode
-from retinue.koi.peers import FirstContact
+from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
+from retinue.koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
 from retinue.koi.pipeline import STOP_CHAIN, HandlerType, KnowledgeSource
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
@@ -260,22 +259,29 @@ async def test_a_personality_is_listed_and_fetched_as_soon_as_its_broadcast_retu
     assert read(await wire.get(f"{coordinator.url}/tools/list")) == {"tools": []}
 
 
+async def join_unsigned(wire: Wire, coordinator: CoordinatorAdapterNode) -> str:
+    """The RID of a node with a key that subscribes and polls, but never signs; nothing waits for it."""
+    key = NodeKey.generate().public_key
+    poller = node_rid("poller", key)
+    profile = NodeProfile(NodeType.PARTIAL, public_key=key)
+    wanted = (PERSONALITY_TYPE,)
+    edge = EdgeProfile(coordinator.node.rid, poller, EdgeType.POLL, EdgeStatus.PROPOSED, wanted)
+    edge_rid = edge_rids(edge.source, edge.target)[1]
+    told = [event({"rid": rid, **one.render()}) for rid, one in ((poller, profile), (edge_rid, edge))]
+    reply = await wire.post(f"{contact(coordinator)}/events/broadcast", {"events": told})
+    assert reply.status == 200
+    await until(lambda: coordinator.node.graph.get_neighbors("out", EdgeStatus.APPROVED) == [poller])
+    await coordinator.node.processor.idle()
+    await wire.post(f"{contact(coordinator)}/events/poll", {"rid": poller, "limit": 0})
+    return poller
+
+
 @requirement("K-13")
 @requirement("K-44")
 async def test_the_five_endpoints_answer_below_koi_net_and_at_the_root(net: Net, wire: Wire) -> None:
     """Exchange 3-10, in the unsigned dialect: exact keys, polled queues, and what is not found."""
     coordinator = await net.coordinator()
-    poller = KoiNode(
-        "poller",
-        folder=net.folder / "poller",
-        first_contact=FirstContact(contact(coordinator), coordinator.node.rid),
-        interest=[PERSONALITY_TYPE],
-        poll_interval_s=0.1,
-    )
-    await poller.start()
-    await until(lambda: coordinator.node.graph.get_neighbors("out", EdgeStatus.APPROVED) == [poller.rid])
-    await until(lambda: not coordinator.node.outbox.count(poller.rid))
-    await poller.stop()
+    poller = await join_unsigned(wire, coordinator)
 
     bases = (contact(coordinator), coordinator.url)
     names = ["a", "b", "c", "d"]
@@ -284,11 +290,11 @@ async def test_the_five_endpoints_answer_below_koi_net_and_at_the_root(net: Net,
             f"{bases[number % 2]}/events/broadcast", {"events": [event(personality(name))]}
         )
         assert (told.status, json.loads(told.body)) == (200, None)
-    await until(lambda: coordinator.node.outbox.count(poller.rid) == len(names))
+    await until(lambda: coordinator.node.outbox.count(poller) == len(names))
 
     rids = [personality(name)["rid"] for name in names]
     for base, expected in ((bases[0], rids[:3]), (bases[1], rids[3:]), (bases[0], [])):
-        polled = read(await wire.post(f"{base}/events/poll", {"rid": poller.rid, "limit": 3}))
+        polled = read(await wire.post(f"{base}/events/poll", {"rid": poller, "limit": 3}))
         assert set(polled) == {"events"}
         assert [one["rid"] for one in polled["events"]] == expected
         assert all(set(one) == {"rid", "event_type", "manifest", "contents"} for one in polled["events"])

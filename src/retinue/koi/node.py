@@ -35,7 +35,7 @@ from retinue.koi.codec.payloads import (
     Request,
     RidsPayload,
 )
-from retinue.koi.codec.profiles import NodeProfile, NodeType
+from retinue.koi.codec.profiles import EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import (
     PERSONALITY_TYPE,
     type_name,
@@ -149,6 +149,7 @@ class KoiNode:
             self.trust,
             frozenset({*GRAPH_TYPES, *profile.event, *profile.state, *self.interest}),
             self.memory.was_seen,
+            self.memory.has_proved,
             lambda: to_instant(self.now()),
             self.relays,
             self.first_contact.url if self.first_contact else None,
@@ -244,6 +245,8 @@ class KoiNode:
                 node = source or rid
                 if node is None:
                     raise WireError("rid: a poll needs the RID of the polling node")
+                if source is None and not self._may_poll_unsigned(node):
+                    return EventsPayload(())
                 self.memory.hear(node)
                 return EventsPayload(tuple(self.outbox.take(node, limit, dialect)))
             case FetchRids(rid_types):
@@ -252,6 +255,16 @@ class KoiNode:
                 return list_manifests(self.cache, rids or self.cache.list_rids(rid_types), dialect)
             case FetchBundles(rids):
                 return list_bundles(self.cache, rids, dialect)
+
+    def _may_poll_unsigned(self, node: str) -> bool:
+        """Whether events may wait for an unsigned poll of a node. Raises PermissionError if it must sign."""
+        if self.memory.has_proved(node):
+            raise PermissionError(
+                f"{node} has signed messages, so it must sign its polls; give it the RID of this node"
+            )
+        edge_rid = self.graph.get_edge(self.rid, node)
+        edge = self.graph.find_edge(edge_rid) if edge_rid is not None else None
+        return edge is None or edge.edge_type is not EdgeType.WEBHOOK
 
     async def receive_events(
         self, events: Sequence[Event], source: str | None, dialect: Dialect, *, replayed: bool = False

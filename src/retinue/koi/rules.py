@@ -94,8 +94,9 @@ def default_trust(base_url: str | None) -> Trust:
 class Rules:
     """Judges the objects of other nodes.
 
-    ``seen`` says whether a node was heard within `SEEN_S`. ``names`` maps the name of a personality to the
-    node that it is bound to. ``types`` are the RID types that this node keeps.
+    ``seen`` says whether a node was heard within `SEEN_S`, ``proved`` whether it has signed a message; what
+    is not signed is then not from it. ``names`` maps the name of a personality to the node that it is bound
+    to. ``types`` are the RID types that this node keeps.
     """
 
     own_rid: str
@@ -105,6 +106,7 @@ class Rules:
     trust: Trust
     types: frozenset[str]
     seen: Callable[[str], bool]
+    proved: Callable[[str], bool]
     now_us: Callable[[], int]
     relays: Collection[str] = ()
     contact_url: str | None = None
@@ -202,16 +204,22 @@ class Rules:
             return Refuse(f"{owner} is not known to this node")
         name = name_of_personality(kobj.rid_text)
         must_sign = held is not None or name in self.names or self.trust == "known"
-        if must_sign and self.find_key(owner):
+        if self.proved(owner) or (must_sign and self.find_key(owner)):
             return AskOwner(owner)  # it has a key, and this message is not signed with it
         return None
 
     def _judge_forget(self, kobj: KnowledgeObject, owner: str) -> Verdict:
         if kobj.dialect == "unsigned":
-            return None if "gone" in kobj.asked else AskGone(owner)
+            return self._judge_unsigned_forget(kobj, owner)
         if kobj.source_node == owner or kobj.source_node in self.relays:
             return None
         return Refuse(f"it belongs to {owner}, not to {kobj.source_node}")
+
+    def _judge_unsigned_forget(self, kobj: KnowledgeObject, owner: str) -> Verdict:
+        profile = self.graph.find_node(owner)
+        if self.proved(owner) and profile is not None and profile.node_type is NodeType.PARTIAL:
+            return Refuse(f"{owner} has signed messages, and cannot be asked about one that is not signed")
+        return None if "gone" in kobj.asked else AskGone(owner)
 
     def find_key(self, node: str) -> str | None:
         """The key of a node that is known, if its RID is made from it."""
@@ -226,8 +234,7 @@ class Rules:
         if signed_by_other and kobj.source_node not in self.relays:
             return Refuse(f"a node speaks for itself only, and it comes from {kobj.source_node}")
         if kobj.event_type is EventType.FORGET:
-            must_ask = kobj.dialect == "unsigned" and "gone" not in kobj.asked
-            return AskGone(kobj.rid_text) if must_ask else None
+            return None if kobj.dialect == "signed" else self._judge_unsigned_forget(kobj, kobj.rid_text)
         try:
             profile = NodeProfile.parse(kobj.contents or {})
         except WireError as error:
@@ -264,14 +271,15 @@ class Rules:
         if kobj.dialect == "signed" and kobj.source_node != other:
             return Refuse(f"it is between this node and {other}, and comes from {kobj.source_node}")
         if kobj.event_type is EventType.FORGET:
-            must_ask = kobj.dialect == "unsigned" and "gone" not in kobj.asked
-            return AskGone(other) if must_ask else None
+            return None if kobj.dialect == "signed" else self._judge_unsigned_forget(kobj, other)
         if kobj.rid_text not in edge_rids(edge.source, edge.target):
             return Refuse("its RID is not made from its source and target")
         if edge.source == self.own_rid and edge.status is EdgeStatus.APPROVED:
             return Refuse("only the source of an edge approves it")
         if self.graph.find_node(other) is None:
             return Refuse(f"{other} is not known to this node")
+        if kobj.dialect == "unsigned" and self.proved(other):
+            return Refuse(f"{other} has signed messages, and this one is not signed")
         return None
 
     # Parts

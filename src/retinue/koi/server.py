@@ -62,6 +62,7 @@ class KoiServer:
 
     def __init__(self, node: KoiNode) -> None:
         self._node = node
+        self._taking: set[tuple[str, str]] = set()
 
     def endpoint(self, path: str) -> Any:
         async def answer(request: Request) -> Response:
@@ -109,21 +110,38 @@ class KoiServer:
         envelope = parse_envelope(data, body)
         request = parse_request(path, envelope.payload)
         self._verify(envelope, request, path)
-        replayed = False
         if isinstance(request, EventsPayload) and any(
-            e.event_type is EventType.FORGET for e in request.events
+            event.event_type is EventType.FORGET for event in request.events
         ):
-            replayed = self._node.memory.note_signature(envelope.signature_id)
-        reply = await self._node.answer(request, envelope.source_node, "signed", replayed=replayed)
+            await self._take_once(request, envelope)
+            return b"null"
+        reply = await self._node.answer(request, envelope.source_node, "signed")
         if reply is None:
             return b"null"
         return self._sign(reply, envelope.source_node)
+
+    async def _take_once(self, request: EventsPayload, envelope: Envelope) -> None:
+        """Take a message that takes something away; one that could not be taken may come again."""
+        sender, signature_id = envelope.source_node, envelope.signature_id
+        if (sender, signature_id) in self._taking:
+            raise BusyError("the same message is being processed; send it again later")
+        replayed = self._node.memory.has_signature(sender, signature_id)
+        self._taking.add((sender, signature_id))
+        try:
+            await self._node.answer(request, sender, "signed", replayed=replayed)
+            if not replayed:
+                self._node.memory.note_signature(sender, signature_id)
+        finally:
+            self._taking.discard((sender, signature_id))
 
     def _sign(self, reply: Reply, target: str) -> bytes:
         return encode_envelope(reply, self._node.rid, target, self._node.identity.key)
 
     def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
-        """Check sender, key, signature and target, in the order of a stock node. Raises FaultError."""
+        """Check sender, key, signature and target, in the order of a stock node.
+
+        Raises FaultError, and StateError if it cannot be kept that the sender signs.
+        """
         source = envelope.source_node
         profile = self._node.graph.find_node(source)
         key = None if profile is None else profile.public_key
@@ -138,6 +156,7 @@ class KoiServer:
             raise FaultError("invalid_signature", f"the signature is not one of {source}")
         if envelope.target_node != self._node.rid:
             raise FaultError("invalid_target", f"the message of {source} is for {envelope.target_node}")
+        self._node.memory.note_proof(source)
         self._node.memory.hear(source)
 
 
