@@ -213,6 +213,20 @@ def test_a_time_is_told_by_how_long_ago_it_was(time: str, told: str) -> None:
     assert describe_age(time, datetime(2026, 11, 22, 12, tzinfo=UTC)) == told
 
 
+def test_a_name_taken_from_a_host_replaces_no_import_of_another_url(retinue: Retinue) -> None:
+    first, second = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    assert "127-0-0-1" in retinue("import", "a2a", first).stdout
+    for again in (("a2a", second), ("openapi", f"{second}/openapi.json")):
+        refused = retinue("import", *again)
+        assert refused.exit_code != 0
+        assert "127-0-0-1" in refused.stderr
+        assert "--name" in refused.stderr
+    listed = orjson.loads(retinue("imports", "--json").stdout)["imports"]
+    assert [(one["name"], one["connects_to"]) for one in listed] == [("127-0-0-1", first)]
+    assert retinue("import", "a2a", first, "--private").exit_code == 0
+    assert retinue("import", "a2a", second, "--name", "127-0-0-1").exit_code == 0
+
+
 @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org", "http://", "http://[::1"])
 def test_an_import_of_what_is_no_url_says_so(retinue: Retinue, url: str) -> None:
     refused = retinue("import", "a2a", url)

@@ -87,7 +87,9 @@ def mcp_server(
 
 @import_.command()
 @click.argument("document", metavar="DOCUMENT")
-@click.option("--name", help="Name of the agent; default: from the host or the file name.")
+@click.option(
+    "--name", help="Name of the agent; default: from the host or the file name, unless another import has it."
+)
 @click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
 @click.option(
     "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
@@ -105,7 +107,7 @@ def openapi(document: str, name: str | None, server: str | None, strict: bool, p
         raise InvalidSettingError("DOCUMENT", f"no file {place}", remedy="give a URL or a file")
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
-        name = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-")[:40]
+        name = _name_for(place, stem.lower())
     found = {
         "openapi": place,
         "server": server,
@@ -117,7 +119,7 @@ def openapi(document: str, name: str | None, server: str | None, strict: bool, p
 
 @import_.command()
 @click.argument("url", metavar="URL")
-@click.option("--name", help="Name of the agent; default: from the host.")
+@click.option("--name", help="Name of the agent; default: from the host, unless another import has it.")
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
 @click.option("--token-env", metavar="VARIABLE", help="Variable of the hub with the bearer token to send.")
 @click.option("--private", is_flag=True, help="Offer the skills to the mesh only, not to MCP clients.")
@@ -130,7 +132,7 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     """
     host = _host_of(url)
     if name is None:
-        name = re.sub(r"[^a-z0-9_-]+", "-", host).strip("-")[:40]
+        name = _name_for(url, host)
     pairs = _pairs("--header", headers)
     if token_env is not None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
@@ -410,6 +412,22 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             )
         found[key.strip()] = value.strip()
     return found
+
+
+def _name_for(place: str, text: str) -> str:
+    """The name for an import of ``place`` that nobody named; raises if it is that of another one."""
+    from retinue.runtime.importing.imports import read_imports
+
+    name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
+    session = open_session()
+    table = read_imports(session.settings, session.state).get(name)
+    if table is not None and _describe(table) != place:
+        raise InvalidSettingError(
+            "NAME",
+            f"{name!r}, the default here, is the import of {_describe(table)[:200]}",
+            remedy="give another name with --name",
+        )
+    return name
 
 
 def _check_name(name: str) -> str:
