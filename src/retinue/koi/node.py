@@ -152,7 +152,7 @@ class KoiNode:
             self.memory.has_proved,
             lambda: to_instant(self.now()),
             self.relays,
-            self.first_contact.url if self.first_contact else None,
+            self.first_contact.url if self.first_contact and not self.first_contact.rid else None,
             frozenset(known),
             allow_private_urls,
         )

@@ -8,12 +8,13 @@ from typing import Final
 
 import structlog
 
-from retinue.koi.codec.payloads import FetchManifests, ManifestsPayload
+from retinue.koi.codec.payloads import FetchManifests, FetchRids, ManifestsPayload
+from retinue.koi.codec.rids import NODE_TYPE
 from retinue.koi.graph import NetworkGraph
 from retinue.koi.memory import NodeMemory
-from retinue.koi.peers import PeerError, Peers
+from retinue.koi.peers import Address, PeerError, Peers
 from retinue.koi.pipeline import KnowledgeObject
-from retinue.koi.rules import AskAlive, AskGone, AskOwner, Refuse, Verdict
+from retinue.koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, Verdict
 
 _ASKED_AT_ONCE: Final = 16
 _PROVIDERS: Final = 5
@@ -46,6 +47,10 @@ class Questions:
                     case AskAlive(node, reason):
                         problem = reason if await self.is_alive(node) else None
                         kobj.asked += ("alive",)
+                    case AskContact(node, url, key):
+                        signs = await self._signs_as(url, node, key)
+                        problem = None if signs else f"{url} does not answer as {node}"
+                        kobj.asked += ("contact",)
                     case AskGone(owner):
                         problem = await self._find_kept(kobj, owner)
                         kobj.asked += ("gone",)
@@ -66,6 +71,19 @@ class Questions:
         except PeerError as error:
             return error.fault == "unknown_node"
         return any(bundle.rid == node for bundle in bundles)
+
+    async def signs_as(self, url: str, node: str, public_key: str) -> bool:
+        """Whether what answers at a url signs its reply as this node."""
+        async with self._asking:
+            return await self._signs_as(url, node, public_key)
+
+    async def _signs_as(self, url: str, node: str, public_key: str) -> bool:
+        try:
+            await self._peers.request(Address(url, node, "signed", public_key), FetchRids((NODE_TYPE,)))
+        except PeerError as error:
+            log.info("koi_contact_not_confirmed", node=node, url=url, reason=str(error))
+            return False
+        return True
 
     async def fetch(self, kobj: KnowledgeObject) -> bool:
         """Add manifest and contents from the source or another provider; False if nobody has them."""

@@ -74,13 +74,22 @@ class AskAlive:
 
 
 @dataclass(frozen=True, slots=True)
+class AskContact:
+    """Refuse the object unless what answers at the url of the first contact signs as this node."""
+
+    node: str
+    url: str
+    public_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskGone:
     """Obey the FORGET if the owner does not have the object any more, or does not answer."""
 
     owner: str
 
 
-Verdict = Refuse | AskOwner | AskAlive | AskGone | None
+Verdict = Refuse | AskOwner | AskAlive | AskContact | AskGone | None
 """None = accepted."""
 
 
@@ -94,6 +103,7 @@ def default_trust(base_url: str | None) -> Trust:
 class Rules:
     """Judges the objects of other nodes.
 
+    ``contact_url`` is the url of the first contact, if its RID is not configured.
     ``seen`` says whether a node was heard within `SEEN_S`, ``proved`` whether it has signed a message; what
     is not signed is then not from it. ``names`` maps the name of a personality to the node that it is bound
     to. ``types`` are the RID types that this node keeps.
@@ -114,16 +124,18 @@ class Rules:
     allow_private_urls: bool = True
     names: dict[str, str] = field(default_factory=dict)
 
-    def is_known(self, node: str | None, base_url: object = None) -> bool:
-        """Whether a node, which says that this is its base_url, may talk to this one under ``known``."""
+    def is_known(self, node: str | None) -> bool:
+        """Whether a node may talk to this one under ``known``."""
         if node is None:
             return False
         name = node.removeprefix(f"{NODE_TYPE}:").rpartition("+")[0]
         if {node, name} & self.known or node in self.relays or node == self.own_rid:
             return True
-        if self.contact_url is not None and base_url == self.contact_url:
-            return True
         return self.graph.find_node(node) is not None
+
+    def claims_contact(self, base_url: object) -> bool:
+        """Whether a node with this base_url says that it is the first contact, given without its RID."""
+        return self.contact_url is not None and base_url == self.contact_url
 
     def judge(self, kobj: KnowledgeObject) -> Verdict:
         """Judge an object of another node. Before FORGET, the object holds what the cache holds."""
@@ -251,7 +263,9 @@ class Rules:
         if problem := self.refuse_url(profile.base_url):
             return Refuse(f"base_url: {problem}")
         if kobj.dialect == "unsigned":
-            if self.trust == "known" and not self.is_known(kobj.rid_text, profile.base_url):
+            if self.trust == "known" and not self.is_known(kobj.rid_text) and "contact" not in kobj.asked:
+                if profile.base_url and profile.public_key and self.claims_contact(profile.base_url):
+                    return AskContact(kobj.rid_text, profile.base_url, profile.public_key)
                 return Refuse("it is not known to this node")
             held = self.graph.find_node(kobj.rid_text)
             changed = held is not None and held.public_key is not None and held != profile

@@ -109,7 +109,7 @@ class KoiServer:
                 return to_json(rendered)
         envelope = parse_envelope(data, body)
         request = parse_request(path, envelope.payload)
-        self._verify(envelope, request, path)
+        await self._verify(envelope, request, path)
         if isinstance(request, EventsPayload) and any(
             event.event_type is EventType.FORGET for event in request.events
         ):
@@ -137,7 +137,7 @@ class KoiServer:
     def _sign(self, reply: Reply, target: str) -> bytes:
         return encode_envelope(reply, self._node.rid, target, self._node.identity.key)
 
-    def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
+    async def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
         """Check sender, key, signature and target, in the order of a stock node.
 
         Raises FaultError, and StateError if it cannot be kept that the sender signs.
@@ -147,8 +147,10 @@ class KoiServer:
         key = None if profile is None else profile.public_key
         if key is None:
             key = find_introduced(source, request, "public_key")
-        url = None if profile is not None else find_introduced(source, request, "base_url")
-        if key is None or (self._node.trust == "known" and not self._node.rules.is_known(source, url)):
+        rules = self._node.rules
+        url = find_introduced(source, request, "base_url")
+        is_known = self._node.trust != "known" or rules.is_known(source)
+        if key is None or not (is_known or rules.claims_contact(url)):
             raise FaultError("unknown_node", f"{source} is not known to this node")
         if not is_rid_of_key(source, key):
             raise FaultError("invalid_key", f"{source} is not made from the key of its profile")
@@ -156,6 +158,8 @@ class KoiServer:
             raise FaultError("invalid_signature", f"the signature is not one of {source}")
         if envelope.target_node != self._node.rid:
             raise FaultError("invalid_target", f"the message of {source} is for {envelope.target_node}")
+        if not is_known and not await self._node.questions.signs_as(str(url), source, key):
+            raise FaultError("unknown_node", f"{source} is not what answers at {url}")
         self._node.memory.note_proof(source)
         self._node.memory.hear(source)
 

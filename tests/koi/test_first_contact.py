@@ -1,0 +1,64 @@
+"""Under ``known``, the first contact is known by what answers at its URL, not by what a node says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from retinue.koi.codec import payloads as p
+from retinue.koi.codec.bundles import Bundle, Event, EventType
+from retinue.koi.codec.profiles import NodeProfile, NodeType
+from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.node import KoiNode
+from retinue.koi.peers import FirstContact
+from tests.koi.network import Signer, events, post, run_node, until, url_of
+from tests.koi.test_hostile_peers import UUID_NODE
+from tests.koi.test_node import is_joined, publish
+from tests.requirements import requirement
+
+
+@requirement("K-37")
+@pytest.mark.parametrize("given", ["url", "url and RID"])
+async def test_a_stranger_is_not_known_because_it_has_the_url_of_the_first_contact(
+    tmp_path: Path, given: str
+) -> None:
+    async with run_node(tmp_path, "contact") as contact:
+        first = FirstContact(url_of(contact), contact.rid if given == "url and RID" else None)
+        async with run_node(tmp_path, "member", trust="known", first_contact=first) as member:
+            await until(lambda: is_joined(contact, member))
+            stranger = Signer("stranger", url_of(contact))
+            status, reply = await stranger.send(member, stranger.introduction)
+            assert (status, reply["error"]) == (400, "unknown_node")
+            with capture_logs() as logged:
+                await post(url_of(member) + p.BROADCAST, events(stranger.introduction))
+                keyless = Bundle.generate(UUID_NODE, NodeProfile(NodeType.FULL, url_of(contact)).render())
+                await post(url_of(member) + p.BROADCAST, events(Event.from_bundle(EventType.NEW, keyless)))
+                await member.processor.idle()
+                refused = [line["rid"] for line in logged if line["event"] == "koi_event_refused"]
+            assert sorted(refused) == sorted([stranger.rid, UUID_NODE])
+            assert set(member.graph.list_nodes()) == {member.rid, contact.rid}
+            rid = await publish(contact, "helpful-agent")
+            await until(lambda: rid in member.cache)
+
+
+@requirement("K-37")
+async def test_a_node_that_polls_knows_its_first_contact_once_that_has_signed(tmp_path: Path) -> None:
+    async with run_node(tmp_path, "contact") as contact:
+        early = await publish(contact, "helpful-agent")
+        member = KoiNode(
+            "member",
+            folder=tmp_path / "member",
+            first_contact=url_of(contact),
+            trust="known",
+            interest=[PERSONALITY_TYPE],
+            poll_interval_s=0.05,
+        )
+        await member.start()
+        try:
+            await until(lambda: early in member.cache)
+            assert member.first_contact is not None
+            assert member.first_contact.rid == contact.rid
+        finally:
+            await member.stop()
