@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from retinue.koi.codec import payloads as p
-from retinue.koi.codec.bundles import Bundle, Event, EventType, Manifest
+from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.node import KoiNode
@@ -146,49 +146,6 @@ async def test_older_and_replayed_messages_are_refused(tmp_path: Path) -> None:
     async with run_node(tmp_path, port=int(url.split(":")[2].split("/")[0])) as node:
         assert (await post(url, forget))[0] == 200
         assert old.rid in node.cache, "a message that is replayed after a restart"
-
-
-async def test_contents_must_have_the_hash_of_their_manifest(tmp_path: Path) -> None:
-    async with run_node(tmp_path) as node:
-        contents = personality("a", UUID_NODE)
-        manifest = Manifest(contents["rid"], "2026-01-01T00:00:00Z", "0" * 64)
-        with capture_logs() as logged:
-            event = Event(contents["rid"], EventType.NEW, manifest, contents)
-            assert (await post(url_of(node) + p.BROADCAST, events(event)))[0] == 200
-            assert "do not have the hash" in Refusals(logged)
-        assert not node.cache.list_rids([PERSONALITY_TYPE])
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ({"mcp_url": "http://169.254.169.254/latest"}, "mcp_url: "),
-        ({"base_url": "http://[fe80::1]/koi-net"}, "base_url: "),
-        ({"mcp_url": "file:///etc/passwd"}, "not an http or https url"),
-        ({"rid": f"{PERSONALITY_TYPE}:b/1.0"}, "contents.rid is not the RID"),
-        ({"node_rid": "somebody"}, "contents.node_rid is not"),
-        ({"node_rid": None}, "contents.node_rid is not"),
-        ({"mood": "x" * 300_000}, "larger than"),
-    ],
-)
-async def test_contents_that_could_do_harm_are_refused(
-    tmp_path: Path, more: dict[str, Any], reason: str
-) -> None:
-    async with run_node(tmp_path) as node:
-        contents = {**personality("a", UUID_NODE), **more}
-        bundle = Bundle.generate(f"{PERSONALITY_TYPE}:a/1.0", contents)
-        with capture_logs() as logged:
-            body = events(Event.from_bundle(EventType.NEW, bundle))
-            assert (await post(url_of(node) + p.BROADCAST, body))[0] == 200
-            assert reason in Refusals(logged)
-        assert not node.cache.list_rids([PERSONALITY_TYPE])
-
-
-async def test_a_private_address_is_refused_where_the_setting_says_so(tmp_path: Path) -> None:
-    async with run_node(tmp_path, allow_private_urls=False) as node:
-        body = events(new(personality("a", UUID_NODE, mcp_url="http://10.0.0.1:8101")))
-        await post(url_of(node) + p.BROADCAST, body)
-        assert not node.cache.list_rids([PERSONALITY_TYPE])
 
 
 async def test_objects_of_other_types_are_not_kept(tmp_path: Path) -> None:
