@@ -18,6 +18,8 @@ import urllib3
 
 from retinue.runtime.koi.config import CONFIGS
 from retinue.runtime.koi.programs import find_ports
+from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
 from tests.mcp.clients import connect, texts
 from tests.processes.running import Program, program
 from tests.requirements import requirement
@@ -146,6 +148,38 @@ async def test_an_agent_joins_a_hub_that_is_a_coordinator_and_leaves_when_it_end
             assert await asyncio.to_thread(agent.end, signal.SIGINT) == 0
         await list_tools(url, [])
         assert await asyncio.to_thread(hub.end, signal.SIGINT) == 0
+
+
+@requirement("K-24")
+async def test_where_tokens_are_required_rest_and_mcp_ask_for_them_and_nodes_still_join(
+    tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "greeter.py").write_text(AGENT)
+    state = {
+        "RETINUE_HOME": str(tmp_path / "hub"),
+        "RETINUE_AUTH__ANONYMOUS": "false",
+        "RETINUE_KOI__TRUST": "known",
+        "RETINUE_KOI__KNOWN": '["greeter"]',
+    }
+    own = {"RETINUE_HOME": str(tmp_path / "agent")}
+    _, token = TokenFile(State(tmp_path / "hub").keys).issue(("mesh",))
+    told = {"authorization": f"Bearer {token}"}
+    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+        url = await asyncio.to_thread(hub.url_in, "hub at")
+        serve = ("serve", "greeter.py", "--no-publish", "--koi-join", f"{url}/koi-net")
+        with program(*serve, cwd=tmp_path, environment=own) as agent:
+            await asyncio.to_thread(agent.wait_for, "KOI node at")
+            await asyncio.to_thread(hub.wait_for, "personality registered")
+            for path in ("/tools/list", "/resources/list", "/koi-net/tools/list", "/mcp/tools/list"):
+                assert _http.request("GET", url + path).status == 401, path
+                listed = _http.request("GET", url + path, headers=told)
+                assert listed.status == 200, path
+                assert b"greeter" in listed.data
+            asked = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+            kind = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+            assert _http.request("POST", f"{url}/mcp", body=asked, headers=kind).status == 401
+            async with connect(f"{url}/mcp", authorization=told["authorization"]) as client:
+                assert "greeter__greet" in {tool.name for tool in (await client.list_tools()).tools}
 
 
 async def test_forget_releases_the_name_of_an_agent_that_no_registry_has(tmp_path: Path, port: int) -> None:

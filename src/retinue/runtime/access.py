@@ -10,6 +10,8 @@ from starlette.types import ASGIApp
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.dashboard.sessions import OPEN_PATHS, ROOT
+from retinue.koi.codec.payloads import PATHS as KOI_PATHS
+from retinue.koi.server import PREFIX as KOI_PREFIX
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import AccessTable, Settings
 from retinue.storage.state import State
@@ -39,7 +41,13 @@ def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
 
 
 def security_settings(settings: Settings, host: str) -> SecuritySettings:
-    """The settings of the security middleware of a process that listens at ``host``."""
+    """The settings of the security middleware of a process that listens at ``host``.
+
+    Nodes of a KOI network have no tokens. Where `koi.trust` says whose messages a node takes, they need none.
+    """
+    open_paths = PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set())
+    if settings.koi.trust in ("known", "signed"):
+        open_paths |= {prefix + path for prefix in ("", KOI_PREFIX) for path in KOI_PATHS}
     return SecuritySettings(
         host=host,
         hosts=settings.doors.hosts,
@@ -49,7 +57,7 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         anonymous=settings.auth.anonymous,
         open_prefixes=OPEN_PATHS,
         resource=protected_resource(settings),
-        open_paths=PROBE_PATHS | {METRICS_PATH} if settings.metrics.public else PROBE_PATHS,
+        open_paths=open_paths,
     )
 
 

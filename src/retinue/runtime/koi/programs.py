@@ -55,7 +55,7 @@ async def serve_coordinator(
         host = host_of(section.base_url, "coordinator.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
         listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
-        guard = partial(_guard, settings=settings, state=state, host=host, http=http)
+        guard = partial(_guard, settings=_with_trust(settings, section), state=state, host=host, http=http)
         coordinator = CoordinatorAdapterNode(
             section.name,
             _with_port(section.base_url, listener, section),
@@ -103,7 +103,7 @@ async def serve_agent(
         if section.mcp_url is not None:
             host_of(section.mcp_url, "agent.mcp_url")
         listener = _bind(host, section.mcp_port, "agent.mcp_port")
-        guard = partial(_guard, settings=settings, state=state, host=host, http=http)
+        guard = partial(_guard, settings=_with_trust(settings, section), state=state, host=host, http=http)
         agent = KoiAgentNode(
             section.name,
             section.version,
@@ -220,6 +220,11 @@ async def _open(
 
 def _guard(app: Any, *, settings: Settings, state: State, host: str, http: HttpClient) -> Any:
     return guarded(app, settings, state, host, http)
+
+
+def _with_trust(settings: Settings, section: AgentConfig | CoordinatorConfig) -> Settings:
+    """The settings with the trust policy of a node's own configuration."""
+    return settings.model_copy(update={"koi": settings.koi.model_copy(update={"trust": section.trust})})
 
 
 def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | CoordinatorConfig) -> str:
