@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 from retinue.core.call import Attempt, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RemoteFaultError, UnknownSkillError
-from retinue.core.log_lines import JsonLines
-from retinue.core.text import render_json_line
+from retinue.core.log_lines import JsonLines, render_json_line
 from retinue.mesh import events
 from retinue.mesh.events import (
     CallEndedEvent,
@@ -28,7 +27,6 @@ from retinue.mesh.events import (
     log_line,
     log_lines,
     now,
-    once_per_minute,
 )
 from tests.mesh.scripted import FakeClock, make_call, make_dispatcher
 from tests.requirements import requirement
@@ -322,11 +320,14 @@ def test_a_skill_of_that_name_of_another_agent_is_passed_on_each_time() -> None:
     assert seen == [*theirs, *theirs]
 
 
-def test_repeated_reads_are_left_out_of_whole_batches_as_well() -> None:
+async def test_repeated_reads_are_left_out_of_whole_batches_as_well() -> None:
     seen: list[Event] = []
-    observe = once_per_minute(seen.extend)
+    recorded = EventBus()
+    recorded.subscribe_batches(seen.extend)
+    events = EventBus()
+    events.subscribe(OncePerMinute(recorded.emit))
     first, again = _call_of("list_agents", at_s=0), _call_of("list_agents", at_s=5)
-    observe([*first, ANNOUNCED])
-    observe(again)
-    observe([ENDED])
+    for event in [*first, ANNOUNCED, *again, ENDED]:
+        events.emit(event)
+    recorded.flush()
     assert seen == [*first, ANNOUNCED, ENDED]

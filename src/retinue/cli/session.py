@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from retinue.cli.failures import DEBUG_VARIABLE
-from retinue.core.log_lines import JsonLines
-from retinue.core.text import hide_tokens, hide_tokens_in_line, render_json_line
+from retinue.core.log_lines import JsonLines, hide_tokens_in_line, render_json_line
+from retinue.core.text import hide_tokens
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.client import Client

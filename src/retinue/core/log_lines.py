@@ -1,15 +1,32 @@
-"""Log lines for programs: JSON, one row each, and the rows of a batch in one write."""
+"""Log lines without tokens: text at a terminal; for programs JSON, the rows of a batch in one write."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TextIO
 
 import structlog
 
-from retinue.core.text import render_json_line
+from retinue.core.text import hide_tokens
 
 _KIND: Final = {"event": "call", "level": "info"}
+
+
+def hide_tokens_in_line(logger: Any, method: str, line: Any) -> str:
+    """The last processor of structlog for a terminal: removes tokens from every log line."""
+    return hide_tokens(line)
+
+
+def render_json_line(logger: Any, method: str, row: Any) -> str:
+    """The last processor of structlog for programs: the row as one line of JSON, without tokens."""
+    import orjson  # here, because most commands log nothing
+
+    try:
+        line = orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:
+        line = json.dumps(row, default=repr)  # an integer beyond 64 bits, or half of a surrogate pair
+    return hide_tokens(line)
 
 
 class JsonLines:

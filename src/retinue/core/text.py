@@ -1,12 +1,10 @@
-"""Texts: similar names for "did you mean", data within a prompt, and log lines without tokens."""
+"""Texts: similar names for "did you mean", data within a prompt, and text without tokens."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any
 
 MIN_SIMILARITY = 0.6
 MIN_CONTAINED_LENGTH = 3
@@ -69,19 +67,3 @@ def hide_tokens(text: str) -> str:
     folded = text.lower()
     # most text holds no token, and looking for the first letters takes an eighth of the time
     return _TOKENS.sub(HIDDEN, text) if any(mark in folded for mark in _TOKEN_MARKS) else text
-
-
-def hide_tokens_in_line(logger: Any, method: str, line: Any) -> str:
-    """The last processor of structlog for a terminal: removes tokens from every log line."""
-    return hide_tokens(line)
-
-
-def render_json_line(logger: Any, method: str, row: Any) -> str:
-    """The last processor of structlog for programs: the row as one line of JSON, without tokens."""
-    import orjson  # here, because most commands log nothing
-
-    try:
-        line = orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:
-        line = json.dumps(row, default=repr)  # an integer beyond 64 bits, or half of a surrogate pair
-    return hide_tokens(line)

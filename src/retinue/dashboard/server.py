@@ -20,14 +20,8 @@ from retinue.core.record import HUB_NAME
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.attention import find_attention
-from retinue.dashboard.drawings import (
-    place_bars,
-)
-from retinue.dashboard.figures import (
-    RECENT_CALLS,
-    RECENT_S,
-    measure,
-)
+from retinue.dashboard.drawings import place_bars
+from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
 from retinue.dashboard.frame import PAGE, Frame, Page, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import structlog
 
-from retinue.koi.answers import find_met_again, list_bundles, list_manifests
 from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import (
     Bundle,
@@ -53,7 +52,7 @@ from retinue.koi.pipeline import (
     KnowledgeSource,
     Processor,
 )
-from retinue.koi.questions import Questions
+from retinue.koi.questions import Questions, find_met_again, list_bundles, list_manifests
 from retinue.koi.rules import (
     Rules,
     Trust,

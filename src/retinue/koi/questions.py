@@ -1,14 +1,18 @@
-"""Questions to other nodes about an object: what its owner has, whether a node is alive, who has contents."""
+"""Questions to other nodes about an object, and the answers to theirs, read from cache and graph."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from retinue.koi.codec.payloads import FetchManifests, FetchRids, ManifestsPayload
+from retinue.koi.cache import KoiCache
+from retinue.koi.codec.bundles import Bundle, Dialect, Event, EventType, WireError, encode_bundle, in_dialect
+from retinue.koi.codec.payloads import BundlesPayload, FetchManifests, FetchRids, ManifestsPayload
+from retinue.koi.codec.profiles import NodeProfile
 from retinue.koi.codec.rids import NODE_TYPE
 from retinue.koi.graph import NetworkGraph
 from retinue.koi.memory import NodeMemory
@@ -18,6 +22,9 @@ from retinue.koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, V
 
 _ASKED_AT_ONCE: Final = 16
 _PROVIDERS: Final = 5
+
+REPLY_BUNDLES: Final = 1000
+REPLY_BYTES: Final = 3 * 1024 * 1024
 
 log = structlog.get_logger("retinue.koi")
 
@@ -137,3 +144,46 @@ class Questions:
             return f"{owner} did not say whether it still has it: {error}" if error.status else None
         listed = manifests.manifests if isinstance(manifests, ManifestsPayload) else ()
         return f"{owner} still has it" if any(m.rid == kobj.rid_text for m in listed) else None
+
+
+def list_manifests(cache: KoiCache, rids: Iterable[str], dialect: Dialect) -> ManifestsPayload:
+    """The manifests of these RIDs, with the hash of the dialect."""
+    manifests, not_found = [], []
+    for rid in rids:
+        entry = cache.find_entry(rid)
+        if entry is None:
+            not_found.append(rid)
+        elif entry.same_in_both:
+            manifests.append(entry.manifest)
+        elif (bundle := cache.read(rid)) is not None:
+            manifests.append(in_dialect(bundle, dialect).manifest)
+    return ManifestsPayload(tuple(manifests), tuple(not_found))
+
+
+def list_bundles(cache: KoiCache, rids: Sequence[str], dialect: Dialect) -> BundlesPayload:
+    """The bundles of these RIDs, up to the limits of a reply; the rest is deferred."""
+    bundles: list[Bundle] = []
+    not_found: list[str] = []
+    size = 0
+    for position, rid in enumerate(rids):
+        bundle = cache.read(rid)
+        if bundle is None:
+            not_found.append(rid)
+            continue
+        size += len(encode_bundle(bundle))
+        if bundles and (size > REPLY_BYTES or len(bundles) >= REPLY_BUNDLES):
+            return BundlesPayload(tuple(bundles), tuple(not_found), tuple(rids[position:]))
+        bundles.append(in_dialect(bundle, dialect))
+    return BundlesPayload(tuple(bundles), tuple(not_found))
+
+
+def find_met_again(graph: NetworkGraph, events: Sequence[Event]) -> set[str]:
+    """Nodes that introduce themselves again as they are known: their FORGET only resets their edges."""
+    found = set()
+    for event in events:
+        held = graph.find_node(event.rid)
+        if held is not None and event.event_type is EventType.NEW and event.contents is not None:
+            with suppress(WireError):
+                if NodeProfile.parse(event.contents) == held:
+                    found.add(event.rid)
+    return found

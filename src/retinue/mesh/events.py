@@ -271,20 +271,6 @@ class OncePerMinute:
         return False
 
 
-def once_per_minute(observer: BatchObserver) -> BatchObserver:
-    """As `OncePerMinute`, for an observer of whole batches."""
-    kept: list[Event] = []
-    keep = OncePerMinute(kept.append)
-
-    def observe(batch: Sequence[Event]) -> None:
-        kept.clear()
-        for event in batch:
-            keep(event)
-        observer(tuple(kept))
-
-    return observe
-
-
 class Span(Protocol):
     """The tracing span of one call, joined to its caller's span by ``traceparent``."""
 

@@ -29,7 +29,7 @@ from retinue.hub.calls import CallFilter
 from retinue.hub.mesh_map import MeshParts
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.events import OncePerMinute, log_lines, once_per_minute, record_calls
+from retinue.mesh.events import EventBus, OncePerMinute, log_lines, record_calls
 from retinue.mesh.permissions import is_seen
 from retinue.oci.server import pull as oci
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
@@ -159,9 +159,11 @@ async def run_hub(
                 ),
             )
         )
-        mesh.events.subscribe_later(OncePerMinute(record_calls(audit.append)))
-        mesh.events.subscribe_batches(once_per_minute(log_lines))
-        stack.callback(mesh.events.flush)
+        recorded = EventBus()
+        recorded.subscribe_later(record_calls(audit.append))
+        recorded.subscribe_batches(log_lines)
+        stack.callback(recorded.flush)
+        mesh.events.subscribe(OncePerMinute(recorded.emit))
         reload = ConfigurationReload(
             configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo
         )
