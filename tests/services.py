@@ -45,11 +45,13 @@ def docker_registry(
     tls: tuple[Path, Path] | None = None,
     port: int = 0,
     notified: tuple[str, str] | None = None,
+    deletes: bool = True,
 ) -> Iterator[str]:
     """Run ``docker-registry serve`` with its data in ``folder``; gives its base url.
 
     ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key,
-    ``notified`` the url and the token of who is told of everything.
+    ``notified`` the url and the token of who is told of everything. Without ``deletes`` it is as it is installed:
+    it refuses to delete.
     """
     program = get_program("docker-registry")
     config = folder / "registry.yml"
@@ -59,7 +61,7 @@ def docker_registry(
         "log: {level: info, accesslog: {disabled: true}}\n"
         "storage:\n"
         f"  filesystem: {{rootdirectory: '{folder / 'data'}'}}\n"
-        "  delete: {enabled: true}\n"
+        f"  delete: {{enabled: {'true' if deletes else 'false'}}}\n"
         "  maintenance: {uploadpurging: {enabled: false}}\n"
         f"http: {{addr: '127.0.0.1:{port}', secret: local{secured}}}\n"
         + (f"auth: {auth}\n" if auth else "")

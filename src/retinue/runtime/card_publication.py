@@ -128,7 +128,8 @@ class CardPublication:
         except ReferenceNotFoundError:
             _log.debug("already forgotten", reference=str(self._published))
         except RetinueError as error:
-            self._echo(f"could not remove {self._published} from {self._published.registry}: {error.message}")
+            remedy = f" — {error.remedy}" if error.remedy else ""
+            self._echo(f"could not remove {self._published}: {error.message}{remedy}")
 
     async def _push(self) -> Published:
         card = render_card(self._record, scopes=PUBLISHED_SCOPES)

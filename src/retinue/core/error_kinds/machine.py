@@ -30,8 +30,8 @@ class RegistryRefusedError(RegistryError):
     type = "registry_refused"
     kind = REFUSED
 
-    def __init__(self, registry: str, status: int, detail: str) -> None:
-        super().__init__(f"registry {registry} answered {status}: {detail}")
+    def __init__(self, registry: str, status: int, detail: str, *, remedy: str = "") -> None:
+        super().__init__(f"registry {registry} answered {status}: {detail}", remedy=remedy)
         self.registry = registry
         self.status = status
 

@@ -60,6 +60,10 @@ MAX_REDIRECTS = 3
 
 _ACCEPT = {"accept": f"{MANIFEST_TYPE}, {DOCKER_MANIFEST_TYPE}"}
 _ACCEPT_CATALOG = {"accept": f"{CATALOG_TYPE}, application/json"}
+_ALLOW_DELETION = (
+    "allow it in that registry; for docker-registry: "
+    "storage.delete.enabled: true, or REGISTRY_STORAGE_DELETE_ENABLED=true"
+)
 _SMALL_BYTES = 4096
 """Minimum response limit, so that an error body fits even when the requested content is smaller."""
 
@@ -187,7 +191,7 @@ def delete(reference: Reference) -> Flow[None]:
     """Delete a tag or digest.
 
     docker-registry deletes only by digest, so it removes the manifest with all its tags.
-    Raises ReferenceNotFoundError, RegistryRefusedError (also when deletion is disabled).
+    Raises ReferenceNotFoundError, RegistryRefusedError (with the setting to change if deletion is disabled).
     """
     if reference.target is None:
         raise InvalidReferenceError(str(reference), "a deletion needs a tag or a digest")
@@ -199,6 +203,9 @@ def delete(reference: Reference) -> Flow[None]:
         response = yield Request("DELETE", manifest_path(reference.at(digest)))
     if response.status == 404:
         raise ReferenceNotFoundError(response.registry, str(reference))
+    if response.status == 405:
+        detail = f"it does not delete {reference}"
+        raise RegistryRefusedError(response.registry, 405, detail, remedy=_ALLOW_DELETION)
     expect(response, 200, 202, 204)
 
 
