@@ -46,7 +46,9 @@ async def test_a_deletion_that_the_registry_does_not_allow_names_its_setting(
 async def test_an_agent_that_stops_says_how_its_card_could_have_been_removed(
     url: str, client: HttpClient
 ) -> None:
-    record = AgentRecord(name="stop-agent", version="1.0.0", endpoints=(Endpoint("execute", "http://[::1]:1"),))
+    record = AgentRecord(
+        name="stop-agent", version="1.0.0", endpoints=(Endpoint("execute", "http://[::1]:1"),)
+    )
     said: list[str] = []
     publication = CardPublication(
         open_registry(url, client), lambda: record, "v1", client, said.append, probe_timeout_s=1.0
