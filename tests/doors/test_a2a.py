@@ -277,7 +277,7 @@ async def test_a_question_waits_for_the_next_message_of_its_task(wire: Wire, url
 async def test_a_caller_has_only_so_many_open_questions(
     wire: Wire, url: str, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.a2a.server.service.MAX_ASKING_OF_A_CALLER", 2)
+    monkeypatch.setattr("retinue.a2a.server.task_table.MAX_ASKING_OF_A_CALLER", 2)
     asking = [await call(wire, url, "order") for _ in range(2)]
     refused = await ask(wire, url, "SendMessage", {"message": message(naming("order"))})
     assert refused.error["code"] == -33029

@@ -7,9 +7,7 @@ Whatever is sent, the answer is a message: what cannot be read is NOT_UNDERSTOOD
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +15,10 @@ import orjson
 import structlog
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
-from retinue.core.errors import (
-    NotAllowedError,
-    RetinueError,
-    StateError,
-    UnknownAgentError,
-    UnknownSkillError,
-)
-from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, is_visible
-from retinue.core.text import suggest
-from retinue.mesh.channel import Channel, NullChannel
+from retinue.core.errors import NotAllowedError, RetinueError, UnknownAgentError
+from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.permissions import principal_key
-from retinue.messages import questions
 from retinue.messages.callbacks import Callbacks
 from retinue.messages.codec.envelope import (
     ANYBODY,
@@ -42,37 +31,20 @@ from retinue.messages.codec.envelope import (
     reply_to,
     same_agent,
 )
-from retinue.messages.codec.payloads import (
-    Reply,
-    Task,
-    accepted,
-    arguments_of,
-    choose_skill,
-    failed,
-    not_json,
-    not_understood,
-    read_task,
-    rejected,
-    reply_of_error,
-    reply_of_outcome,
-    result,
-)
-from retinue.messages.codec.performatives import PERFORMATIVES
+from retinue.messages.codec.payloads import Reply, failed, not_json, not_understood, reply_of_error
 from retinue.messages.codec.signatures import digest_of, find_flaw, sign
 from retinue.messages.conversations import Conversations
 from retinue.messages.exchange import Answer, Exchange, MessageOptions, RecordOf, RunSkill, check_sender
-from retinue.messages.journal import Journal, interrupted, subscription_lost
+from retinue.messages.handlers import Handlers
+from retinue.messages.journal import Journal
 from retinue.messages.replays import SignedOnce
-from retinue.messages.subscriptions import Subscriptions, Watch
-from retinue.messages.tasks import MessageTask, Tasks
+from retinue.messages.subscriptions import Watch
 from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, merge_traces, parse_trace_meta
 from retinue.web.security import RequestIdentity
-from retinue.web.transport import UrlRefusedError
 
 _log = structlog.get_logger(__name__)
 
 _NO_TRACE = TraceContext(id="")
-_NULL = NullChannel()
 
 
 class Receiver:
@@ -102,41 +74,30 @@ class Receiver:
         self.own = own
         self.options = options or MessageOptions()
         self._calls = calls
-        self._record_of = record_of
-        self._callbacks = callbacks
         self._forwards = forwards
-        self._watch = watch
         self._key = key
         self._log = log
         self.conversations = Conversations() if conversations is None else conversations
-        self.tasks = Tasks()
         self._signed_once = SignedOnce() if signed_once is None else signed_once
-        self._journal = Journal() if journal is None else journal
-        self.subscriptions = Subscriptions(
-            self._deliver, save=self._journal.save_subscription, forget=self._journal.forget
+        self._handlers = Handlers(
+            own,
+            calls,
+            record_of,
+            callbacks,
+            self._render,
+            forwards=forwards,
+            watch=watch,
+            conversations=self.conversations,
+            journal=Journal() if journal is None else journal,
         )
 
     def recover(self) -> None:
-        """Take up what the processes before this one have left, and tell callbacks what they do not know.
-
-        Raises StateError.
-        """
-        left = self._journal.load()
-        now = time.time()
-        for task in left.tasks:
-            self.tasks.adopt(task, now - (task.ended_at or now))
-        for task in left.untold:
-            assert task.reply is not None
-            self._deliver_end(task, task.reply)
-        for one in left.subscriptions:
-            self.subscriptions.tell_end(one, subscription_lost(one))
+        """Take up the tasks of earlier processes, and tell their callbacks the ends; raises StateError."""
+        self._handlers.recover()
 
     async def aclose(self) -> None:
-        """Cancel the tasks, end the subscriptions, and tell their callbacks; what fails is told later."""
-        await self.tasks.aclose(interrupted)
-        self.subscriptions.close(subscription_lost)
-        await self._callbacks.aclose()
-        self._journal.close()
+        """Cancel the tasks, end the subscriptions, and tell their callbacks."""
+        await self._handlers.aclose()
 
     async def answer_envelope(
         self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
@@ -210,7 +171,7 @@ class Receiver:
                 request, principal, principal_key(principal), target, run, wait_s, in_background
             )
             try:
-                reply, later, calls_used = await self._answer(exchange)
+                reply, later, calls_used = await self._handlers.answer(exchange)
             finally:
                 agent = exchange.target or agent
         except NotUnderstoodError as error:
@@ -293,249 +254,6 @@ class Receiver:
             "send the message to the hub's /messages",
             request,
         )
-
-    # one method for each performative that opens a conversation
-
-    async def _answer(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
-        request = exchange.request
-        if PERFORMATIVES[request.performative].is_reply:
-            return self._take_reply(request), False, None
-        if exchange.is_late:
-            return (
-                failed("timeout", f"reply_by {request.reply_by} has passed — give a later time"),
-                False,
-                None,
-            )
-        if request.callback_url is not None:
-            if request.performative == "TASK_REQUEST" and not exchange.in_background:
-                raise questions.needless_callback(request)
-            await self._check_callback(request)
-        if request.performative == "TASK_REQUEST":
-            return await self._run_task(exchange)
-        handlers: Mapping[str, Callable[[Exchange], Awaitable[Reply]]] = {
-            "QUERY_CAPABILITIES": self._query_capabilities,
-            "QUERY_IF": questions.query_if,
-            "QUERY_REF": self._query_ref,
-            "PROPOSE": self._propose,
-            "SUBSCRIBE": self._subscribe,
-            "CANCEL": self._cancel,
-        }
-        return await handlers[request.performative](exchange), request.performative == "SUBSCRIBE", None
-
-    def _take_reply(self, request: Envelope) -> Reply:
-        """A reply that arrived on its own: it must fit a conversation that this process began."""
-        found = self.conversations.take(request.in_reply_to, request.performative)
-        if found is None:
-            raise NotUnderstoodError(
-                INVALID_PAYLOAD,
-                f"in_reply_to {(request.in_reply_to or '')[:100]!r} fits no open conversation in which "
-                f"{request.performative} may follow: give the message_id or reply_with of what it answers",
-                request,
-            )
-        if found.listener is not None:
-            found.listener(request)
-        return result("received")
-
-    async def _check_callback(self, request: Envelope) -> None:
-        assert request.callback_url is not None
-        try:
-            await self._callbacks.check(request.callback_url)
-        except UrlRefusedError as error:
-            raise NotUnderstoodError(
-                INVALID_PAYLOAD,
-                f"callback_url is refused: {error.cause}; give a public http or https url, or ask with "
-                "QUERY_REF for the result, or allow private urls with messages.private_callbacks",
-                request,
-            ) from None
-
-    async def _query_capabilities(self, exchange: Exchange) -> Reply:
-        payload = exchange.request.payload
-        asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
-        target = exchange.target
-        if target is None:
-            # for anybody: the hub asks every agent that the sender sees (Yellow Pages)
-            asked, target = {**asked, "agent": ANYBODY}, self.own
-        outcome = await exchange.run(QUERY_CAPABILITIES, asked, target, _NULL, exchange.deadline)
-        if isinstance(outcome.error, UnknownAgentError) and self._forwards:
-            # another spelling of its name, as in all other messages
-            await self.find_record(exchange)
-            outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
-        if outcome.error is not None:
-            return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
-        told = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
-        return Reply("INFORM_CAPABILITIES", {"status": "success", **told})
-
-    async def find_record(self, exchange: Exchange) -> AgentRecord | None:
-        """The record of the agent that a message is for; None where it is for anybody."""
-        if exchange.target is None:
-            return None
-        try:
-            record = await self._record_of(exchange.target, exchange.principal)
-        except UnknownAgentError as error:
-            raise self._conceal(error, "this agent") from None
-        exchange.target = record.name
-        return record
-
-    def _conceal(self, error: RetinueError, skill: str) -> RetinueError:
-        """An agent's own endpoint does not tell its name to whom it does not hear."""
-        is_own = not self._forwards and isinstance(error, UnknownAgentError)
-        return UnknownSkillError(skill) if is_own else error
-
-    async def _choose(self, exchange: Exchange, task: Task) -> tuple[str, dict[str, Any]]:
-        """The skill and the arguments of a task; raises UnknownSkillError."""
-        record = await self.find_record(exchange)
-        if record is None:
-            if not task.type:
-                raise UnknownSkillError("(none): a task for anybody needs task_type, the id of a skill")
-            return task.type, arguments_of(task, None)
-        visible = [one for one in record.skills if is_visible(one.visibility, exchange.principal.scopes)]
-        skill = choose_skill(task, exchange.request.ontology, visible)
-        if skill is None and self._forwards and task.type and exchange.request.receiver == "":
-            # addressed to nobody, at the hub: whoever offers it
-            exchange.target = None
-            return task.type, arguments_of(task, None)
-        if skill is None:
-            offered = [one.id for one in visible if one.id != QUERY_CAPABILITIES]
-            if task.type:
-                raise UnknownSkillError(task.type[:200], near=suggest(task.type[:200], offered))
-            raise UnknownSkillError(
-                "(none)"
-                if not offered
-                else f"(none): task_type is missing; give one of {', '.join(offered[:20])}"
-            )
-        return skill.id, arguments_of(task, skill)
-
-    async def _run_task(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
-        request = exchange.request
-        skill, arguments = await self._choose(exchange, read_task(request))
-        deadline = exchange.deadline
-
-        async def call(channel: Channel) -> Outcome:
-            outcome = await exchange.run(skill, arguments, exchange.target, channel, deadline)
-            if outcome.error is None:
-                return outcome
-            return replace(outcome, error=self._conceal(outcome.error, skill))
-
-        if not exchange.in_background:
-            outcome = await call(_NULL)
-            return reply_of_outcome(outcome, outcome.call_id), False, outcome.calls_used
-        is_sync = exchange.wait_s > 0
-        task = self.tasks.start(request, exchange.owner, exchange.target or "", call, listens=not is_sync)
-        assert task.work is not None
-        try:
-            await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
-        except asyncio.CancelledError:
-            # the sender left before it was told of a task: nobody will ask for it
-            await self.tasks.cancel(task)
-            raise
-        if task.reply is not None and (is_sync or task.reply.performative != "INFORM_RESULT"):
-            # its sender is told now: nobody asks for it
-            self.tasks.forget(task)
-            return task.reply, False, task.calls_used
-        try:
-            self._journal.save_task(task)
-        except StateError:
-            # whatever is accepted is stored
-            await self.tasks.cancel(task)
-            raise
-        self.conversations.begin(request, exchange.owner)
-        self.conversations.take(request.message_id, "TASK_ACCEPT", exchange.owner)
-        if task.reply is not None and task.ended_at is not None:
-            self._note_news(task, task.reply)
-        else:
-            task.observers.append(self._note_news)
-        return accepted(task.id, task.comments), True, None
-
-    def _note_news(self, task: MessageTask, reply: Reply) -> None:
-        self.conversations.take(task.request.message_id, reply.performative, task.owner)
-        if reply.performative == "TASK_ACCEPT":
-            return
-        self._journal.note_end(task, told=task.request.callback_url is None)
-        if task.request.callback_url is not None:
-            self._deliver_end(task, reply)
-
-    def _deliver_end(self, task: MessageTask, reply: Reply) -> None:
-        """Send the end of a task; one that is not taken after all attempts can be asked for."""
-
-        def note(arrived: bool) -> None:
-            self._journal.note_end(task, told=True)
-
-        self._deliver(task.request, reply, task.agent, note)
-
-    def _deliver(
-        self, request: Envelope, reply: Reply, agent: str, done: Callable[[bool], None] | None = None
-    ) -> None:
-        assert request.callback_url is not None
-        self._callbacks.deliver(request.callback_url, self._render(request, reply, agent), done)
-
-    async def _query_ref(self, exchange: Exchange) -> Reply:
-        return await questions.query_ref(exchange, self._find_task(exchange), self.find_record)
-
-    def _find_task(self, exchange: Exchange) -> MessageTask | None:
-        payload, request = exchange.request.payload, exchange.request
-        for reference in (payload.get("task_id"), payload.get("reference"), request.in_reply_to):
-            if isinstance(reference, str) and (found := self.tasks.find(reference, exchange.owner)):
-                return found
-        return None
-
-    async def _propose(self, exchange: Exchange) -> Reply:
-        task = read_task(exchange.request)
-        skill, arguments = await self._choose(exchange, task)
-        record = await self.find_record(exchange)
-        return await questions.propose(exchange, record, skill, arguments)
-
-    async def _subscribe(self, exchange: Exchange) -> Reply:
-        request = exchange.request
-        topic = request.payload.get("topic", "capabilities")
-        if request.callback_url is None:
-            raise questions.missing_callback(request)
-        if topic == "task":
-            task = self._find_task(exchange)
-            if task is None:
-                raise questions.unknown_task(request)
-            return self.subscriptions.follow_task(exchange.owner, request, task)
-        if topic != "capabilities":
-            raise questions.unknown_topic(request)
-        await self.find_record(exchange)
-        target = exchange.target
-        if self._watch is None or target is None:
-            return rejected("incapable", "there are no news of anybody: name one agent in receiver.agent_id")
-
-        async def summarise() -> Reply:
-            return await self._summarise(target, exchange.principal)
-
-        return await self.subscriptions.follow_capabilities(
-            exchange.owner, request, target, self._watch, summarise
-        )
-
-    async def _summarise(self, target: str, principal: Principal) -> Reply:
-        call = Call(
-            id=new_id(),
-            skill=QUERY_CAPABILITIES,
-            arguments={"query_type": "summary"},
-            principal=principal,
-            endpoint="messages",
-            trace=_NO_TRACE,
-            agent=target,
-        )
-        outcome = await self._calls.dispatch(call)
-        if outcome.error is not None:
-            return reply_of_error(outcome.error)
-        return Reply("INFORM_CAPABILITIES", outcome.value)
-
-    async def _cancel(self, exchange: Exchange) -> Reply:
-        request = exchange.request
-        task = self._find_task(exchange)
-        if task is not None:
-            if task.reply is not None:
-                return failed("already_ended", f"task {task.id} has ended with {task.reply.performative}")
-            await self.tasks.cancel(task)
-            return result(f"task {task.id} is cancelled", {"task_id": task.id})
-        for name in (request.payload.get("task_id"), request.payload.get("reference"), request.in_reply_to):
-            if isinstance(name, str) and (found := self.subscriptions.find(name, exchange.owner)):
-                self.subscriptions.end(found)
-                return result(f"subscription {found.id} has ended", {"task_id": found.id})
-        raise questions.unknown_task(request)
 
 
 def _has_trace(message: Any) -> bool:

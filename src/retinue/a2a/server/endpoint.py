@@ -29,7 +29,8 @@ from retinue.a2a.codec.requests import (
 )
 from retinue.a2a.codec.tasks import with_history
 from retinue.a2a.server.agents import A2aAgent, AgentOf
-from retinue.a2a.server.service import A2aService, Caller
+from retinue.a2a.server.service import A2aService
+from retinue.a2a.server.task_table import Caller
 from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidRequestError, RetinueError
 from retinue.core.record import Skill
@@ -52,6 +53,7 @@ class A2aEndpoint:
 
     def __init__(self, service: A2aService, agent_of: AgentOf) -> None:
         self._service = service
+        self._tasks = service.tasks
         self._agent_of = agent_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,6 +101,7 @@ class _Exchange:
         self, service: A2aService, agent: A2aAgent, identity: RequestIdentity, params: Any, *, is_legacy: bool
     ) -> None:
         self._service = service
+        self._tasks = service.tasks
         self._agent = agent
         self._identity = identity
         self._params = params
@@ -129,12 +132,10 @@ class _Exchange:
     async def find(self) -> Any:
         params = read_params(self._params)
         length = read_history_length(params)
-        return self._show(
-            with_history(await self._service.find(read_id(params, "id"), self._caller()), length)
-        )
+        return self._show(with_history(await self._tasks.find(read_id(params, "id"), self._caller()), length))
 
     async def list_page(self) -> Any:
-        page = await self._service.list_page(read_list(self._params), self._caller())
+        page = await self._tasks.list_page(read_list(self._params), self._caller())
         return {**page, "tasks": [self._show(task) for task in page["tasks"]]} if self._legacy else page
 
     async def cancel(self) -> Any:
@@ -147,25 +148,25 @@ class _Exchange:
         params = read_params(self._params)
         config = replace(read_push_config(params), legacy=self._legacy)
         task_id = read_id(params, "taskId")
-        return self._show_push(task_id, *await self._service.set_push(task_id, config, self._caller()))
+        return self._show_push(task_id, *await self._tasks.set_push(task_id, config, self._caller()))
 
     async def find_push(self) -> Any:
         params = read_params(self._params)
         task_id = read_id(params, "taskId")
         config_id = params.get("id") or task_id
-        found = await self._service.find_push(task_id, str(config_id), self._caller())
+        found = await self._tasks.find_push(task_id, str(config_id), self._caller())
         return self._show_push(task_id, str(config_id), found)
 
     async def list_push(self) -> Any:
         task_id = read_id(read_params(self._params), "taskId")
         found = [
-            self._show_push(task_id, *one) for one in await self._service.list_push(task_id, self._caller())
+            self._show_push(task_id, *one) for one in await self._tasks.list_push(task_id, self._caller())
         ]
         return found if self._legacy else {"configs": found, "nextPageToken": ""}
 
     async def delete_push(self) -> Any:
         params = read_params(self._params)
-        await self._service.delete_push(read_id(params, "taskId"), read_id(params, "id"), self._caller())
+        await self._tasks.delete_push(read_id(params, "taskId"), read_id(params, "id"), self._caller())
         return None if self._legacy else {}
 
     async def card(self) -> Any:

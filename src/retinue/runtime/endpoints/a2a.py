@@ -222,10 +222,11 @@ class _Service:
         if self._service is None:
             from retinue.a2a.server.push import PushSender
             from retinue.a2a.server.service import A2aService
+            from retinue.a2a.server.task_table import TaskTable
 
             check = partial(check_written_url, allow_private=self._private)
-            push = PushSender(self._http)
-            self._service = A2aService(self._calls, self._open_store, push, check, envelopes=self._envelopes)
+            tasks = TaskTable(self._open_store, PushSender(self._http), check)
+            self._service = A2aService(self._calls, tasks, envelopes=self._envelopes)
         return self._service
 
     def end(self) -> None:
@@ -292,7 +293,7 @@ async def _open_service(
     recovering: asyncio.Task[None] | None = None
     if state.tasks_file(name, 1).exists():
         # a process before this one had tasks: those that it left unfinished are ended
-        recovering = asyncio.create_task(service.open().recover())
+        recovering = asyncio.create_task(service.open().tasks.recover())
     try:
         yield service
     finally:
