@@ -50,8 +50,8 @@ def docker_registry(
     """Run ``docker-registry serve`` with its data in ``folder``; gives its base url.
 
     ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key,
-    ``notified`` the url and the token of who is told of everything. Without ``deletes`` it is as it is installed:
-    it refuses to delete.
+    ``notified`` the url and the token of who is told of everything. Without ``deletes`` it refuses to delete,
+    as it does when installed.
     """
     program = get_program("docker-registry")
     config = folder / "registry.yml"
