@@ -1,0 +1,1 @@
+"""What ``retinue doctor`` checks. No check changes anything except a temporary file."""

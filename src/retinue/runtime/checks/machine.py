@@ -1,0 +1,88 @@
+"""Checks of this machine: interpreter, libraries, programs, network and ports."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from retinue.core.errors import RetinueError
+from retinue.runtime.checks.check import Check, failed
+from retinue.runtime.serving import bind, check_loopback
+
+LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
+OLDEST_PYTHON = (3, 11)
+LOCAL_HOST = "127.0.0.1"
+AGENT_PORT = 8001
+
+
+def check_python() -> Check:
+    """Whether the interpreter is new enough."""
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Check("python", "fail", found, "install Python 3.11 or newer")
+    return Check("python", "ok", found)
+
+
+def check_libraries() -> Check:
+    """Whether the libraries are installed."""
+    found, missing = [f"retinue {_find_version('retinue') or '(not installed)'}"], []
+    for name in LIBRARIES:
+        known = _find_version(name)
+        found.append(f"{name} {known}") if known else missing.append(name)
+    if missing:
+        return Check(
+            "libraries", "fail", f"missing: {', '.join(missing)}", "reinstall Retinue in this environment"
+        )
+    return Check("libraries", "ok", ", ".join(found))
+
+
+def _find_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def check_own_network() -> Check:
+    """Whether processes of this machine reach each other."""
+    try:
+        check_loopback()
+    except RetinueError as error:
+        return failed("loopback", error)
+    return Check("loopback", "ok", f"processes can connect to each other at {LOCAL_HOST}")
+
+
+def check_hub_port(port: int, hub_url: str | None) -> list[Check]:
+    """The configured port of the hub; nothing for 0, which takes any free one."""
+    if port == 0:
+        return []
+    name = f"port {port}"
+    if hub_url is not None and hub_url.endswith(f":{port}"):
+        return [Check(name, "ok", "used by the hub")]
+    if _is_free(port):
+        return [Check(name, "ok", "free for the hub")]
+    if hub_url is not None:
+        return [Check(name, "ok", f"used by another program; the hub is at {hub_url}")]
+    return [Check(name, "warn", "used by another program", "choose another port: retinue hub --port N")]
+
+
+def check_agent_port() -> Check:
+    """The port of the first agent."""
+    found = "free for the first agent" if _is_free(AGENT_PORT) else "in use; agents use the next free port"
+    return Check(f"port {AGENT_PORT}", "ok", found)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        bind(LOCAL_HOST, port).close()
+    except RetinueError:
+        return False
+    return True
+
+
+def check_program(name: str) -> Check:
+    """Where an optional program is."""
+    place = shutil.which(name)
+    return Check(name, "ok", place or "not installed (optional)")
