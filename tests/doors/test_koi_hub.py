@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from retinue import Agent, Context
+from retinue.koi import memory
 from retinue.koi.codec.personality import AgentPersonality
 from retinue.koi.peers import Address, FirstContact
 from retinue.oci.registry import forget
@@ -223,6 +225,30 @@ async def test_a_name_is_told_by_the_hub_that_has_it_and_by_another_once_it_is_f
         await until(lambda: tools_of(first) == ["greeter.welcome"])
         called = await wire.call(hub_one.url, "welcome", {"word": "Ada"}, authorization=one.token)
         assert called.result == "welcome Ada"
+
+
+@requirement("K-38")
+async def test_a_name_is_told_once_its_holder_is_dead_without_any_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "SEEN_S", 0.0)  # a node counts as alive while it answers
+    async with AsyncExitStack() as stack:
+        system = await stack.enter_async_context(open_system(State(tmp_path / "hub")))
+        koi = KoiHub(look_again_s=0.1)
+        hub = await system.start_hub(koi=koi)
+        async with AsyncExitStack() as alive:
+            await Net(tmp_path, alive).agent("greeter", f"{hub.url}/koi-net", version="1.0.0")
+            await until(lambda: "greeter" in names(hub))
+            with capture_logs() as logs:
+                await system.start_agent(make_agent("greeter", "welcome"))
+                await hub.mesh.directory.refresh()
+                await until(lambda: any(line["event"] == "agent has no personality" for line in logs))
+            assert tools_of(koi) == ["greeter.calculate"]
+        # nobody says that it has ended
+        await until(lambda: tools_of(koi) == ["greeter.welcome"])
+        assert [(entry.name, entry.source) for entry in hub.mesh.directory.list_entries()] == [
+            ("greeter", "home")
+        ]
 
 
 def tools_of(koi: KoiHub) -> list[str]:

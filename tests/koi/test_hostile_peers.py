@@ -235,6 +235,16 @@ async def test_a_name_is_bound_to_a_node_while_that_node_is_alive(tmp_path: Path
             assert "koi_name_rebound" in [line["event"] for line in logged]
 
 
+async def test_the_name_of_an_agent_of_this_node_is_not_released(tmp_path: Path) -> None:
+    async with run_node(tmp_path) as node:
+        rid = await publish(node, "own")
+        assert not node.release_name("own")
+        with capture_logs() as logged:
+            await post(url_of(node) + p.BROADCAST, events(new(personality("own", UUID_NODE, "9.9"))))
+            assert f"the name belongs to {node.rid}" in Refusals(logged)
+        assert node.cache.list_rids([PERSONALITY_TYPE]) == [rid]
+
+
 async def test_an_unsigned_message_does_not_move_a_node_that_has_a_key(tmp_path: Path) -> None:
     async with (
         run_node(tmp_path) as node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,61 @@ async def test_no_sender_pushes_out_the_signatures_of_another(
         assert not one.has_signature("orn:koi-net.node:flood+0", "0")
     assert len(cache.notes) == 50
     await cache.close()
+
+
+@requirement("K-37")
+async def test_an_unsigned_handshake_in_its_name_does_not_reset_the_edges_of_a_node_that_signs(
+    tmp_path: Path,
+) -> None:
+    async with (
+        run_node(tmp_path) as node,
+        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
+    ):
+        await until(lambda: is_joined(node, owner))
+        profile = node.cache.read(owner.rid)
+        assert profile is not None
+        handshake = events(
+            Event.from_rid(EventType.FORGET, owner.rid), Event.from_bundle(EventType.NEW, profile)
+        )
+        with capture_logs() as logged:
+            assert (await post(url_of(node) + p.BROADCAST, handshake))[0] == 200
+            await node.processor.idle()
+            assert f"{owner.rid} still has its edges" in Refusals(logged)
+        assert is_joined(node, owner)
+        rid = await publish(node, "helpful-agent")
+        await until(lambda: rid in owner.cache)
+
+
+@requirement("K-37")
+@pytest.mark.parametrize("given", ["url", "url and RID"])
+async def test_a_node_that_signs_and_has_lost_its_cache_joins_again(tmp_path: Path, given: str) -> None:
+    async with run_node(tmp_path) as node:
+
+        def contact() -> FirstContact:
+            return FirstContact(url_of(node), node.rid if given == "url and RID" else None)
+
+        async with run_node(tmp_path, "owner", first_contact=contact()) as owner:
+            await until(lambda: is_joined(node, owner))
+            port = int(url_of(owner).split(":")[2].split("/")[0])
+        shutil.rmtree(tmp_path / "owner" / "cache")
+        async with run_node(tmp_path, "owner", first_contact=contact(), port=port) as again:
+            assert again.rid == owner.rid
+            await until(lambda: is_joined(node, again))
+            rid = await publish(node, "helpful-agent")
+            await until(lambda: rid in again.cache)
+
+
+@requirement("K-37")
+async def test_an_unsigned_forget_of_a_node_that_signs_is_refused_while_it_is_away(tmp_path: Path) -> None:
+    async with run_node(tmp_path) as node:
+        async with run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner:
+            await until(lambda: is_joined(node, owner))
+        edges = node.graph.list_edges_of(owner.rid)
+        body = events(*(Event.from_rid(EventType.FORGET, rid) for rid in (owner.rid, *edges)))
+        with capture_logs() as logged:
+            assert (await post(url_of(node) + p.BROADCAST, body))[0] == 200
+            await node.processor.idle()
+            refused = [line["rid"] for line in logged if line["event"] == "koi_event_refused"]
+        assert sorted(refused) == sorted([owner.rid, *edges])
+        assert node.graph.find_node(owner.rid) is not None
+        assert node.graph.list_edges_of(owner.rid) == edges

@@ -74,8 +74,9 @@ def register_node_handlers(node: KoiNode) -> None:
     def meet_node(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
         """Answer a node that introduces itself, and subscribe to what it provides of interest."""
         if kobj.normalized_event_type is EventType.FORGET:
-            for rid in node.graph.list_edges_of(kobj.rid_text):
-                processor.handle(rid=rid, event_type=EventType.FORGET)
+            # before its next introduction, which may wait in the same message
+            edges = node.graph.list_edges_of(kobj.rid_text)
+            processor.handle_next([KnowledgeObject(rid, event_type=EventType.FORGET) for rid in edges])
             node.outbox.drop(kobj.rid_text)
             return None
         introduced = kobj.source_node in (None, kobj.rid_text)

@@ -13,9 +13,14 @@ from retinue.koi.codec.payloads import EventsPayload, PollEvents
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import edge_rids, type_of
 from retinue.koi.peers import BUNDLES_AT_ONCE, Address, PeerError
+from retinue.koi.pipeline import BusyError
+from retinue.koi.questions import find_met_again
 
 if TYPE_CHECKING:
     from retinue.koi.node import KoiNode
+
+_ANSWER_WITHIN_S: Final = 1.5
+"""How long a node that introduces itself again has to say what it still has."""
 
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -39,6 +44,42 @@ class Joining:
         if address.rid is not None:
             self._introduced.add(address.rid)
 
+    async def meet_again(self, events: Sequence[Event]) -> tuple[Sequence[Event], set[str]]:
+        """Judge unsigned introductions of nodes that are known already, by asking each what it still has.
+
+        Edges that such a node has lost are made anew. Returns the events without the FORGET of the nodes
+        that answered, and the nodes that did not: their FORGET is to be obeyed.
+        Raises BusyError if a node that signs does not answer.
+        """
+        node = self._node
+        reset, answered = set(), set()
+        for rid in find_met_again(node.graph, events):
+            edges = node.graph.list_edges_of(rid)
+            kept = await node.questions.find_kept(rid, edges, _ANSWER_WITHIN_S) if edges else None
+            if kept is not None:
+                answered.add(rid)
+                await self._renew_edges(rid, [edge for edge in edges if edge not in kept])
+            elif edges and node.memory.has_proved(rid):
+                raise BusyError(f"{rid} does not say whether it still has its edges; send it again later")
+            else:
+                reset.add(rid)
+        if not answered:
+            return events, reset
+        left = [e for e in events if e.event_type is not EventType.FORGET or e.rid not in answered]
+        return left, reset
+
+    async def _renew_edges(self, rid: str, lost: Sequence[str]) -> None:
+        """Make the edges anew that another node has lost."""
+        node, profile = self._node, self._node.graph.find_node(rid)
+        if not lost or profile is None:
+            reason = f"{rid} still has its edges with this node"
+            log.warning("koi_event_refused", rid=rid, event_type="FORGET", node=None, reason=reason)
+            return
+        for edge in lost:
+            await node.processor.handle(rid=edge, event_type=EventType.FORGET)
+        node.outbox.push(rid, node.rid, EventType.NEW)
+        self.subscribe(rid, profile)
+
     async def introduce_again(self, target: str) -> None:
         address = self._node.peers.find_address(target)
         if address is not None:
@@ -61,9 +102,12 @@ class Joining:
             if rid != self._node.rid and profile is not None:
                 self.subscribe(rid, profile, again=True)
         address = self._node.peers.contact_address()
-        if address is None or (address.rid and self._node.graph.get_edge(address.rid, self._node.rid)):
+        if address is None:
             return
         for attempt in range(10**9):
+            address = self._node.peers.contact_address() or address
+            if address.rid and self._node.graph.get_edge(address.rid, self._node.rid):
+                return  # it has answered an attempt that seemed to fail
             try:
                 await self.introduce(address)
                 return

@@ -52,7 +52,7 @@ from retinue.koi.pipeline import (
     KnowledgeSource,
     Processor,
 )
-from retinue.koi.questions import Questions, find_met_again, list_bundles, list_manifests
+from retinue.koi.questions import Questions, list_bundles, list_manifests
 from retinue.koi.rules import (
     Rules,
     Trust,
@@ -280,9 +280,12 @@ class KoiNode:
     ) -> None:
         if not events:
             return
+        reset: set[str] = set()
+        if dialect == "unsigned":
+            async with asyncio.timeout(ACKNOWLEDGE_S):
+                events, reset = await self.joining.meet_again(events)
         handled = Handled(len(events))
         external = KnowledgeSource.External
-        met_again = find_met_again(self.graph, events) if dialect == "unsigned" else set()
         self.processor.handle_all(
             [
                 KnowledgeObject(
@@ -295,7 +298,7 @@ class KoiNode:
                     dialect,
                     handled=handled,
                     replayed=replayed,
-                    asked=("gone",) if event.rid in met_again else (),
+                    asked=("gone",) if event.rid in reset else (),
                 )
                 for event in events
             ]
@@ -317,8 +320,11 @@ class KoiNode:
         return holder if await self.questions.is_alive(holder) else None
 
     def release_name(self, name: str) -> bool:
-        """Let another node take the name of a personality; False if it was not bound."""
-        return self.rules.names.pop(name, None) is not None
+        """Let another node take the name of a personality; False if no other node has it."""
+        if self.rules.names.get(name) in (None, self.rid):
+            return False
+        del self.rules.names[name]
+        return True
 
 
 def personality_node(

@@ -303,6 +303,11 @@ class Processor:
         self._waiting.extend(kobjs)
         self._arrived.set()
 
+    def handle_next(self, kobjs: Sequence[KnowledgeObject]) -> None:
+        """Let what follows from the object in work be processed before all that waits."""
+        self._waiting.extendleft(reversed(kobjs))
+        self._arrived.set()
+
     # Work
 
     def start(self) -> None:

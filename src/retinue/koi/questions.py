@@ -58,8 +58,8 @@ class Questions:
                         signs = await self._signs_as(url, node, key)
                         problem = None if signs else f"{url} does not answer as {node}"
                         kobj.asked += ("contact",)
-                    case AskGone(owner):
-                        problem = await self._find_kept(kobj, owner)
+                    case AskGone(owner, must_answer):
+                        problem = await self._find_kept(kobj, owner, must_answer=must_answer)
                         kobj.asked += ("gone",)
             if problem is not None:
                 return problem
@@ -133,7 +133,22 @@ class Questions:
                 return None
         return f"it belongs to {owner}, which does not have it"
 
-    async def _find_kept(self, kobj: KnowledgeObject, owner: str) -> str | None:
+    async def find_kept(self, node: str, rids: Sequence[str], within_s: float) -> set[str] | None:
+        """Which of these RIDs a node still has; none if it does not know this node, None without an answer."""
+        address = self._peers.find_address(node)
+        if address is None:
+            return None
+        try:
+            async with asyncio.timeout(within_s), self._asking:
+                reply = await self._peers.request(address, FetchManifests((), tuple(rids)))
+        except TimeoutError:
+            return None
+        except PeerError as error:
+            log.info("koi_node_not_asked", node=node, reason=str(error))
+            return set() if error.fault == "unknown_node" else None
+        return {one.rid for one in reply.manifests} if isinstance(reply, ManifestsPayload) else None
+
+    async def _find_kept(self, kobj: KnowledgeObject, owner: str, *, must_answer: bool) -> str | None:
         """Why a FORGET is refused, if the owner still has the object; None if it is gone."""
         address = self._peers.find_address(owner)
         if address is None:
@@ -141,7 +156,8 @@ class Questions:
         try:
             manifests = await self._peers.request(address, FetchManifests((), (kobj.rid_text,)))
         except PeerError as error:
-            return f"{owner} did not say whether it still has it: {error}" if error.status else None
+            silent = not error.status and not must_answer
+            return None if silent else f"{owner} did not say whether it still has it: {error}"
         listed = manifests.manifests if isinstance(manifests, ManifestsPayload) else ()
         return f"{owner} still has it" if any(m.rid == kobj.rid_text for m in listed) else None
 
@@ -178,9 +194,12 @@ def list_bundles(cache: KoiCache, rids: Sequence[str], dialect: Dialect) -> Bund
 
 
 def find_met_again(graph: NetworkGraph, events: Sequence[Event]) -> set[str]:
-    """Nodes that introduce themselves again as they are known: their FORGET only resets their edges."""
+    """Nodes that introduce themselves again as they are known, by FORGET and NEW."""
     found = set()
+    forgotten = {event.rid for event in events if event.event_type is EventType.FORGET}
     for event in events:
+        if event.rid not in forgotten:
+            continue
         held = graph.find_node(event.rid)
         if held is not None and event.event_type is EventType.NEW and event.contents is not None:
             with suppress(WireError):

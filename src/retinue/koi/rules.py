@@ -28,7 +28,7 @@ from retinue.koi.codec.rids import (
     name_of_personality,
     type_of,
 )
-from retinue.koi.graph import NetworkGraph
+from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue.koi.pipeline import KnowledgeObject
 from retinue.web.addresses import find_refusal, is_loopback
 
@@ -84,9 +84,13 @@ class AskContact:
 
 @dataclass(frozen=True, slots=True)
 class AskGone:
-    """Obey the FORGET if the owner does not have the object any more, or does not answer."""
+    """Obey the FORGET if the owner does not have the object any more, or does not answer.
+
+    ``must_answer``: it is refused if the owner does not answer.
+    """
 
     owner: str
+    must_answer: bool = False
 
 
 Verdict = Refuse | AskOwner | AskAlive | AskContact | AskGone | None
@@ -231,7 +235,10 @@ class Rules:
         profile = self.graph.find_node(owner)
         if self.proved(owner) and profile is not None and profile.node_type is NodeType.PARTIAL:
             return Refuse(f"{owner} has signed messages, and cannot be asked about one that is not signed")
-        return None if "gone" in kobj.asked else AskGone(owner)
+        if "gone" in kobj.asked:
+            return None
+        # a node that signs takes back its edges by a signed message: while it is away, they stay
+        return AskGone(owner, must_answer=self.proved(owner) and kobj.rid_type in GRAPH_TYPES)
 
     def find_key(self, node: str) -> str | None:
         """The key of a node that is known, if its RID is made from it."""

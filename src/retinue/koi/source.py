@@ -44,9 +44,10 @@ class PersonalitySource(Source):
         """Tell the directory of every change from now on; returns the function that ends it."""
 
         def tell(rid: AgentPersonality, held: Held | None) -> None:
-            if held is None:
+            if held is None or self._is_own(held.profile):
+                # one of this node's own may replace that of a node that had the name before
                 directory.remove(listing_key(rid))
-            elif not self._is_own(held.profile):
+            else:
                 directory.upsert(as_listing(held))
 
         return self._adapter.subscribe(tell)

@@ -44,6 +44,9 @@ _log = structlog.get_logger("retinue.koi")
 _SETTLE_S = 0.2
 """Changes of the directory within this time are told together."""
 
+_LOOK_AGAIN_S = 60.0
+"""How often the holders of names are asked whether they are alive, while agents wait for their names."""
+
 _LEAVE_S = 2.0
 
 
@@ -127,9 +130,13 @@ class KoiMember:
 
 
 class KoiHub:
-    """The node of a hub: it lists its network's personalities, and tells the network of the hub's agents."""
+    """The node of a hub: it lists its network's personalities, and tells the network of the hub's agents.
 
-    def __init__(self) -> None:
+    An agent that is not told because another node has its name is looked at again every ``look_again_s``.
+    """
+
+    def __init__(self, look_again_s: float = _LOOK_AGAIN_S) -> None:
+        self._look_again_s = look_again_s
         self.adapter = MCPAdapter()
         self.source = PersonalitySource(self.adapter, self._is_own)
         self.node: KoiNode | None = None
@@ -205,10 +212,15 @@ class KoiHub:
         return True
 
     async def _tell_all(self, mesh: Mesh) -> None:
-        """Make the personalities of this node those of the directory's agents, again after each change."""
+        """Make the personalities of this node those of the directory's agents, again after each change.
+
+        The death of a node that has a name is no change: nobody tells it.
+        """
         while True:
-            await self._changed.wait()
-            await asyncio.sleep(_SETTLE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_again_s if self._withheld else None):
+                    await self._changed.wait()
+                    await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             try:
                 await self._tell(mesh)
