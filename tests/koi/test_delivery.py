@@ -16,8 +16,9 @@ from starlette.routing import Route
 from retinue.koi.codec.bundles import EventType
 from retinue.koi.codec.envelopes import decode_json
 from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue.koi.node import KoiNode
-from retinue.koi.pipeline import Handled, KnowledgeObject, KnowledgeSource, PipelineSteps, Processor
+from retinue.koi.pipeline import PipelineSteps, Processor
 from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
 from tests.koi.test_node import publish
 from tests.requirements import requirement

@@ -20,16 +20,10 @@ from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
 from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE
+from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeObject, KnowledgeSource, handler
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
-from retinue.koi.pipeline import (
-    STOP_CHAIN,
-    HandlerType,
-    KnowledgeObject,
-    KnowledgeSource,
-    Processor,
-    handler,
-)
+from retinue.koi.pipeline import Processor
 from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
 from tests.requirements import requirement
 

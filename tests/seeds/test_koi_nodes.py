@@ -21,7 +21,7 @@ from retinue.koi.codec.envelopes import NodeKey
 from retinue.koi.codec.personality import AgentPersonality
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
-from retinue.koi.pipeline import STOP_CHAIN, HandlerType, KnowledgeSource
+from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeSource
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement

@@ -9,14 +9,8 @@ import structlog
 from retinue.koi.codec.bundles import Bundle, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE
-from retinue.koi.pipeline import (
-    STOP_CHAIN,
-    HandlerResult,
-    HandlerType,
-    KnowledgeObject,
-    KnowledgeSource,
-    Processor,
-)
+from retinue.koi.knowledge import STOP_CHAIN, HandlerResult, HandlerType, KnowledgeObject, KnowledgeSource
+from retinue.koi.pipeline import Processor
 
 if TYPE_CHECKING:
     from retinue.koi.node import KoiNode

@@ -43,15 +43,11 @@ from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue.koi.handlers import register_node_handlers
 from retinue.koi.identity import check_name, load_identity, load_key
 from retinue.koi.joining import Joining
+from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue.koi.memory import NodeMemory
 from retinue.koi.outbox import Outbox
 from retinue.koi.peers import FirstContact, Peers, check_contact
-from retinue.koi.pipeline import (
-    Handled,
-    KnowledgeObject,
-    KnowledgeSource,
-    Processor,
-)
+from retinue.koi.pipeline import Processor
 from retinue.koi.questions import Questions, list_bundles, list_manifests
 from retinue.koi.rules import (
     Rules,

@@ -18,15 +18,15 @@ from retinue.koi.cache import KoiCache, iterate_bundles
 from retinue.koi.codec.bundles import Bundle, EventType
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.pipeline import (
+from retinue.koi.knowledge import (
     STOP_CHAIN,
     HandlerResult,
     HandlerType,
     KnowledgeObject,
     KnowledgeSource,
-    Processor,
     handler,
 )
+from retinue.koi.pipeline import Processor
 
 _log = structlog.get_logger("retinue.koi")
 

@@ -15,9 +15,9 @@ from retinue.koi.codec.payloads import BundlesPayload, FetchManifests, FetchRids
 from retinue.koi.codec.profiles import NodeProfile
 from retinue.koi.codec.rids import NODE_TYPE
 from retinue.koi.graph import NetworkGraph
+from retinue.koi.knowledge import KnowledgeObject
 from retinue.koi.memory import NodeMemory
 from retinue.koi.peers import Address, PeerError, Peers
-from retinue.koi.pipeline import KnowledgeObject
 from retinue.koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, Verdict
 
 _ASKED_AT_ONCE: Final = 16
@@ -134,7 +134,7 @@ class Questions:
         return f"it belongs to {owner}, which does not have it"
 
     async def find_kept(self, node: str, rids: Sequence[str], within_s: float) -> set[str] | None:
-        """Which of these RIDs a node still has; none if it does not know this node, None without an answer."""
+        """Which of these RIDs a node has; none if it knows this node no more, None without an answer."""
         address = self._peers.find_address(node)
         if address is None:
             return None

@@ -29,7 +29,7 @@ from retinue.koi.codec.rids import (
     type_of,
 )
 from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
-from retinue.koi.pipeline import KnowledgeObject
+from retinue.koi.knowledge import KnowledgeObject
 from retinue.web.addresses import find_refusal, is_loopback
 
 Trust = Literal["open", "known", "signed"]

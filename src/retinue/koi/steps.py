@@ -10,7 +10,8 @@ import structlog
 from retinue.koi.codec.bundles import EventType, WireError, to_instant
 from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, name_of_personality
 from retinue.koi.graph import GRAPH_TYPES
-from retinue.koi.pipeline import KnowledgeObject, KnowledgeSource, PipelineSteps
+from retinue.koi.knowledge import KnowledgeObject, KnowledgeSource
+from retinue.koi.pipeline import PipelineSteps
 from retinue.koi.rules import FUTURE_US, Refuse, Verdict
 
 if TYPE_CHECKING:

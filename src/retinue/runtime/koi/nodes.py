@@ -26,10 +26,10 @@ from retinue.koi.codec.personality import (
     PersonalityTrait,
     is_described,
 )
+from retinue.koi.knowledge import Handled
 from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.peers import FirstContact, PeerError
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
-from retinue.koi.pipeline import Handled
 from retinue.koi.retry import with_retry
 from retinue.koi.rules import Trust
 from retinue.koi.server import routes
