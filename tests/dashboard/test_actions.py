@@ -142,6 +142,17 @@ async def test_a_narrow_token_sees_less_and_its_action_is_refused(site: Site, ki
         assert site.list_audit()[-1] == ("token:bob", "answer", "done")
 
 
+@pytest.mark.parametrize("path", ["/ui/agents/shop-agent", ORDER, "/ui/calls", "/ui/runs", "/ui/runs/x"])
+async def test_a_page_for_users_of_the_mesh_names_the_scope_that_a_token_lacks(site: Site, path: str) -> None:
+    if path == "/ui/runs":
+        site.system.state.runs.touch()
+    reply = await site.read(path, site.token("exposed", name="bob"))
+    assert reply.status == 403
+    assert b"the scope mesh" in reply.body
+    assert b"token:bob has exposed" in reply.body
+    assert b"retinue token new --scope mesh" in reply.body
+
+
 async def test_a_run_that_votes_shows_each_answer_the_winner_and_the_cost(site: Site) -> None:
     asked = {"workflow": VOTE, "input": {}, "run": "vote-1"}
     token = site.system.token

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
-from retinue.core.errors import NotAuthenticatedError, UnknownSkillError
+from retinue.core.errors import AccessError, InsufficientScopeError, NotAuthenticatedError, UnknownSkillError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.dispatch import Calls
 
@@ -31,11 +31,12 @@ class Hub:
     ) -> Json:
         """The value of one of the hub's skills.
 
-        Raises RetinueError; NotAuthenticatedError where only callers of the mesh may read it.
+        Raises RetinueError; where only callers of the mesh may read it, NotAuthenticatedError for a visitor
+        without a token and InsufficientScopeError for one whose token has not that scope.
         """
         outcome = await self.reads.dispatch(_call(principal, skill, arguments or {}, HUB_NAME))
         if isinstance(outcome.error, UnknownSkillError):
-            raise NotAuthenticatedError("this page is for users of the mesh", remedy="sign in")
+            raise _to_refusal(principal)
         return cast(Json, outcome.get())
 
     async def act(
@@ -43,6 +44,17 @@ class Hub:
     ) -> Outcome:
         """The outcome of a skill that a person asked for; a failure is in it."""
         return await self.calls.dispatch(_call(principal, skill, arguments, agent))
+
+
+def _to_refusal(principal: Principal) -> AccessError:
+    if principal.kind == "anonymous":
+        return NotAuthenticatedError("this page is for users of the mesh", remedy="sign in")
+    scopes = ", ".join(sorted(principal.scopes)) or "none"
+    return InsufficientScopeError(
+        f"this page needs a token with the scope mesh; {principal.id} has {scopes}",
+        scopes=("mesh",),
+        remedy="sign in with such a token: retinue token new --scope mesh",
+    )
 
 
 def _call(principal: Principal, skill: str, arguments: Any, agent: str | None) -> Call:

@@ -15,6 +15,9 @@ MAX_NODES = 120
 """Nodes of one drawing; the rest is left out."""
 
 _SWEEPS = 6
+_PADDING = 20
+_LABEL_PX, _DETAIL_PX = 7.4, 6.2
+"""Pixels of a character on average, in the two sizes of text that a box has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +36,29 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Placed nodes and the paths of the lines between them."""
+    """Placed nodes, each `node_width` wide, and the paths of the lines between them; lengths in pixels."""
 
     nodes: Sequence[Node]
     lines: Sequence[str]
     width: float
     height: float
+    node_width: int = NODE_WIDTH
+    node_height: int = NODE_HEIGHT
+
+    @property
+    def label_limit(self) -> int:
+        """Characters of a label that fit into a box; its title has all of them."""
+        return int((self.node_width - _PADDING) / _LABEL_PX)
+
+    @property
+    def detail_limit(self) -> int:
+        """Characters of the line below the label that fit into a box."""
+        return int((self.node_width - _PADDING) / _DETAIL_PX)
 
 
-def place_layers(nodes: Sequence[Node], edges: Iterable[tuple[str, str]]) -> Graph:
+def place_layers(
+    nodes: Sequence[Node], edges: Iterable[tuple[str, str]], node_width: int = NODE_WIDTH
+) -> Graph:
     """Nodes from left to right: each right of all that lead to it, in an order with few crossings."""
     by_id = {node.id: node for node in nodes[:MAX_NODES]}
     links = [(a, b) for a, b in edges if a in by_id and b in by_id and a != b]
@@ -53,11 +70,12 @@ def place_layers(nodes: Sequence[Node], edges: Iterable[tuple[str, str]]) -> Gra
         top = (tallest - len(layer)) * (NODE_HEIGHT + GAP_Y) / 2
         for row, name in enumerate(layer):
             node = by_id[name]
-            x, y = column * (NODE_WIDTH + GAP_X) + 4, top + row * (NODE_HEIGHT + GAP_Y) + 4
+            x, y = column * (node_width + GAP_X) + 4, top + row * (NODE_HEIGHT + GAP_Y) + 4
             placed[name] = replace(node, x=round(x, 1), y=round(y, 1))
-    lines = [_line(placed[a], placed[b]) for a, b in links]
-    width = len(layers) * (NODE_WIDTH + GAP_X) - GAP_X + 8 if layers else 0
-    return Graph(list(placed.values()), lines, width, tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 8)
+    lines = [_line(placed[a], placed[b], node_width) for a, b in links]
+    width = len(layers) * (node_width + GAP_X) - GAP_X + 8 if layers else 0
+    height = tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 8
+    return Graph(list(placed.values()), lines, width, height, node_width)
 
 
 def _make_layers(names: Sequence[str], links: Sequence[tuple[str, str]]) -> list[list[str]]:
@@ -96,8 +114,8 @@ def _order(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
             layer.sort(key=means.__getitem__)
 
 
-def _line(a: Node, b: Node) -> str:
-    x1, y1 = a.x + NODE_WIDTH, a.y + NODE_HEIGHT / 2
+def _line(a: Node, b: Node, node_width: int) -> str:
+    x1, y1 = a.x + node_width, a.y + NODE_HEIGHT / 2
     x2, y2 = b.x, b.y + NODE_HEIGHT / 2
     bend = (x2 - x1) / 2 if x2 > x1 else GAP_X
     return f"M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}"

@@ -11,8 +11,6 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import (
-    NODE_HEIGHT,
-    NODE_WIDTH,
     Graph,
     Node,
     draw_dots,
@@ -24,6 +22,9 @@ from retinue.dashboard.step_levels import write_counts
 
 MAX_BOXES = 12
 """Boxes of one kind in the picture; the tables have more."""
+
+BOX_WIDTH = 240
+"""Pixels of a box: wider than a step's, because hosts and addresses are longer than names of steps."""
 
 MAX_ROWS = 100
 """Rows of one table."""
@@ -59,7 +60,6 @@ class MeshPage:
                 "koi": 0 if mesh is None else max(0, len(mesh["koi"]) - MAX_ROWS),
             },
             "graph": None if mesh is None else draw_mesh(mesh, imports),
-            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
             "max_rows": MAX_ROWS,
         }
         return self._frame.render("mesh.html", request, context, "mesh")
@@ -83,7 +83,7 @@ def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
     edges = [(one.id, hub.id) for one in left] + [
         (f"source {one['via']}" if one.get("via") else hub.id, one["id"]) for one in _targets(right)
     ]
-    return place_layers([*left, hub, *right], edges)
+    return place_layers([*left, hub, *right], edges, BOX_WIDTH)
 
 
 def _is_used(source: Json) -> bool:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
-from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH, draw_tiles
+from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
@@ -77,7 +77,6 @@ class RunPages:
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
             "waiting": waiting[:MAX_QUESTIONS],
             "more_waiting": max(0, len(waiting) - MAX_QUESTIONS),
-            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
             "row_limit": MAX_ROW_CHARACTERS,
             "run_limit": MAX_VALUE_CHARACTERS,
             "value_limit": MAX_VALUE_CHARACTERS,

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub
-from retinue.dashboard.drawings import NODE_HEIGHT, NODE_WIDTH
 from retinue.dashboard.figures import draw_definition
 from retinue.dashboard.forms import find_problems, make_form, read_form
 from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
@@ -67,7 +66,6 @@ class WorkflowPages:
             "workflow": workflow,
             "form": form,
             "graph": draw_definition(definition.get("steps", [])),
-            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
         }
         return self._frame.render("workflow.html", request, context, "workflows")
 
@@ -107,7 +105,6 @@ class WorkflowPages:
             "stored": stored,
             "problem": problem,
             "graph": draw_definition(steps),
-            "node": {"width": NODE_WIDTH, "height": NODE_HEIGHT},
         }
         return self._frame.render("draft.html", request, context, "workflows")
 
