@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from retinue.core.call import Hop, TraceContext
+from retinue.core.errors import StateError
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.definitions.run_forms import (
@@ -175,6 +176,30 @@ async def test_a_run_of_the_previous_release_is_resumed_and_repeats_no_recorded_
     }
     assert recorded.isdisjoint(called)
     assert {call.origin.caller for call in caller.calls} == {"ada"}
+
+
+@pytest.mark.parametrize("run_id", ["cancelled", "done"])
+async def test_a_run_whose_journal_another_release_wrote_is_read_but_neither_resumed_nor_forked(
+    tmp_path: Path, run_id: str
+) -> None:
+    """This release would replay other calls than those which were recorded, or leave the run in its queue."""
+    async with open_stored(tmp_path, offer_skills()) as runs:
+        database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+        await database.write(
+            lambda c: c.exec_driver_sql("UPDATE workflow_status SET application_version = 'engine-0'")
+        )
+        database.close()
+        refused = "was stored in the form engine-0 of another release"
+        if run_id == "cancelled":
+            with pytest.raises(StateError, match=refused) as caught:
+                await runs.resume(run_id)
+            assert "resume it with a process of that release" in caught.value.remedy
+        with pytest.raises(StateError, match=refused):
+            await runs.fork(run_id, from_step="side", new_run_id="fork")
+        # It is as it was.
+        assert [one.id for one in await runs.list_all()].count("fork") == 0
+        assert (await runs.get(run_id)).status == run_id
+        assert await runs.list_steps(run_id)
 
 
 async def test_stored_requests_are_written_as_they_were() -> None:

@@ -1,6 +1,7 @@
 """The database of the runs, SQLite or Postgres: connections, transactions with retries, own tables.
 
-The engine's tables store runs and their calls. Our tables store events, signals and the leases of nodes.
+The engine's tables store runs and their calls. Our tables store events, signals and the leases of nodes
+(`own_tables`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from retinue.storage.files import create_database, file_mode, refuse_gone
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
+from retinue.workflows.durable.own_tables import OwnTables
 
 RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""
@@ -58,19 +60,6 @@ _Args = TypeVarTuple("_Args")
 _log = structlog.get_logger("retinue.runs")
 _patience_s: ContextVar[float] = ContextVar("patience_s", default=RETRY_S)
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS {events} (
-    root TEXT NOT NULL, seq BIGINT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL, step TEXT NOT NULL,
-    at DOUBLE PRECISION NOT NULL, facts TEXT NOT NULL, once TEXT, PRIMARY KEY (root, seq));
-CREATE UNIQUE INDEX IF NOT EXISTS retinue_events_once ON {events} (run_id, once);
-CREATE TABLE IF NOT EXISTS {signals} (
-    id {serial}, run_id TEXT NOT NULL, topic TEXT NOT NULL, value TEXT NOT NULL, taken_by TEXT);
-CREATE INDEX IF NOT EXISTS retinue_signals_open ON {signals} (run_id, topic, id);
-CREATE TABLE IF NOT EXISTS {nodes} (
-    executor TEXT PRIMARY KEY, version TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
-    running BIGINT NOT NULL)
-"""
-
 
 class RunDatabase:
     """The database at ``url``, ``sqlite:///path`` or ``postgresql://…``.
@@ -82,11 +71,11 @@ class RunDatabase:
         redirect_log()
         self.url = _normalize(url)
         self.is_sqlite = self.url.drivername == "sqlite"
-        own = "retinue_" if self.is_sqlite else "retinue."
-        self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
         self.now = ":now" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         self.engine = self.open_engine(OWN_CONNECTIONS[self.is_sqlite])
         self.client = EngineClient(self.engine)
+        self._tables = OwnTables(self.engine)
+        self.events, self.signals, self.nodes = self._tables.events, self._tables.signals, self._tables.nodes
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()
@@ -126,7 +115,8 @@ class RunDatabase:
     async def prepare(self) -> None:
         """Create or migrate the tables, once.
 
-        Raises StateError if the database does not answer, StateDamagedError for damaged or lost runs.
+        Raises StateError if the database does not answer or belongs to a newer release, StateDamagedError
+        for damaged or lost runs.
         """
         async with self._prepared:
             if not self._ready:
@@ -283,19 +273,10 @@ class RunDatabase:
         with self.engine.connect():
             # Sets the journal mode of a new SQLite file, with which migrations are faster.
             pass
+        # Before the engine changes anything.
+        self._tables.check()
         migrate(self.secret_url)
-        names = {"events": self.events, "signals": self.signals, "nodes": self.nodes}
-        serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if self.is_sqlite else "BIGSERIAL PRIMARY KEY"
-        with self.engine.begin() as connection:
-            if not self.is_sqlite:
-                # The statements below wait for writers, such as a frozen node, even if all tables exist.
-                if connection.exec_driver_sql("SELECT to_regclass('retinue.nodes')").scalar() is not None:
-                    return
-                # Two nodes may create the tables at the same time.
-                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('retinue'))")
-                connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS retinue")
-            for statement in _TABLES.format(serial=serial, **names).split(";"):
-                connection.exec_driver_sql(statement)
+        self._tables.update()
 
 
 def redirect_log() -> None:

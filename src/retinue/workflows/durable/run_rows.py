@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.errors import UnknownRunError, UnknownStepError
+from retinue.core.errors import StateError, UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import (
     MAX_RECOVERIES,
     RUN,
     STATUS_OF,
+    VERSION,
     EngineCall,
     StoredFailure,
     StoredRun,
@@ -39,15 +40,28 @@ _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A stored run, its outermost run, and the node that executes it, None where none does."""
+    """A stored run, its outermost run, the node that executes it, None where none does.
+
+    ``journal`` is the form in which its calls were recorded.
+    """
 
     record: RunRecord
     root: str
     executor: str | None
+    journal: str | None
 
     @property
     def ended(self) -> bool:
         return self.record.status != "running"
+
+    def check_journal(self) -> None:
+        """Raises StateError where this release cannot replay the run."""
+        if self.journal not in (None, VERSION):
+            raise StateError(
+                f"run {self.record.id} was stored in the form {self.journal} of another release, "
+                f"and this one continues runs of the form {VERSION}",
+                remedy="resume it with a process of that release, or start it again",
+            )
 
 
 class RunRows:
@@ -241,7 +255,7 @@ def _parse_row(row: StoredRun) -> RunRow:
         calls=result.get("calls"),
     )
     executor = row.executor_id if row.status == "PENDING" else None
-    return RunRow(record, find_root(row.workflow_id, root), executor)
+    return RunRow(record, find_root(row.workflow_id, root), executor, row.app_version)
 
 
 def _parse_result(row: StoredRun) -> Mapping[str, Any]:

@@ -203,15 +203,18 @@ class DurableRuns:
             # A run that was left behind continues as soon as a process executes runs.
             await self.launch()
         if found.record.status == "cancelled":
+            found.check_journal()
             executor = (await self.launch()).lease.executor
             await self._database.ask(self._database.client.resume, [run_id], executor)
         elif found.record.is_half_undone:
+            found.check_journal()
             executor = (await self.launch()).lease.executor
             await self._database.write(self._request_undo, run_id, executor)
         return await self.get(run_id)
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = await self._get(run_id)
+        old.check_journal()
         first = await self._rows.get_first_call(old, from_step)
         executor = (await self.launch()).lease.executor
         if new_run_id in await self._rows.find([new_run_id]):

@@ -1,0 +1,135 @@
+"""Our own tables beside those of the engine: created, brought up to date, or refused.
+
+Processes of two releases share a database while one release replaces the other. So the database tells which
+version its tables have, and which version a release must know at least in order to use them. A script that
+only adds something leaves the tables usable for older releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import sqlalchemy as sa
+
+from retinue.core.errors import StateError
+
+SCRIPTS = (
+    """
+CREATE TABLE IF NOT EXISTS {events} (
+    root TEXT NOT NULL, seq BIGINT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL, step TEXT NOT NULL,
+    at DOUBLE PRECISION NOT NULL, facts TEXT NOT NULL, once TEXT, PRIMARY KEY (root, seq));
+CREATE UNIQUE INDEX IF NOT EXISTS retinue_events_once ON {events} (run_id, once);
+CREATE TABLE IF NOT EXISTS {signals} (
+    id {serial}, run_id TEXT NOT NULL, topic TEXT NOT NULL, value TEXT NOT NULL, taken_by TEXT);
+CREATE INDEX IF NOT EXISTS retinue_signals_open ON {signals} (run_id, topic, id);
+CREATE TABLE IF NOT EXISTS {nodes} (
+    executor TEXT PRIMARY KEY, version TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
+    running BIGINT NOT NULL)
+""",
+)
+"""One script for each version. Append new ones; never change a released one.
+
+The first one finds its tables in databases that were made before they had a version.
+"""
+
+USABLE_FROM = 1
+"""The version that a release must know to use the tables as these scripts leave them: raise it with a
+script that changes what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database tells of its tables: their version, for whom they are usable, who made them."""
+
+    version: int
+    usable_from: int
+    release: str
+
+
+class OwnTables:
+    """The tables in the database of ``engine``; ``events``, ``signals`` and ``nodes`` are their names.
+
+    ``scripts`` and ``usable_from`` are what this release knows. All methods block: call them in a thread.
+    """
+
+    def __init__(
+        self, engine: sa.Engine, *, scripts: Sequence[str] = SCRIPTS, usable_from: int = USABLE_FROM
+    ) -> None:
+        self._engine = engine
+        self._scripts = scripts
+        self._usable_from = usable_from
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        own = "retinue_" if self._is_sqlite else "retinue."
+        self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
+        self._versions = f"{own}schema_version"
+
+    def check(self) -> None:
+        """Raises StateError for tables that a newer release has made unusable for this one."""
+        with self._engine.connect() as connection:
+            self._check(self._read(connection))
+
+    def update(self) -> None:
+        """Create the tables, or run the scripts that they lack, in one transaction; raises as `check`."""
+        with self._engine.connect() as connection:
+            # Asked before anything is locked: the scripts wait for writers, such as a frozen node.
+            stored = self._read(connection)
+            connection.rollback()
+            if stored.version >= len(self._scripts):
+                self._check(stored)
+                return
+            self._lock(connection)
+            # Another process may have done it meanwhile.
+            stored = self._read(connection)
+            self._check(stored)
+            serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if self._is_sqlite else "BIGSERIAL PRIMARY KEY"
+            names = {"events": self.events, "signals": self.signals, "nodes": self.nodes, "serial": serial}
+            for script in self._scripts[stored.version :]:
+                for statement in script.format(**names).split(";"):
+                    connection.exec_driver_sql(statement)
+            if stored.version < len(self._scripts):
+                self._write(connection, max(stored.usable_from, self._usable_from))
+            connection.commit()
+
+    def _check(self, stored: Stored) -> None:
+        if stored.usable_from > len(self._scripts):
+            raise StateError(
+                f"the database of the runs belongs to Retinue {stored.release}: its tables have version "
+                f"{stored.version}, and Retinue {version('retinue')} knows versions up to "
+                f"{len(self._scripts)}",
+                remedy=f"update Retinue here to {stored.release} or newer, "
+                "or restore a backup from before its update",
+            )
+
+    def _read(self, connection: sa.Connection) -> Stored:
+        known = (
+            f"SELECT 1 FROM sqlite_master WHERE name = '{self._versions}'"  # noqa: S608
+            if self._is_sqlite
+            else f"SELECT to_regclass('{self._versions}')"
+        )
+        if connection.exec_driver_sql(known).scalar() is None:
+            return Stored(0, 0, "")
+        read = f"SELECT version, usable_from, release FROM {self._versions}"  # noqa: S608
+        row = connection.exec_driver_sql(read).first()
+        return Stored(0, 0, "") if row is None else Stored(*row)
+
+    def _lock(self, connection: sa.Connection) -> None:
+        """Let no other process change the tables until the end of the transaction."""
+        if self._is_sqlite:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('retinue'))")
+        connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS retinue")
+
+    def _write(self, connection: sa.Connection, usable_from: int) -> None:
+        connection.exec_driver_sql(
+            f"CREATE TABLE IF NOT EXISTS {self._versions} "
+            "(version BIGINT NOT NULL, usable_from BIGINT NOT NULL, release TEXT NOT NULL)"
+        )
+        connection.exec_driver_sql(f"DELETE FROM {self._versions}")  # noqa: S608
+        insert = sa.text(f"INSERT INTO {self._versions} VALUES (:version, :usable_from, :release)")  # noqa: S608
+        connection.execute(
+            insert,
+            {"version": len(self._scripts), "usable_from": usable_from, "release": version("retinue")},
+        )
