@@ -39,16 +39,20 @@ class LazyRoutes(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] != "http" or _PATHS.match(scope["path"]) is None:
             return Match.NONE, {}
-        if self._routes is None:
-            self._routes = self._make()
         partial: tuple[Match, Scope] = (Match.NONE, {})
-        for route in self._routes:
+        for route in self.open():
             match, found = route.matches(scope)
             if match is Match.FULL:
                 return match, {**found, _FOUND: route}
             if match is Match.PARTIAL and partial[0] is Match.NONE:
                 partial = match, {**found, _FOUND: route}
         return partial
+
+    def open(self) -> Sequence[BaseRoute]:
+        """The routes, made at the first call."""
+        if self._routes is None:
+            self._routes = self._make()
+        return self._routes
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await scope[_FOUND].handle(scope, receive, send)
