@@ -13,9 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from retinue.koi.codec.bundles import EventType
+from retinue.koi.codec import payloads as p
+from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.envelopes import decode_json
-from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType
+from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue.koi.node import KoiNode
 from retinue.koi.pipeline import PipelineSteps, Processor
@@ -115,6 +117,32 @@ async def test_an_event_that_comes_as_the_last_one_leaves_is_sent(
         node.outbox.push(target, rids[0], EventType.NEW)
         await until(lambda: len(peer.told) == 2, 3.0)
         assert [rid for rid, _ in peer.told] == rids
+
+
+@requirement("K-41")
+@pytest.mark.parametrize("asks_again", [False, True])
+async def test_a_subscriber_that_asked_before_it_was_known_is_sent_what_it_asked_for(
+    tmp_path: Path, asks_again: bool
+) -> None:
+    stranger = Signer("stranger")
+    asked = p.FetchRids((PERSONALITY_TYPE,))
+    async with run_node(tmp_path) as node:
+        rid = await publish(node, "helpful-agent")
+        refused = {"type": "error_response", "error": "unknown_node"}
+        assert await stranger.ask(node, p.RIDS, asked) == (400, refused)
+        await stranger.send(node, stranger.introduction)
+        if asks_again:
+            status, _ = await stranger.ask(node, p.RIDS, asked)
+            assert status == 200
+        edge_rid = edge_rids(node.rid, stranger.rid)[0]
+        edge = EdgeProfile(
+            node.rid, stranger.rid, EdgeType.POLL, EdgeStatus.PROPOSED, (PERSONALITY_TYPE, NODE_TYPE)
+        )
+        await stranger.send(node, Event.from_bundle(EventType.NEW, Bundle.generate(edge_rid, edge.render())))
+        await node.processor.idle()
+        waiting = [(event.rid, event.event_type) for event in node.outbox.take(stranger.rid, 0, "signed")]
+        told = [(node.rid, EventType.NEW), (rid, EventType.NEW), (edge_rid, EventType.UPDATE)]
+        assert sorted(waiting) == sorted(told if not asks_again else [told[0], told[2]])
 
 
 class _FailingSteps(PipelineSteps):

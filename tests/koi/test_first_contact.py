@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from retinue.core.errors import InvalidSettingError
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import NodeProfile, NodeType
@@ -62,3 +63,26 @@ async def test_a_node_that_polls_knows_its_first_contact_once_that_has_signed(tm
             assert member.first_contact.rid == contact.rid
         finally:
             await member.stop()
+
+
+RID = "orn:koi-net.node:coordinator+5e1f"
+
+
+@pytest.mark.parametrize(
+    ("written", "url", "rid"),
+    [
+        ("http://127.0.0.1:9000/koi-net/", "http://127.0.0.1:9000/koi-net", None),
+        (f"http://127.0.0.1:9000/koi-net#{RID}", "http://127.0.0.1:9000/koi-net", RID),
+    ],
+)
+def test_a_first_contact_is_written_as_its_url_or_as_url_and_rid(
+    tmp_path: Path, written: str, url: str, rid: str | None
+) -> None:
+    node = KoiNode("joining", folder=tmp_path, first_contact=written)
+    assert node.first_contact == FirstContact(url, rid)
+
+
+@pytest.mark.parametrize("written", ["127.0.0.1:9000", "http://h#", "http://h#coordinator", f"#{RID}"])
+def test_a_first_contact_that_is_neither_is_refused_with_the_field(tmp_path: Path, written: str) -> None:
+    with pytest.raises(InvalidSettingError, match="first_contact"):
+        KoiNode("joining", folder=tmp_path, first_contact=written)

@@ -22,6 +22,7 @@ from retinue.koi.codec.personality import AgentPersonality
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
 from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeSource
+from retinue.koi.peers import FirstContact
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
@@ -49,7 +50,7 @@ class Net:
         self.stack = stack
 
     async def agent(
-        self, name: str = "helpful-agent", first_contact: str | None = None, **options: Any
+        self, name: str = "helpful-agent", first_contact: FirstContact | str | None = None, **options: Any
     ) -> KoiAgentNode:
         """An agent that has started."""
         later = Later()

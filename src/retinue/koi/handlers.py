@@ -44,6 +44,7 @@ def register_node_handlers(node: KoiNode) -> None:
         held = kobj.manifest.instant_us if kobj.manifest is not None else 0
         approved = Bundle.generate(kobj.rid_text, edge.approved().render(), after_us=held)
         processor.handle(bundle=approved, event_type=EventType.UPDATE)
+        node.joining.make_up(edge.target, edge.rid_types)
         return None
 
     @processor.register_handler(HandlerType.Network)

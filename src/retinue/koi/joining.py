@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ANSWER_WITHIN_S: Final = 1.5
 """How long a node that introduces itself again has to say what it still has."""
 
+_MAX_REFUSED: Final = 1_000
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 log = structlog.get_logger("retinue.koi")
@@ -33,6 +34,8 @@ class Joining:
     def __init__(self, node: KoiNode) -> None:
         self._node = node
         self._introduced: set[str] = set()
+        self._refused: dict[str, None] = {}
+        """Nodes whose catching up was refused because they were not known yet, the oldest first."""
 
     async def introduce(self, address: Address) -> None:
         """Send the handshake: FORGET and NEW of the own profile. Raises PeerError."""
@@ -168,6 +171,25 @@ class Joining:
         return entry is None or (
             entry.manifest.sha256_hash != manifest.sha256_hash and entry.instant_us < manifest.instant_us
         )
+
+    def note_catching_up(self, rid: str, *, refused: bool) -> None:
+        """A node has asked what this one has; a koi-net 2.x node that is refused does not ask again."""
+        self._refused.pop(rid, None)
+        if refused:
+            self._refused[rid] = None
+            if len(self._refused) > _MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+
+    def make_up(self, rid: str, types: Sequence[str]) -> None:
+        """Send a new subscriber what it asked for before it was known. Raises StateError."""
+        if rid not in self._refused:
+            return
+        del self._refused[rid]
+        told = [one for one in types if one in self._node.identity.profile.event]
+        for held in self._node.cache.list_rids(told) if told else ():
+            entry = self._node.cache.find_entry(held)
+            if entry is not None and entry.owner != rid:
+                self._node.outbox.push(rid, held, EventType.NEW)
 
     async def poll(self) -> None:
         """Take events from the providers that this node has edges with, or from its first contact."""

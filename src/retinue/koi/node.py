@@ -46,7 +46,7 @@ from retinue.koi.joining import Joining
 from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue.koi.memory import NodeMemory
 from retinue.koi.outbox import Outbox
-from retinue.koi.peers import FirstContact, Peers, check_contact
+from retinue.koi.peers import FirstContact, Peers, check_contact, parse_contact
 from retinue.koi.pipeline import Processor
 from retinue.koi.questions import Questions, list_bundles, list_manifests
 from retinue.koi.rules import (
@@ -79,7 +79,7 @@ class KoiNode:
 
     ``base_url`` is where it answers, with the path: ``http://127.0.0.1:9000/koi-net``. Without it the node
     is PARTIAL and polls. Identity and cache are in ``folder``, by default ``.koi/{name}`` below the
-    working directory. ``first_contact`` is the node to join, as url or with its RID. ``event`` and ``state``
+    working directory. ``first_contact`` is the node to join, as its url or as ``URL#RID``. ``event`` and ``state``
     are the RID types (texts or classes) that it provides, ``interest`` those that it subscribes to. ``known``
     are RIDs or names of nodes for the policy ``known``; ``relays`` RIDs of nodes that may pass on what others
     own.
@@ -121,8 +121,10 @@ class KoiNode:
         self.now = now
         self.cache = KoiCache(self.folder / "cache")
         self.graph = NetworkGraph(self.rid)
-        contact = FirstContact(first_contact) if isinstance(first_contact, str) else first_contact
-        if contact is not None:
+        contact = first_contact
+        if isinstance(contact, str):
+            contact = parse_contact(contact, "first_contact")
+        elif contact is not None:
             check_contact(contact.url, "first_contact")
         self.first_contact = contact and replace(contact, url=contact.url.rstrip("/"))
         self._own_http: HttpClient | None = None

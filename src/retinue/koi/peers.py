@@ -37,7 +37,7 @@ from retinue.koi.codec.payloads import (
     render,
 )
 from retinue.koi.codec.profiles import NodeProfile, NodeType
-from retinue.koi.codec.rids import is_rid_of_key, type_name
+from retinue.koi.codec.rids import NODE_TYPE, is_rid_of_key, type_name
 from retinue.koi.graph import NetworkGraph
 from retinue.koi.identity import Identity
 from retinue.web.transport import HttpRequester, TransportError
@@ -85,6 +85,19 @@ class FirstContact:
 
     url: str
     rid: str | None = None
+
+
+def parse_contact(text: str, field_name: str) -> FirstContact:
+    """A first contact written as its URL, or as ``URL#RID``. Raises InvalidSettingError."""
+    url, marked, rid = text.partition("#")
+    check_contact(url, field_name)
+    if marked and not rid.startswith(f"{NODE_TYPE}:"):
+        raise InvalidSettingError(
+            field_name,
+            f"{rid[:80]!r} is no RID of a node",
+            remedy=f"write URL#{NODE_TYPE}:name+hash, or the URL only",
+        )
+    return FirstContact(url.rstrip("/"), rid or None)
 
 
 def check_contact(url: str, field_name: str) -> None:
@@ -270,5 +283,5 @@ def _to_error(address: Address, status: int, body: bytes) -> PeerError:
     detail = fault or body[:200].decode("utf-8", "replace")
     hint = ""
     if status == 422 and address.rid is None:
-        hint = "; it accepts signed requests only: give the RID of the first contact"
+        hint = "; it accepts signed requests only: give the RID of the first contact too, as URL#RID"
     return PeerError(f"{address.url} answered {status}: {detail}{hint}", status=status, fault=fault)

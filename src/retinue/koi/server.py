@@ -19,6 +19,8 @@ from retinue.koi.codec.envelopes import Envelope, decode_json, encode_envelope, 
 from retinue.koi.codec.payloads import (
     PATHS,
     EventsPayload,
+    FetchManifests,
+    FetchRids,
     ProtocolFault,
     Reply,
     TooManyError,
@@ -109,7 +111,15 @@ class KoiServer:
                 return to_json(rendered)
         envelope = parse_envelope(data, body)
         request = parse_request(path, envelope.payload)
-        await self._verify(envelope, request, path)
+        asks = isinstance(request, FetchRids | FetchManifests)
+        try:
+            await self._verify(envelope, request, path)
+        except FaultError as error:
+            if asks and error.fault == "unknown_node":
+                self._node.joining.note_catching_up(envelope.source_node, refused=True)
+            raise
+        if asks:
+            self._node.joining.note_catching_up(envelope.source_node, refused=False)
         if isinstance(request, EventsPayload) and any(
             event.event_type is EventType.FORGET for event in request.events
         ):

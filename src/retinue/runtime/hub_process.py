@@ -213,7 +213,7 @@ async def run_hub(
         await mesh.directory.ensure_fresh()
         if koi is not None:
             await stack.enter_async_context(koi.running(mesh))
-            echo(f"KOI node at {public_url}/koi-net, {len(koi.adapter.agents)} personalities known")
+            echo(koi.describe())
         upkeep = BackgroundTasks.of(mesh, settings, on_refresh=mesh.prompts.refresh)
         reload.add(upkeep.live_part())
         background = asyncio.create_task(upkeep.run())

@@ -68,12 +68,12 @@ class StockNode:
 
 
 @asynccontextmanager
-async def run_stock_node(name: str, folder: Path, *contact: str) -> AsyncIterator[StockNode]:
-    """Start a stock node on a free port, joined to a contact ``(RID, url)``."""
+async def run_stock_node(
+    name: str, folder: Path, *contact: str, polls: bool = False
+) -> AsyncIterator[StockNode]:
+    """Start a stock node on a free port, joined to a contact ``(RID, url)``; or a PARTIAL one, which polls."""
     await asyncio.to_thread(folder.mkdir, parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = 0 if polls else _find_port()
     process = await asyncio.create_subprocess_exec(
         str(stock_python()),
         str(PROGRAM),
@@ -90,7 +90,7 @@ async def run_stock_node(name: str, folder: Path, *contact: str) -> AsyncIterato
     node = StockNode(process)
     try:
         started = await node.read(STARTED_WITHIN_S)
-        node.rid, node.url = started["rid"], started["url"]
+        node.rid, node.url = started["rid"], started["url"] or ""
         yield node
     finally:
         if process.returncode is None:
@@ -98,6 +98,13 @@ async def run_stock_node(name: str, folder: Path, *contact: str) -> AsyncIterato
         await process.wait()
         if process.stdin is not None:
             process.stdin.close()
+
+
+def _find_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Recorder:

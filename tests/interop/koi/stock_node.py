@@ -2,7 +2,7 @@
 
 stock_node.py NAME FOLDER PORT [CONTACT_RID CONTACT_URL]
 
-Each line of its input is ``{"do": …}``, each line of its output the answer. It has no code of Retinue.
+Port 0 makes a PARTIAL node, which has no server and polls its contact every second. Each line of its input is ``{"do": …}``, each line of its output the answer. It has no code of Retinue.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from koi_net.config import (
     KoiNetConfig,
     NodeContact,
     NodeProvides,
+    PartialNodeConfig,
+    PartialNodeProfile,
+    PollerConfig,
     ServerConfig,
 )
-from koi_net.core import FullNode
+from koi_net.core import FullNode, PartialNode
 from koi_net.infra import LogSystem
 from koi_net.protocol.event import Event, EventType
 from rid_lib.core import ORN, RID
@@ -70,23 +73,39 @@ class HandshakeHandler(KnowledgeHandler):
 
 def make(name: str, folder: Path, port: int, contact: list[str]) -> Any:
     types = [AgentPersonality]
+    provides = NodeProvides(event=types, state=types)
+    profile = FullNodeProfile(provides=provides) if port else PartialNodeProfile(provides=provides)
+    settings = KoiNetConfig(
+        node_name=name,
+        node_profile=profile,
+        rid_types_of_interest=types,
+        event_worker=EventWorkerConfig(max_wait_time=0.05),
+        first_contact=NodeContact(rid=contact[0], url=contact[1]) if contact else NodeContact(),
+    )
 
-    class Config(FullNodeConfig):
+    class FullConfig(FullNodeConfig):
         server: ServerConfig = ServerConfig(port=port)
-        koi_net: KoiNetConfig = KoiNetConfig(
-            node_name=name,
-            node_profile=FullNodeProfile(provides=NodeProvides(event=types, state=types)),
-            rid_types_of_interest=types,
-            event_worker=EventWorkerConfig(max_wait_time=0.05),
-            first_contact=NodeContact(rid=contact[0], url=contact[1]) if contact else NodeContact(),
-        )
+        koi_net: KoiNetConfig = settings
 
-    class Node(FullNode):
-        _log_system = staticmethod(lambda: LogSystem(use_file_handler=False, use_console_handler=False))
-        config_schema = Config
+    class PartialConfig(PartialNodeConfig):
+        poller: PollerConfig = PollerConfig(polling_interval=1)
+        koi_net: KoiNetConfig = settings
+
+    class Full(FullNode):
+        _log_system = staticmethod(quiet)
+        config_schema = FullConfig
         handshake_handler = HandshakeHandler
 
-    return Node(root_dir=folder)
+    class Partial(PartialNode):
+        _log_system = staticmethod(quiet)
+        config_schema = PartialConfig
+        handshake_handler = HandshakeHandler
+
+    return (Full if port else Partial)(root_dir=folder)
+
+
+def quiet() -> Any:
+    return LogSystem(use_file_handler=False, use_console_handler=False)
 
 
 def main() -> None:

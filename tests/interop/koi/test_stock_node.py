@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from structlog.testing import capture_logs
 
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
@@ -63,11 +64,12 @@ async def publish(node: KoiNode, name: str, kind: EventType = EventType.NEW, **m
     return bundle.rid
 
 
-async def joined(ours: KoiNode, stock: StockNode) -> None:
-    """Wait until both have subscribed to each other, and both know it."""
+async def joined(ours: KoiNode, stock: StockNode, also: Sequence[str] = ()) -> None:
+    """Wait until both have subscribed to each other, and both know it; ours has ``also`` joined others."""
     await until(
         lambda: all(
-            ours.graph.get_neighbors(way, EdgeStatus.APPROVED) == [stock.rid] for way in ("in", "out")
+            set(ours.graph.get_neighbors(way, EdgeStatus.APPROVED)) == {stock.rid, *also}
+            for way in ("in", "out")
         ),
         20.0,
     )
@@ -156,22 +158,34 @@ async def test_a_stock_node_cannot_take_from_others_what_they_own(tmp_path: Path
         run_stock_node("stock", tmp_path / "stock", ours.rid, url_of(ours)) as stock,
     ):
         rid = await publish(victim, "victim-agent", mood="glad")
-        await until(lambda: rid in ours.cache and ours.graph.find_node(stock.rid) is not None)
+        await until(lambda: rid in ours.cache)
+        await joined(ours, stock, also=[victim.rid])
+        edge_rid = edge_rids(ours.rid, stock.rid)[0]
+        before = {one: ours.cache.read(one) for one in (rid, edge_rid)}
         stolen = new(personality("victim-agent", victim.rid, mood="stolen"))
-        forged = [stolen, new(personality("victim-agent", stock.rid)), Event.from_rid(EventType.FORGET, rid)]
-        for event in forged:
-            rendered = events(event)["events"]
-            await stock.do("send", to=ours.rid, events=rendered)
-        zz = {"rid": "orn:koi-net.edge:zz", "event_type": "NEW"}
+        claimed = new(personality("victim-agent", stock.rid))
         bad = new({"rid": "orn:koi-net.edge:zz", "nonsense": 1})
-        assert bad.manifest is not None
-        await stock.do("send", to=ours.rid, events=[{**zz, **events(bad)["events"][0]}])
-        await ours.processor.idle()
-        held = ours.cache.read(rid)
-        assert held is not None
-        assert held.contents["mood"] == "glad"
-        assert "orn:koi-net.edge:zz" not in ours.cache
-        assert edge_rids(ours.rid, stock.rid)[0] in ours.cache or stock.runs
+        forged = [stolen, claimed, Event.from_rid(EventType.FORGET, rid), bad]
+        with capture_logs() as logs:
+            for event in forged:
+                await stock.do("send", to=ours.rid, events=events(event)["events"])
+            await ours.processor.idle()
+        # the owner was asked about the first, and confirmed what is held
+        refused = [line for line in logs if line["event"] == "koi_event_refused"]
+        assert [(line["event_type"], line["rid"], line["node"]) for line in refused] == [
+            (event.event_type.value, event.rid, stock.rid) for event in forged[1:]
+        ]
+        alive, owned, malformed = [line["reason"] for line in refused]
+        assert alive == f"the name belongs to {victim.rid}, which is alive"
+        assert owned == f"it belongs to {victim.rid}, not to {stock.rid}"
+        assert "source" in malformed
+        assert {one: ours.cache.read(one) for one in (rid, edge_rid)} == before
+        assert bad.rid not in ours.cache
+        # the owner is still heard, and so is the stock node where it speaks for itself
+        await publish(victim, "victim-agent", EventType.UPDATE, mood="busy")
+        await until(lambda: (held := ours.cache.read(rid)) is not None and held.contents["mood"] == "busy")
+        await stock.do("publish", name="theirs", contents={})
+        await until(lambda: f"{PERSONALITY_TYPE}:theirs/1.0" in ours.cache)
 
 
 def _keep(recorder: Recorder) -> None:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 @click.option(
     "--koi-join",
     metavar="NODE",
-    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net.",
+    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
+    "for a koi-net 2.x node, URL#RID.",
 )
 @click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
 @click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
@@ -153,7 +154,8 @@ def serve(
 @click.option(
     "--koi-join",
     metavar="NODE",
-    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net.",
+    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
+    "for a koi-net 2.x node, URL#RID.",
 )
 @click.option(
     "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."

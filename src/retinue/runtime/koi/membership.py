@@ -27,7 +27,7 @@ from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.profile_records import DEFAULT_VERSION, render_profile
 from retinue.koi.node import KoiNode, personality_node
-from retinue.koi.peers import check_contact
+from retinue.koi.peers import FirstContact, parse_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.server import PREFIX, routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
@@ -55,15 +55,18 @@ def make_node(
 ) -> KoiNode:
     """A FULL node for personalities at ``url``; its identity and cache are in the state folder.
 
+    ``first_contact`` is the node to join, as its URL or as ``URL#RID``.
+
     Raises InvalidSettingError and StateError.
     """
+    contact: FirstContact | None = None
     if first_contact is not None:
-        check_contact(first_contact, "--koi-join")
+        contact = parse_contact(first_contact, "--koi-join")
     return personality_node(
         name,
         f"{url}{PREFIX}",
         folder=state.root / "koi" / name,
-        first_contact=first_contact,
+        first_contact=contact,
         trust=settings.trust,
         known=settings.known,
         allow_private=allow_private,
@@ -167,6 +170,11 @@ class KoiHub:
             telling = asyncio.create_task(self._tell_all(mesh))
             stack.push_async_callback(_end, telling)
             yield
+
+    def describe(self) -> str:
+        """Where the node answers, in a line; other nodes join it with this URL and RID."""
+        known = len(self.adapter.agents)
+        return f"KOI node at {self._url}{PREFIX}, {known} personalities known, RID {self._opened().rid}"
 
     def list_links(self) -> list[KoiLink]:
         """The edges of the hub's node."""

@@ -72,7 +72,8 @@ async def serve_coordinator(
         await stack.enter_async_context(serving(server.app, listener, stop, http_limits(settings)))
         stack.callback(server.mcp.end)
         url = coordinator.url
-        echo(f"coordinator {section.name} at {url} ({len(coordinator.mcp_adapter.agents)} agents known)")
+        known = len(coordinator.mcp_adapter.agents)
+        echo(f"coordinator {section.name} at {url} ({known} agents known), RID {coordinator.node.rid}")
         report_ready(supervisor, {"name": section.name, "url": url})
         await stop.wait()
         echo(f"stopping: {stop.reason}")
