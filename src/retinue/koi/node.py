@@ -79,10 +79,10 @@ class KoiNode:
 
     ``base_url`` is where it answers, with the path: ``http://127.0.0.1:9000/koi-net``. Without it the node
     is PARTIAL and polls. Identity and cache are in ``folder``, by default ``.koi/{name}`` below the
-    working directory. ``first_contact`` is the node to join, as its url or as ``URL#RID``. ``event`` and ``state``
-    are the RID types (texts or classes) that it provides, ``interest`` those that it subscribes to. ``known``
-    are RIDs or names of nodes for the policy ``known``; ``relays`` RIDs of nodes that may pass on what others
-    own.
+    working directory. ``first_contact`` is the node to join, as its url or as ``URL#RID``. ``event`` and
+    ``state`` are the RID types (texts or classes) that it provides, ``interest`` those that it subscribes to.
+    ``known`` are RIDs or names of nodes for the policy ``known``; ``relays`` RIDs of nodes that may pass on
+    what others own.
     Raises InvalidSettingError and StateError.
     """
 

@@ -71,7 +71,7 @@ class StockNode:
 async def run_stock_node(
     name: str, folder: Path, *contact: str, polls: bool = False
 ) -> AsyncIterator[StockNode]:
-    """Start a stock node on a free port, joined to a contact ``(RID, url)``; or a PARTIAL one, which polls."""
+    """Start a stock node on a free port, joined to a contact ``(RID, url)``; or one that polls."""
     await asyncio.to_thread(folder.mkdir, parents=True)
     port = 0 if polls else _find_port()
     process = await asyncio.create_subprocess_exec(

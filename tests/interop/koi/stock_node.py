@@ -2,7 +2,8 @@
 
 stock_node.py NAME FOLDER PORT [CONTACT_RID CONTACT_URL]
 
-Port 0 makes a PARTIAL node, which has no server and polls its contact every second. Each line of its input is ``{"do": …}``, each line of its output the answer. It has no code of Retinue.
+Port 0 makes a PARTIAL node, which has no server and polls its contact every second. Each line of its input
+is ``{"do": …}``, each line of its output the answer. It has no code of Retinue.
 """
 
 from __future__ import annotations

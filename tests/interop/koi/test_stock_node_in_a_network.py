@@ -1,4 +1,4 @@
-"""Stock koi-net 2.1.2 nodes in networks of ours: at a coordinator, at a hub, with an agent, FULL and PARTIAL."""
+"""Stock koi-net 2.1.2 nodes in networks of ours: at a coordinator, at a hub, with an agent."""
 
 from __future__ import annotations
 
@@ -138,10 +138,8 @@ async def test_an_agent_with_a_callable_trait_joins_a_stock_node(
         state = await stock.until(lambda state: [e["status"] for e in state["edges"]] == ["APPROVED"] * 2)
         ways = {(edge["source"], edge["target"], edge["edge_type"]) for edge in state["edges"]}
         assert ways == {(stock.rid, agent.node.rid, "WEBHOOK"), (agent.node.rid, stock.rid, "WEBHOOK")}
-        for way in ("in", "out"):
-            await until(
-                lambda way=way: agent.node.graph.get_neighbors(way, EdgeStatus.APPROVED) == [stock.rid]
-            )
+        graph, approved = agent.node.graph, EdgeStatus.APPROVED
+        await until(lambda: all(graph.get_neighbors(w, approved) == [stock.rid] for w in ("in", "out")))
         # the broadcast: what the stock node holds is the profile, and its tool answers where it says
         state = await stock.until(lambda state: OWN_AGENT in state["personalities"])
         assert state["personalities"][OWN_AGENT] == agent.profile.model_dump()
@@ -225,9 +223,10 @@ async def test_a_stock_node_that_polls_gets_what_waits_for_it_at_an_agent(
 @requirement("K-44")
 async def test_a_node_of_ours_that_polls_gets_what_waits_for_it_at_a_stock_node(tmp_path: Path) -> None:
     async with run_stock_node("stock", tmp_path / "stock") as stock:
-        joined = FirstContact(stock.url, stock.rid)
         # it polls when the test says so
-        ours = KoiNode("ours", folder=tmp_path / "ours", first_contact=joined, poll_interval_s=3600.0, **ALL)
+        options: dict[str, Any] = {**ALL, "poll_interval_s": 3600.0}
+        joined = FirstContact(stock.url, stock.rid)
+        ours = KoiNode("ours", folder=tmp_path / "ours", first_contact=joined, **options)
         await ours.start()
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
