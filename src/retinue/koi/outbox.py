@@ -20,9 +20,11 @@ from retinue.koi.codec.bundles import Dialect, Event, EventType, encode_bundle, 
 from retinue.koi.peers import PeerError, Peers
 
 MAX_QUEUED: Final = 20_000
-"""Events that wait for one node, one for each RID."""
+"""Events that wait for one node, one for each RID; further ones are dropped, with a log line."""
 
 MAX_QUEUES: Final = 10_000
+"""Nodes for which events wait; those for further nodes are dropped, with a log line."""
+
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 1024 * 1024
 COLLECT_S: Final = 0.01
@@ -122,6 +124,7 @@ class Outbox:
     def _remove_sender(self, target: str, ended: asyncio.Task[None]) -> None:
         if self._senders.get(target) is ended:
             del self._senders[target]
+            del self._wakes[target]
 
     async def _send_all(self, target: str, wake: asyncio.Event) -> None:
         failures = 0

@@ -100,7 +100,7 @@ class PersonalityProfile(BaseModel):
     node_rid: KoiNetNode
     base_url: str | None = None
     mcp_url: str | None = None
-    traits: list[PersonalityTrait] = []
+    traits: list[PersonalityTrait]
 
     def get_trait(self, name: str) -> PersonalityTrait | None:
         """The trait of this name, or None."""
