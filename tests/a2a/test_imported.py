@@ -91,6 +91,8 @@ async def importing(url: str, policy: Policy = "warn", **spec: Any) -> AsyncIter
     agents.subscribe(lambda listing, health, reason: changes.put_nowait((listing, health, reason)))
     async with HttpClient() as http:
         await agents.configure({"peer": AgentSpec("peer", url, **spec)}, http)
+        _, *first = changes.get_nowait()
+        assert first == ["unknown", "its card is being read"]
         yield Mesh(agents, changes, pins)
         await agents.aclose()
 

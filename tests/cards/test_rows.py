@@ -75,7 +75,9 @@ def test_an_agent_that_does_not_answer_says_since_when_and_why() -> None:
     assert row(dead)["status"] == "unavailable"
     degraded = row(replace(dead, reachable=True))
     assert (degraded["status"], degraded["last_error"]) == ("degraded", "connection refused")
-    assert "last_error" not in row(replace(dead, reachable=None))
+    waiting = row(replace(dead, reachable=None, last_error="it is starting"))
+    assert (waiting["status"], waiting["last_error"]) == ("unknown", "it is starting")
+    assert "last_error" not in row(replace(LISTING, reachable=None))
 
 
 def test_metrics_are_those_of_seed_002_and_shown_only_where_there_was_a_call() -> None:

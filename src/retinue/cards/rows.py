@@ -54,7 +54,7 @@ def render_agent_row(
         row["deprecated"] = deprecated
     if listing.since is not None:
         row["since"] = listing.since.isoformat(timespec="seconds")
-    if listing.last_error is not None and listing.reachable is not None:
+    if listing.last_error is not None:
         row["last_error"] = listing.last_error
     if metrics is not None and metrics.calls:
         row["metrics"] = render_metrics(metrics)

@@ -103,6 +103,12 @@ class Entry:
             return self
         return replace(self, reachable=True, since=now, last_error=None)
 
+    def as_unknown(self, reason: str, now: datetime) -> Entry:
+        """The entry as not measured yet, and why not; itself where it is so for the same reason."""
+        if self.reachable is None and self.last_error == reason:
+            return self
+        return replace(self, reachable=None, since=now, last_error=reason)
+
     def as_degraded(self, reason: str, now: datetime) -> Entry:
         """The entry as degraded; itself where it is so for the same reason. ``since`` is the first time."""
         if self.health != "degraded":

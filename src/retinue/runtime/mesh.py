@@ -188,13 +188,14 @@ async def open_mesh(
 
             invokers[personalities.name] = TraitInvoker(http, remote, signer=signer)
         lookup = LocalFirst(directory, remote, invokers)
+        sink = directory.record_health
         dispatcher = Dispatcher(
             agent=HUB_NAME,
             lookup=lookup,
             invoker_of=lookup.invoker_of,
             admission=Admission(guard, Limits(limit_settings(settings)), events),
             agent_stats=agent_stats,
-            health_sink=directory.record_health,
+            health_sink=sink if imports is None else imports.health_sink(sink),
             timeouts=timeouts,
             strategy=strategy,
             open_span=span_opener(HUB_NAME, environment()),

@@ -69,7 +69,7 @@ class Roster:
         if listing.health == "unreachable":
             return "unavailable", listing.last_error or "it does not answer"
         if listing.health == "unknown":
-            return "unknown", "it was neither called nor probed yet"
+            return "unknown", listing.last_error or "it was neither called nor probed yet"
         if self._track.is_busy(listing):
             return "busy", f"{self._track.agent_stats.of(listing).in_flight} calls in flight"
         return "available", listing.last_error

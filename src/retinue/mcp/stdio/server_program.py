@@ -1,7 +1,8 @@
 """A program that speaks MCP on its standard streams, as an imported server: started, written to, ended.
 
-One message a line. What the program prints on standard output without being a message is skipped and
-counted; standard error is drained, and its last lines explain why a program ended.
+One message a line. What the program prints on standard output without being a message is skipped;
+standard error is drained, and its last lines explain why a program ended. A program that floods either is
+read more slowly, and so waits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ import structlog
 from retinue.core.errors import AgentUnreachableError
 from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ServerFacts
 from retinue.mcp.codec.messages import Message
+from retinue.mcp.upstream.flood import FloodMeter
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 STOP_WITHIN_S = 2.0
 _KEPT_LINES = 10
+_CHUNK = 65536
 _SHOWN_CHARACTERS = 300
 _QUEUED = 1_000
 """Messages that belong to no request and wait to be read; further ones are dropped."""
@@ -43,6 +47,23 @@ _log = structlog.get_logger("retinue.imports")
 Document = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    """The reading end of a pipe, which can be left unread for a while."""
+
+    reader: asyncio.StreamReader
+    transport: asyncio.ReadTransport
+
+    @classmethod
+    async def open(cls, number: int, limit: int) -> _Pipe:
+        reader = asyncio.StreamReader(limit=limit)
+        file = os.fdopen(number, "rb", 0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), file
+        )
+        return cls(reader, transport)
+
+
 class ServerProgram:
     """The transport to the program ``command``; ``place`` names it in errors."""
 
@@ -55,16 +76,18 @@ class ServerProgram:
         own: Mapping[str, str],
         folder: Path | None = None,
     ) -> None:
+        self.flood = FloodMeter()
         self._name = name
         self._command = list(command)
         self._environment = {key: own[key] for key in _INHERITED if key in own} | dict(environment)
         self._folder = folder
         self._process: asyncio.subprocess.Process | None = None
+        self._pipes: list[_Pipe] = []
         self._readers: list[asyncio.Task[None]] = []
         self._open: dict[Any, asyncio.Queue[Document | None]] = {}
         self._others: asyncio.Queue[Document | None] = asyncio.Queue(_QUEUED)
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._junk_lines = 0
+        self._junk = ""
         self._writing = asyncio.Lock()
 
     @property
@@ -76,23 +99,36 @@ class ServerProgram:
     def ends_with_stream(self) -> bool:
         return True
 
+    @property
+    def hint(self) -> str:
+        if self.flood.reason:
+            return self.flood.reason
+        if self._junk:
+            return f"it prints to standard output what is no message: {self._junk}"
+        return f"it said: {self._tail[-1]}" if self._tail else ""
+
     async def open(self) -> None:
         """Start the program. Raises AgentUnreachableError when it cannot be started."""
+        output, errors = os.pipe(), os.pipe()
         try:
+            self._pipes = [await _Pipe.open(output[0], MAX_LINE_BYTES), await _Pipe.open(errors[0], _CHUNK)]
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdout=output[1],
+                stderr=errors[1],
                 env=self._environment,
                 cwd=self._folder,
-                limit=MAX_LINE_BYTES,
                 start_new_session=True,
             )
         except OSError as error:
             cause = f"{self._command[0]} does not start: {error.strerror or error}"
             raise AgentUnreachableError(self._name, self.place, cause) from error
-        self._readers = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
+        finally:
+            os.close(output[1])
+            os.close(errors[1])
+        reading = (self._read(self._process, self._pipes[0]), self._read_errors(self._pipes[1]))
+        self._readers = [asyncio.create_task(one) for one in reading]
 
     async def exchange(self, message: Message) -> AsyncGenerator[Document, None]:
         inbox: asyncio.Queue[Document | None] = asyncio.Queue()
@@ -101,7 +137,7 @@ class ServerProgram:
             await self._write(message.document)
             while (document := await inbox.get()) is not None:
                 yield document
-            raise self._ended(sent=True)
+            raise await self._ended(sent=True)
         finally:
             self._open.pop(message.id, None)
 
@@ -117,6 +153,14 @@ class ServerProgram:
 
     async def aclose(self) -> None:
         """Close its input, then terminate and kill its process group."""
+        self.flood.close()
+        try:
+            await self._end()
+        finally:
+            for pipe in self._pipes:
+                pipe.transport.close()
+
+    async def _end(self) -> None:
         process = self._process
         if process is None:
             return
@@ -137,28 +181,29 @@ class ServerProgram:
     async def _write(self, document: Document) -> None:
         process = self._process
         if process is None or process.stdin is None or process.returncode is not None:
-            raise self._ended(sent=False)
+            raise await self._ended(sent=False)
         async with self._writing:
             try:
                 process.stdin.write(orjson.dumps(document) + b"\n")
                 await process.stdin.drain()
             except (ConnectionError, RuntimeError) as error:
-                raise self._ended(sent=False) from error
+                raise await self._ended(sent=False) from error
 
-    def _ended(self, *, sent: bool) -> AgentUnreachableError:
+    async def _ended(self, *, sent: bool) -> AgentUnreachableError:
+        if self._readers:
+            # its last line may still wait to be read
+            await asyncio.wait(self._readers[1:], timeout=STOP_WITHIN_S)
         code = None if self._process is None else self._process.returncode
         last = self._tail[-1] if self._tail else ""
         cause = "it ended" if code is None else f"it ended with code {code}"
         return AgentUnreachableError(self._name, self.place, cause + (f": {last}" if last else ""), sent=sent)
 
-    async def _read(self) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None, "piped"
-        stream = process.stdout
+    async def _read(self, process: asyncio.subprocess.Process, pipe: _Pipe) -> None:
+        stream = pipe.reader
         try:
             while line := await stream.readline():
-                self._sort(line)
+                if not self._sort(line):
+                    await self._count("standard output", len(line), pipe)
         except ValueError:
             self._tail.append(f"a message is longer than {MAX_LINE_BYTES:,} bytes")
         if stream.at_eof():
@@ -167,37 +212,42 @@ class ServerProgram:
             with suppress(asyncio.QueueFull):
                 inbox.put_nowait(None)
 
-    def _sort(self, line: bytes) -> None:
-        """Give a message to the request that it belongs to."""
+    def _sort(self, line: bytes) -> bool:
+        """Give a message to the request that it belongs to; False if it belongs to none."""
         try:
             document = orjson.loads(line)
         except orjson.JSONDecodeError:
             document = None
         if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":
-            if line.strip():
-                self._junk_lines += 1
-                if self._junk_lines == 1:
-                    shown = line.decode("utf-8", "replace").strip()[:_SHOWN_CHARACTERS]
-                    _log.warning("not a message on standard output", server=self._name, line=shown)
-            return
+            if not self._junk and (shown := line.decode("utf-8", "replace").strip()):
+                self._junk = shown[:_SHOWN_CHARACTERS]
+                _log.warning("not a message on standard output", server=self._name, line=self._junk)
+            return False
         inbox = self._open.get(_owner_of(document))
         if inbox is not None:
             inbox.put_nowait(document)
-        elif "method" in document:
+            return True
+        if "method" in document:
             with suppress(asyncio.QueueFull):
                 self._others.put_nowait(document)
+        return False
 
-    async def _read_errors(self) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stderr is not None, "piped"
+    async def _count(self, what: str, size: int, pipe: _Pipe) -> None:
+        """Count what was read; beyond the budget, leave the rest in the program until it may be read."""
+        if self.flood.count(what, size):
+            pipe.transport.pause_reading()
+            await self.flood.wait()
+            pipe.transport.resume_reading()
+
+    async def _read_errors(self, pipe: _Pipe) -> None:
         rest = b""
-        while chunk := await process.stderr.read(65536):
-            *lines, rest = (rest + chunk).split(b"\n")
+        while chunk := await pipe.reader.read(_CHUNK):
+            *lines, rest = (rest + chunk).rsplit(b"\n", _KEPT_LINES + 1)
             rest = rest[-_SHOWN_CHARACTERS:]
             for line in lines[-_KEPT_LINES:]:
                 if text := line.decode("utf-8", "replace").strip():
                     self._tail.append(text[:_SHOWN_CHARACTERS])
+            await self._count("standard error", len(chunk), pipe)
         if rest.strip():
             self._tail.append(rest.decode("utf-8", "replace").strip())
 

@@ -18,6 +18,7 @@ from retinue.mcp.codec.foreign import ServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.wire import SESSION_HEADER, Wire
 from retinue.mcp.upstream.client import McpResponse, open_response
+from retinue.mcp.upstream.flood import FloodMeter
 from retinue.web.codec.trace import parse_trace_meta, render_trace_headers
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import ResponseTooLargeError, TransportError
@@ -46,6 +47,7 @@ class HttpTransport:
         headers: Mapping[str, str],
         authorize: Authorize | None = None,
     ) -> None:
+        self.flood = FloodMeter()
         self._name = name
         self._http = http
         self._url = url
@@ -62,6 +64,10 @@ class HttpTransport:
     @property
     def ends_with_stream(self) -> bool:
         return False
+
+    @property
+    def hint(self) -> str:
+        return self.flood.reason
 
     async def open(self) -> None:
         """Nothing to do: the first request connects."""
@@ -97,6 +103,8 @@ class HttpTransport:
                     for incoming in batch:
                         if incoming.document is not None:
                             yield incoming.document
+                        if self.flood.count("the stream of its changes", len(incoming.raw)):
+                            await self.flood.wait()
         except TransportError as error:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
 
@@ -113,6 +121,7 @@ class HttpTransport:
 
     async def aclose(self) -> None:
         """End the session at the server."""
+        self.flood.close()
         if self._wire.session is None:
             return
         with suppress(TransportError):  # a server that is gone has no session left

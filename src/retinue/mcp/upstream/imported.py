@@ -19,7 +19,7 @@ import structlog
 from retinue.cards.pallet_card import render_card
 from retinue.core.call import Answer, Call, TraceContext
 from retinue.core.errors import AgentUnreachableError, BusyError, RetinueError
-from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.core.record import AgentRecord, Health, Listing, Skill
 from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
 from retinue.mcp.upstream.session import ServerSession, Transport
 from retinue.mesh.channel import Channel
@@ -38,6 +38,9 @@ RELIST_S = 60.0
 
 REOPEN_S = 1.0
 """How long after its end a stream of changes is opened again; one that ended sooner counts as none."""
+
+REREAD_S = 1.0
+"""The least time between two readings of the lists of a server that tells of changes."""
 
 MAX_FOLLOWED = 1_000
 """Resources of one server whose changes are followed."""
@@ -89,11 +92,12 @@ class ImportedServer(LiveMember):
     ) -> None:
         self.spec = spec
         self.fingerprint = spec.fingerprint
-        self.reason = "it is starting"
+        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.start_s)"
         self._client_version = client_version
         self._pins = pins
         self._on_change = on_change
         self._tools = pins.accepted_tools(spec.name)
+        self._has_lists = False
         self._instructions = ""
         self._record = AgentRecord(spec.name)
         self._on_resource = on_resource
@@ -101,8 +105,11 @@ class ImportedServer(LiveMember):
         self._followed = frozenset[str]()
         self._follows_others = asyncio.Event()
         self._session: ServerSession | None = None
+        self._transport: Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._subscribes = False
+        self._is_tried = False
+        """Whether an attempt to connect has failed, or a session was lost."""
         self._is_opened = False
         """Whether the last attempt to connect succeeded."""
         self._settled = asyncio.Event()
@@ -124,6 +131,11 @@ class ImportedServer(LiveMember):
         """Whether a session is open."""
         return self._session is not None
 
+    @property
+    def complaint(self) -> str:
+        """What is wrong with a server that answers; "" if nothing is."""
+        return self._transport.flood.reason if self._session and self._transport else ""
+
     def start(self) -> None:
         """Connect in the background."""
         self._task = asyncio.create_task(self._run(), name=f"import {self.spec.name}")
@@ -142,9 +154,10 @@ class ImportedServer(LiveMember):
             self._wake.set()
 
     def review(self) -> None:
-        """Compare the tools with the accepted ones again."""
-        self._describe(self._pins.review(self.spec.name, self._tools))
-        self._changed()
+        """Compare the tools with the accepted ones again; nothing to do before the first session."""
+        if self._has_lists:
+            self._describe(self._pins.review(self.spec.name, self._tools))
+            self._changed()
 
     @property
     def record(self) -> AgentRecord:
@@ -199,12 +212,14 @@ class ImportedServer(LiveMember):
             self._renew.clear()
             self._is_opened = False
             began = time.monotonic()
-            transport = self.spec.connect()
+            transport = self._transport = self.spec.connect()
+            transport.flood.subscribe(self._changed)
             try:
                 await self._serve(transport)
                 self._lose("the connection ended")
             except TimeoutError:
-                self._lose(f"it did not start within {self.spec.start_s:g} s (imports.start_s)")
+                limit = f"it did not start within {self.spec.start_s:g} s (imports.start_s)"
+                self._lose(f"{limit}; {transport.hint}" if transport.hint else limit)
             except AgentUnreachableError as error:
                 self._lose(error.cause)
             except RetinueError as error:
@@ -235,9 +250,15 @@ class ImportedServer(LiveMember):
         self._settled.set()
         self._changed()
 
-        async def read_again() -> None:
-            self._take(await session.read_lists())
-            self._changed()
+        has_news = asyncio.Event()
+
+        async def keep_lists() -> None:
+            while True:
+                await has_news.wait()
+                has_news.clear()
+                self._take(await session.read_lists())
+                self._changed()
+                await asyncio.sleep(REREAD_S)
 
         def pass_on(uri: str) -> None:
             self._on_resource(self.spec.name, uri)
@@ -246,7 +267,7 @@ class ImportedServer(LiveMember):
             while True:
                 began = time.monotonic()
                 try:
-                    await session.watch(read_again, pass_on)
+                    await session.watch(has_news.set, pass_on)
                 except AgentUnreachableError:
                     if transport.ends_with_stream:
                         raise
@@ -255,7 +276,7 @@ class ImportedServer(LiveMember):
                 # what was said while nobody listened is not said again
                 is_kept = time.monotonic() - began > REOPEN_S
                 await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
-                await read_again()
+                has_news.set()
 
         async def keep_following() -> None:
             while True:
@@ -263,7 +284,8 @@ class ImportedServer(LiveMember):
                 await session.follow(self._followed)
                 await self._follows_others.wait()
 
-        tasks = [asyncio.create_task(one) for one in (watch(), keep_following(), _until(self._renew))]
+        work = (watch(), keep_lists(), keep_following(), _until(self._renew))
+        tasks = [asyncio.create_task(one) for one in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -274,7 +296,7 @@ class ImportedServer(LiveMember):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take(self, lists: ServerLists) -> None:
-        self._tools = lists.tools
+        self._tools, self._has_lists = lists.tools, True
         if self._instructions:
             self._tools = (*lists.tools, {"name": INSTRUCTIONS, "description": self._instructions})
         seen = self.spec.visibility
@@ -293,7 +315,7 @@ class ImportedServer(LiveMember):
         self._record = replace(self._record, description=described, skills=skills)
 
     def _lose(self, reason: str) -> None:
-        self.reason = reason
+        self.reason, self._is_tried = reason, True
         self._session = None
         if not self._is_opened:
             self._settled.set()
@@ -301,7 +323,13 @@ class ImportedServer(LiveMember):
         self._changed()
 
     def _changed(self) -> None:
-        self._on_change(self.listing, "healthy" if self.is_ready else "unreachable", self.reason)
+        if not self.is_ready:
+            health: Health = "unreachable" if self._is_tried else "unknown"
+            self._on_change(self.listing, health, self.reason)
+        elif self.complaint:
+            self._on_change(self.listing, "degraded", self.complaint)
+        else:
+            self._on_change(self.listing, "healthy", "")
 
 
 def trace_for(trace: TraceContext) -> dict[str, Any]:
@@ -365,8 +393,7 @@ class ImportedServers(LiveSource[ImportedServer]):
     def review(self) -> None:
         """Compare the tools of every server with the accepted ones."""
         for server in self._members.values():
-            if server.is_ready:
-                server.review()
+            server.review()
 
     def find(self, name: str) -> ImportedServer | None:
         """The server of this name."""

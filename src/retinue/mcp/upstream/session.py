@@ -34,6 +34,7 @@ from retinue.mcp.codec.foreign import (
 from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
 from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
 from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, answer_questions
 from retinue.mcp.upstream.open_calls import OpenCalls
 from retinue.mesh.channel import Channel, NullChannel
@@ -64,6 +65,14 @@ class Transport(Protocol):
     @property
     def ends_with_stream(self) -> bool:
         """Whether the end of `listen` is the end of the connection."""
+
+    @property
+    def flood(self) -> FloodMeter:
+        """What counts the messages that nobody asked for."""
+
+    @property
+    def hint(self) -> str:
+        """What may explain that a server does not answer; "" if nothing was seen."""
 
     async def open(self) -> None:
         """Start what must be started."""
@@ -138,9 +147,7 @@ class ServerSession:
         prompts = await self._list("prompts/list") if "prompts" in offers else []
         return ServerLists(tuple(tools), tuple(resources), tuple(prompts))
 
-    async def watch(
-        self, on_lists: Callable[[], Awaitable[None]], on_resource: Callable[[str], None]
-    ) -> None:
+    async def watch(self, on_lists: Callable[[], None], on_resource: Callable[[str], None]) -> None:
         """Call ``on_lists`` when a list has changed and ``on_resource`` with the URI of a changed resource.
 
         Returns when the connection ends, or the server says no more of changes.
@@ -156,7 +163,7 @@ class ServerSession:
                         if isinstance(uri, str):
                             on_resource(uri)
                     elif isinstance(method, str) and method.endswith("/list_changed"):
-                        await on_lists()
+                        on_lists()
                     else:
                         await self._take(document, None)
 

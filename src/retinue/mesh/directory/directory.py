@@ -431,6 +431,10 @@ class Directory:
         elif health == "unreachable":
             self.mark_unreachable(listing, reason)
 
+    def mark_unknown(self, listing: Candidate, reason: str) -> None:
+        """Record that the agent was not asked yet, and what is waited for."""
+        self._mark(listing, lambda entry: entry.as_unknown(reason, self._now()))
+
     def mark_reachable(self, listing: Candidate) -> None:
         """Record that the agent answered at the listing's url."""
         self._mark(listing, lambda entry: entry.as_reachable(self._now()))

@@ -79,13 +79,20 @@ class Source(ABC):
 
 
 OnChange = Callable[[Listing, Health, str], None]
-"""Called with a changed listing, its health and, where it is unreachable, the reason."""
+"""Called with a changed listing, its health and, where it is not healthy, the reason.
+
+Of one that is new the health is unknown, and the reason says what is waited for.
+"""
 
 
 class LiveMember(ABC):
-    """Something that this process runs and lists as an agent; ``fingerprint`` changes with its settings."""
+    """Something that this process runs and lists as an agent; ``fingerprint`` changes with its settings.
+
+    ``reason`` says why it does not answer, or not yet.
+    """
 
     fingerprint: str
+    reason: str
 
     @property
     @abstractmethod
@@ -140,8 +147,9 @@ class LiveSource(Source, Generic[M]):
                 await member.stop()
         for name in fingerprints:
             if name not in self._members:
-                self._members[name] = make(name)
+                self._members[name] = member = make(name)
                 self._is_dirty = True
+                self._change(member.listing, "unknown", member.reason)
 
     def _change(self, listing: Listing, health: Health, reason: str) -> None:
         self._on_change(listing, health, reason)

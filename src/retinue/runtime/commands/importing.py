@@ -93,7 +93,7 @@ def unknown_import(name: str) -> InvalidSettingError:
 
 def _is_settled(row: Mapping[str, Any] | None, before: Mapping[str, Any] | None, waited_s: float) -> bool:
     is_news = row != before or waited_s > NOTICED_WITHIN_S
-    return is_news and row is not None and row["status"] in ("available", "unavailable")
+    return is_news and row is not None and row["status"] in ("available", "degraded", "unavailable")
 
 
 def _outcome_of(name: str, row: Mapping[str, Any] | None) -> Outcome:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from retinue.a2a.client.imported import AgentSpec, ImportedAgents
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
-from retinue.core.record import Health, Listing
+from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
@@ -27,6 +27,7 @@ from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
+from retinue.mesh.health.agent_stats import HealthSink
 from retinue.mesh.pins import Document, Pins
 from retinue.openapi.imported import ApiSpec, ImportedApis
 from retinue.runtime.factories import card_verifier
@@ -196,13 +197,27 @@ class Imports:
         """What invokes the skills of each source."""
         return {one.name: one for one in (self._servers, self._apis, self._agents)}
 
+    def health_sink(self, sink: HealthSink) -> HealthSink:
+        """``sink`` for the health that calls find; a server that floods stays degraded while it answers."""
+
+        def record(listing: Candidate, health: Health, reason: str) -> None:
+            server = self._servers.find(listing.key) if listing.source == self._servers.name else None
+            if server is not None and server.complaint and health in ("healthy", "unknown"):
+                health, reason = "degraded", server.complaint
+            sink(listing, health, reason)
+
+        return record
+
     @asynccontextmanager
     async def running(self, directory: Directory, http: HttpClient) -> AsyncIterator[None]:
         """Run the imports, and take up changes of the files in the state."""
 
         def on_change(listing: Listing, health: Health, reason: str) -> None:
             directory.upsert(listing)
-            directory.record_health(listing, health, reason)
+            if health == "unknown":
+                directory.mark_unknown(listing, reason)
+            else:
+                directory.record_health(listing, health, reason)
 
         self._servers.subscribe(on_change)
         self._apis.subscribe(on_change)

@@ -1,0 +1,68 @@
+"""What an imported server prints or tells unasked: counted, slowed down where it floods, and reported.
+
+Everything that a server sends costs time of the process that reads it. Beyond a budget it is read later, so
+that the server waits in place of the calls of other servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+FLOOD_BYTES = 1_000_000
+"""What is read within one second before the reading waits for the next second."""
+
+QUIET_S = 10.0
+"""How long after its last flood a server counts as flooding."""
+
+_WINDOW_S = 1.0
+_PIECE_COST = 100
+"""Bytes that a line or message counts beside its length: an empty one is work, too."""
+
+
+class FloodMeter:
+    """Counts what one server sends unasked; ``reason`` says what it floods, "" while it does not."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._on_change: Callable[[], None] = lambda: None
+        self._began = 0.0
+        self._taken = 0
+        self._end: asyncio.TimerHandle | None = None
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` when ``reason`` changes."""
+        self._on_change = on_change
+
+    def count(self, what: str, size: int) -> bool:
+        """Count ``size`` bytes sent to ``what``; True if no more should be read before `wait` returns."""
+        now = asyncio.get_running_loop().time()
+        if now - self._began >= _WINDOW_S:
+            self._began, self._taken = now, 0
+        self._taken += size + _PIECE_COST
+        if self._taken > FLOOD_BYTES:
+            self._note(what)
+            return True
+        return False
+
+    async def wait(self) -> None:
+        """Wait for the next second."""
+        await asyncio.sleep(self._began + _WINDOW_S - asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        """Report no more."""
+        self._on_change = lambda: None
+        if self._end is not None:
+            self._end.cancel()
+
+    def _note(self, what: str) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = asyncio.get_running_loop().call_later(QUIET_S, self._forget)
+        if not self.reason:
+            self.reason = f"it floods {what}: over {FLOOD_BYTES / 1e6:g} MB a second"
+            self._on_change()
+
+    def _forget(self) -> None:
+        self.reason = ""
+        self._on_change()

@@ -1,0 +1,124 @@
+"""Servers that send without end: read slowly, marked with the reason, and never at the cost of others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream import flood
+from retinue.mcp.upstream.flood import FLOOD_BYTES, FloodMeter
+from retinue.mcp.upstream.imported import ImportSpec
+from retinue.mcp.upstream.session import Transport
+from retinue.mesh.pins import Pins
+from tests.mcp.upstream.test_imported import running
+
+PLACES = {
+    "stderr": "it floods standard error",
+    "junk": "it floods standard output",
+    "news": "it floods standard output",
+}
+pytestmark = pytest.mark.timeout(60)
+
+
+def program(*command: str) -> Callable[[], Transport]:
+    return lambda: ServerProgram("loud", [sys.executable, *command], {}, own=os.environ)
+
+
+def flooding(what: str, *stop: str) -> ImportSpec:
+    return ImportSpec("loud", program("-m", "tests.mcp.upstream.flooding_server", what, *stop), "a program")
+
+
+@pytest.mark.parametrize("what", PLACES)
+async def test_a_server_that_floods_is_degraded_with_the_reason_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(flood, "QUIET_S", 2.0)  # longer than the pause of a flood
+    stop = tmp_path / "stop"
+    async with running(flooding(what, str(stop))) as imports:
+        found = await imports.until("loud", lambda one: one.health == "degraded")
+        assert (found.last_error or "").startswith(PLACES[what])
+        outcome = await imports.call("echo", {"text": "hi"})
+        assert outcome.value == "hi"
+        stop.touch()
+        found = await imports.until("loud", lambda one: one.health == "healthy")
+        assert found.last_error is None
+
+
+async def test_a_flood_costs_the_reader_a_small_share_of_its_time() -> None:
+    """The budget holds for a second, and everything beyond it waits."""
+    async with running(flooding("stderr")) as imports:
+        await imports.until("loud", lambda one: one.health == "degraded")
+        began, spent = time.monotonic(), time.process_time()
+        for number in range(3):
+            assert (await imports.call("echo", {"text": str(number)})).value == str(number)
+            await asyncio.sleep(0.5)
+        share = (time.process_time() - spent) / (time.monotonic() - began)
+    assert share < 0.3, f"{share:.0%} of a processor"
+
+
+@pytest.mark.parametrize("what", PLACES)
+async def test_a_server_that_floods_and_does_not_start_says_both(what: str, tmp_path: Path) -> None:
+    text = (
+        "import threading, sys\n"
+        "from tests.mcp.upstream.flooding_server import flood\n"
+        f"flood({what!r}, None, threading.Lock())\n"
+    )
+    async with running(ImportSpec("loud", program("-c", text), "a program", start_s=3)) as imports:
+        found = await imports.until("loud", lambda one: one.health == "unreachable")
+        assert (found.last_error or "").startswith("it did not start within 3 s (imports.start_s); it floods")
+
+
+async def test_what_a_server_said_explains_that_it_does_not_start() -> None:
+    waits = "import sys\nprint('waiting for the database', file=sys.stderr)\nsys.stdin.read()"
+    talks = "import sys\nprint('Server listening!', flush=True)\nsys.stdin.read()"
+    for text, hint in ((waits, "it said: waiting for the database"), (talks, "is no message: Server list")):
+        async with running(ImportSpec("loud", program("-c", text), "a program", start_s=3)) as imports:
+            found = await imports.until("loud", lambda one: one.health == "unreachable")
+            assert hint in (found.last_error or "")
+
+
+async def test_a_server_that_floods_and_ends_is_explained_by_its_last_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flood, "FLOOD_BYTES", 100_000)
+    text = "import sys\nsys.stderr.write('warning\\n' * 20_000 + 'TOKEN is not set\\n')\nsys.exit(3)"
+    async with running(ImportSpec("loud", program("-c", text), "a program")) as imports:
+        found = await imports.until("loud", lambda one: one.health == "unreachable")
+    assert found.last_error == "it ended with code 3: TOKEN is not set"
+
+
+async def test_what_is_within_the_budget_is_read_at_once_and_not_reported() -> None:
+    meter, told = FloodMeter(), list[str]()
+    meter.subscribe(lambda: told.append(meter.reason))
+    assert not meter.count("standard error", FLOOD_BYTES // 2)
+    assert told == []
+    assert meter.count("standard error", FLOOD_BYTES)
+    assert told == ["it floods standard error: over 1 MB a second"]
+    meter.close()
+
+
+async def test_the_reason_of_a_server_that_starts_says_so_and_for_how_long() -> None:
+    text = "import sys\nsys.stdin.read()"
+    async with running(ImportSpec("slow", program("-c", text), "a program", start_s=7)) as imports:
+        server = imports.servers.find("slow")
+        assert server is not None
+        assert server.reason == "it is starting, which may take 7 s (imports.start_s)"
+
+
+async def test_a_review_before_the_first_session_keeps_what_waits_to_be_accepted() -> None:
+    new = {"name": "new", "inputSchema": {"type": "object"}}
+    pins = Pins({"slow": {"accepted": {}, "waiting": {"new": new}}})
+    text = "import sys\nsys.stdin.read()"
+    async with running(ImportSpec("slow", program("-c", text), "a program"), pins=pins) as imports:
+        server = imports.servers.find("slow")
+        assert server is not None
+        server.review()
+        imports.servers.review()
+        assert pins.list_waiting("slow") == {"new": new}
