@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
+from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError, StorageFullError
 from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.runtime.importing.browser_login import log_in
@@ -122,6 +123,24 @@ async def test_a_token_that_is_about_to_expire_is_renewed_before_it_is_refused(
     server.expires_in = 3600
     assert await _start_session(server, state) == 1
     assert (server.requests["refresh_token"], server.requests["refused"]) == (1, refused)
+
+
+def test_a_login_on_a_full_disk_keeps_the_old_one(state: State) -> None:
+    url = "http://127.0.0.1:1/mcp"
+    file = LoginFile(state, "docs", url)
+    file.write(Login(url, {"access_token": "old"}, {}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(StorageFullError, match=r"no space left for .*docs\.json") as caught:
+            file.write(Login(url, {"access_token": "new"}, {}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.remedy == "free some space"
+    kept = LoginFile(state, "docs", url).read()
+    assert kept is not None
+    assert kept.tokens == {"access_token": "old"}
+    assert [path.name for path in logins_folder(state).iterdir()] == ["docs.json"]
 
 
 async def test_a_redirect_with_another_state_is_refused_and_the_login_goes_on(

@@ -12,6 +12,7 @@ from retinue.core.errors import (
     ReferenceNotFoundError,
     RegistryUnreachableError,
     RetinueError,
+    StorageFullError,
 )
 from retinue.oci.codec.artifacts import INDEX_ARTIFACT_TYPE, Artifact, Package, parse_envelope, same_owner
 from retinue.oci.codec.manifest import Descriptor, Manifest, parse_manifest
@@ -58,8 +59,8 @@ async def mirror(
 
     Tags with the same digest on both sides are skipped; nothing is deleted. An error of one tag or
     repository is recorded in the report and does not stop the rest. ``echo`` is called with each copied
-    reference. Raises RegistryUnreachableError when a registry does not answer, and RegistryError when the
-    source cannot list its repositories.
+    reference. Raises RegistryUnreachableError when a registry does not answer, StorageFullError when a folder
+    takes no more, and RegistryError when the source cannot list its repositories.
     """
     report = MirrorReport(source.name, target.name)
     chosen = list(repositories) or [r for r in await list_published(source) if r.startswith(PREFIXES)]
@@ -88,7 +89,7 @@ async def _mirror_repository(
         tags = await source.list_tags(repository)
         if not tags:
             raise ReferenceNotFoundError(source.name, repository)
-    except RegistryUnreachableError:
+    except (RegistryUnreachableError, StorageFullError):
         raise
     except RetinueError as error:
         report.failed[repository] = error
@@ -97,7 +98,7 @@ async def _mirror_repository(
         reference = Reference(repository, tag=tag)
         try:
             copied = await _mirror_tag(source, target, reference)
-        except RegistryUnreachableError:
+        except (RegistryUnreachableError, StorageFullError):
             raise
         except RetinueError as error:
             report.failed[str(reference)] = error

@@ -21,7 +21,7 @@ import structlog
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
-from retinue.core.errors import StateError
+from retinue.core.errors import StateError, StorageFullError
 from retinue.core.record import HUB_NAME
 from retinue.execute.client import PeerInvoker
 from retinue.execute.queries import PeerQueries
@@ -301,8 +301,10 @@ class LazyRuns:
             if self._opened is not None:
                 await self._opened.aclose()
 
-    async def launch(self, echo: Callable[[str], None]) -> None:
+    async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
+
+        With ``refuse_full`` raises StorageFullError if the disk is full at the first attempt.
 
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
         another process has stored one.
@@ -317,8 +319,11 @@ class LazyRuns:
             try:
                 await (await self._open()).launch()
             except StateError as error:
-                _log.warning("workflows do not run", error=error.message)
-                if not is_reported:
+                if is_reported:
+                    _log.debug("workflows do not run", error=error.message)
+                elif refuse_full and isinstance(error, StorageFullError):
+                    raise
+                else:
                     echo(f"workflows are paused: {error.message}; {error.remedy}")
                     is_reported = True
                 await asyncio.sleep(RETRY_S)

@@ -107,13 +107,14 @@ async def run_worker(
         reload.add(upkeep.live_part())
         background = asyncio.create_task(upkeep.run())
         stack.push_async_callback(end_task, background)
-        launching = asyncio.create_task(runs.launch(echo))
+        launching = asyncio.create_task(runs.launch(echo, refuse_full=True))
         stack.push_async_callback(end_task, launching)
         stopping = asyncio.create_task(stop.wait())
         # without runs in its state folder it waits for the first, ready to take it
         process.is_started = settings.database is None
         await asyncio.wait({launching, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.asked:
+            launching.result()  # raises for a full disk, as the start of a hub does
             process.is_started = True
             echo(f"worker on {runs.place}")
             report_ready(supervisor_line, {"name": "worker"})

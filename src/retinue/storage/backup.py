@@ -10,12 +10,12 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError, StateError, StorageFullError
-from retinue.storage.files import TEMPORARY_SUFFIX, storage_errors
+from retinue.storage.files import TEMPORARY_SUFFIX, is_for_want_of_room, storage_errors
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
 from retinue.storage.state import State
@@ -36,14 +36,13 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
 
     The folder is created with mode 0700, and all that is in it with 0700 and 0600. Raises
     InvalidSettingError for a folder that is not empty, StateDamagedError for a damaged database, and
-    StorageFullError and StateError where the copy cannot be written.
+    StorageFullError and StateError where the copy cannot be written; then nothing of it remains.
     """
     if not state.root.is_dir():
         raise StateError(f"there is no state folder {state.root}", remedy="set RETINUE_HOME")
     if target.is_relative_to(state.root):
         raise InvalidSettingError("DIR", f"{target} is in the state folder", remedy="name another folder")
-    with storage_errors(target):
-        _make_empty(target)
+    with storage_errors(target), _nothing_left_of_a_failure(target):
         names = sorted(path.name for path in state.root.iterdir() if _belongs(path))
         for name in names:
             source, place = state.root / name, target / name
@@ -67,6 +66,21 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
             _copy_file(settings_file, target / settings_file.name)
             names.append(settings_file.name)
     return names
+
+
+@contextmanager
+def _nothing_left_of_a_failure(target: Path) -> Iterator[None]:
+    is_new = not target.exists()
+    _make_empty(target)
+    try:
+        yield
+    except BaseException:
+        for path in [target] if is_new else list(target.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        raise
 
 
 def _make_empty(target: Path) -> None:
@@ -95,8 +109,9 @@ def _copy_database(source: Path, target: Path) -> None:
             # One file, without a log beside it.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-            raise StorageFullError(str(target)) from error
+        for place in (target, source):  # reading writes as well: a file beside the database
+            if is_for_want_of_room(error, place.parent):
+                raise StorageFullError(str(place)) from error
         raise StateDamagedError(str(source), str(error), remedy="see: retinue doctor") from error
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from retinue.core.errors import StateDamagedError, StateError, StorageFullError
-from retinue.storage.files import create_database, make_folder
+from retinue.storage.files import create_database, is_for_want_of_room, is_no_room, make_folder
 
 _BUSY_TIMEOUT_S = 5.0
 
@@ -150,12 +150,14 @@ class Database:
         except sqlite3.Error as error:
             raise self._explain(error) from error
         except OSError as error:
+            if is_no_room(error):
+                raise StorageFullError(str(self._path)) from error
             raise StateError(f"{self._path} cannot be created: {error.strerror}") from error
 
     def _explain(self, error: sqlite3.Error) -> StateError:
         code = getattr(error, "sqlite_errorcode", None)
         primary = code & 0xFF if code is not None else None
-        if primary == sqlite3.SQLITE_FULL:
+        if is_for_want_of_room(error, self._path.parent):
             return StorageFullError(str(self._path))
         if primary in _DAMAGED or "no such table" in str(error) or "no such column" in str(error):
             return StateDamagedError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sqlite3
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from pathlib import Path
 from retinue.core.errors import StateError, StorageFullError
 
 TEMPORARY_SUFFIX = ".tmp"
+_ROOM_BYTES = 65_536
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -27,12 +29,44 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if is_no_room(error):
             raise StorageFullError(str(path)) from error
         raise StateError(
             f"cannot write {path}: {error.strerror or error}",
             remedy="check the owner and permissions of the folder",
         ) from error
+
+
+def check_room(folder: Path) -> None:
+    """Write a small file into a folder and remove it; raises OSError where there is no room.
+
+    For failures that do not say so: SQLite reports a quota or a limit of the file size as an I/O error.
+    """
+    path = folder / f".room.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
+    try:
+        _write_new(path, bytes(_ROOM_BYTES), _PRIVATE_FILE)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def is_full(folder: Path) -> bool:
+    """Whether a folder takes no more bytes."""
+    try:
+        check_room(folder)
+    except OSError as error:
+        return is_no_room(error)
+    return False
+
+
+def is_for_want_of_room(error: sqlite3.Error, folder: Path) -> bool:
+    """Whether SQLite failed in ``folder`` since the disk, a quota or the limit of the file size is full."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and is_full(folder))
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether an error says that the disk, a quota or the limit of the file size takes no more."""
+    return error.errno in _NO_ROOM
 
 
 def refuse_gone(folder: Path) -> None:

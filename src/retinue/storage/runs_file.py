@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import orjson
 
-from retinue.core.errors import StateDamagedError
-from retinue.storage.files import replace_file, storage_errors
+from retinue.core.errors import StateDamagedError, StorageFullError
+from retinue.storage.files import is_for_want_of_room, replace_file, storage_errors
 
 TABLE = "retinue_mark"
 """One row: ``id``, made with the database, and ``count``, which only grows."""
@@ -62,6 +62,9 @@ class RunsFile:
         try:
             found = self._read(thorough or size <= THOROUGH_BYTES)
         except sqlite3.Error as error:
+            if is_for_want_of_room(error, self.path.parent):
+                # Reading needs a file beside it, too.
+                raise StorageFullError(str(self.path)) from error
             raise self.damaged(str(error)) from error
         if known is None or (found is not None and found.id != known.id):
             # Written by an earlier release, or put there from a backup.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,9 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from retinue.core.errors import StorageFullError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.nodes import Lease, Look, SeenLeases, _share_out
 from retinue.workflows.runs.records import RunRequest
+from tests.workflows.durable.own_suite import open_at
 
 HOUR_S = 3600.0
 LEASE_S = 30.0
@@ -184,6 +188,28 @@ async def test_a_clock_set_between_the_renewal_and_the_rescue_ends_no_lease(data
     await one._rescue()
     assert await read_nodes(database) == {"one", "two"}
     assert await read_queues(database) == {"run": "node:two"}
+
+
+async def test_a_start_is_refused_soon_with_the_remedy_where_a_full_disk_made_the_lease_be_lost(
+    tmp_path: Path,
+) -> None:
+    runs = open_at(tmp_path)
+    lease = (await runs.launch()).lease
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lease._until = time.monotonic()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        async with asyncio.timeout(20):
+            with pytest.raises(StorageFullError, match=r"no space left for .*runs.db") as caught:
+                await runs.start(RunRequest("test", {}, "x"), run_id="new")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.remedy == "free some space"
+    # As soon as there is room, without waiting for the next renewal.
+    await runs.start(RunRequest("test", {}, "x"), run_id="new")
+    assert lease.left_s > 0
+    assert lease.epoch == 1
+    await runs.aclose()
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])

@@ -25,14 +25,14 @@ from filelock import FileLock, Timeout
 
 from retinue.cli.output import command_line, module_command
 from retinue.cli.session import open_session
-from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError
+from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError, StateError
 from retinue.execute.probe import answers
 from retinue.plugins import AGENTS, list_plugins
 from retinue.runtime.commands.client import Client, RunFollower, open_client
 from retinue.runtime.serving import Echo, Stop, check_loopback, run_loop
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import load_settings
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import check_room, replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 from retinue_testwriter.inspection import inspect_text
@@ -101,11 +101,23 @@ async def run_demo(options: DemoOptions, echo: Echo) -> int:
     return outcome
 
 
+def _temporary_folder() -> Path:
+    """Where temporary files go. Raises StateError if they can go nowhere."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        folder = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - named in the error only
+        with storage_errors(folder):
+            check_room(folder)
+        raise StateError(str(error), remedy="set TMPDIR to a folder that can be written") from error
+
+
 async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
     async with AsyncExitStack() as stack:
         check_loopback()
+        temporary = _temporary_folder()
         await _check_module(options)
-        home = stack.enter_context(_own_folder(Path(tempfile.gettempdir())))
+        home = stack.enter_context(_own_folder(temporary))
         client = await stack.enter_async_context(_team(home, options.model, echo))
         echo("")
         echo(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")

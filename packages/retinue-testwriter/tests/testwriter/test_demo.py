@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,24 @@ def test_an_unknown_module_is_one_line_that_names_what_was_looked_for(tmp_path: 
         assert "no_such_module_anywhere" in demo.lines[-1]
         assert "--python" in demo.lines[-1]
         assert demo.lines == demo.lines[-1:], "nothing was started before the module was looked for"
+
+
+def test_a_demo_without_room_is_one_line(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "retinue", "demo", "textwrap"],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (ended.returncode, ended.stdout) == (8, "")
+    (line,) = ended.stderr.splitlines()
+    assert line == f"error: no space left for {tmp_path}; nothing was changed — free some space"
+    assert not (tmp_path / "test_textwrap.py").exists()

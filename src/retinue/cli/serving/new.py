@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,8 +42,12 @@ def new(name: str) -> None:
     try:
         with storage_errors(folder):
             folder.mkdir()
-            for file, text in read_templates(name).items():
-                (folder / file).write_text(text, "utf-8")
+            try:
+                for file, text in read_templates(name).items():
+                    (folder / file).write_text(text, "utf-8")
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
     except StateError as error:
         if isinstance(error.__cause__, FileExistsError):
             raise InvalidSettingError(

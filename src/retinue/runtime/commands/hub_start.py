@@ -18,7 +18,7 @@ from retinue.execute.probe import answers
 from retinue.runtime.observing.log_files import open_appending, rotate
 from retinue.runtime.serving import bind
 from retinue.settings import LogTable
-from retinue.storage.files import storage_errors
+from retinue.storage.files import check_room, storage_errors
 from retinue.storage.state import HUB_VARIABLE, HubAddress, State
 from retinue.web.http_client import HttpClient
 
@@ -129,7 +129,13 @@ async def _start(
             await _wait_for_agents(state)
             return url
         if process.poll() is not None:
-            raise StateError(f"the hub does not start: {_read_end(log, begin)}", remedy=_remedy(state))
+            printed = _read_end(log, begin)
+            if not printed:
+                with storage_errors(log):
+                    check_room(log.parent)
+            raise StateError(
+                f"the hub does not start: {printed or 'it printed nothing'}", remedy=_remedy(state)
+            )
         await asyncio.sleep(_POLL_S)
     raise StateError(f"the hub was not ready within {render_duration(START_WITHIN_S)}", remedy=_remedy(state))
 
@@ -165,7 +171,7 @@ def _read_end(log: Path, begin: int) -> str:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begin if begin <= size else 0, size - _SHOWN_LOG_BYTES))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return " · ".join(lines[-_SHOWN_LOG_LINES:]).removeprefix("error: ") or "it printed nothing"
+    return " · ".join(lines[-_SHOWN_LOG_LINES:]).removeprefix("error: ")
 
 
 def _remedy(state: State) -> str:

@@ -24,7 +24,7 @@ import structlog
 from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
-from retinue.storage.files import create_database, file_mode, refuse_gone
+from retinue.storage.files import create_database, file_mode, is_for_want_of_room, refuse_gone
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
@@ -182,8 +182,13 @@ class RunDatabase:
         """What an error says about the database, with the remedy; None for one that says nothing about it."""
         if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
             return None
-        code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
-        if self._file is not None and code == sqlite3.SQLITE_FULL:
+        cause = getattr(error, "orig", None)
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if (
+            self._file is not None
+            and isinstance(cause, sqlite3.Error)
+            and is_for_want_of_room(cause, self._file.path.parent)
+        ):
             return StorageFullError(str(self._file.path))
         if self._file is not None and code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self._file.damaged(_first_line(error))

@@ -170,8 +170,8 @@ class Executions:
         self._places = asyncio.Semaphore(concurrency)
 
     async def start(self, run_id: str, request: RunRequest) -> None:
-        """Start a run here; one that exists stays what it is."""
-        await self.lease.hold()
+        """Start a run here; one that exists stays what it is. Raises StateError if it gets no lease."""
+        await self.lease.renew_lost()
         args = stored_args(request, None)
 
         # Outside of any other run, and to its end: half a start would leave a run without an execution.

@@ -66,6 +66,7 @@ class Lease:
         self._since = 0.0
         self._seen = SeenLeases(lease_s)
         self._held = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -84,10 +85,12 @@ class Lease:
         self._task = asyncio.create_task(self._keep(), name="lease of the runs")
 
     async def end(self) -> None:
-        """Release the lease, so that other nodes take over at once."""
+        """Release the lease, so that other nodes take over at once; no effect on one that was never held."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if not self._until:
+            return
         statement = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor = :executor")  # noqa: S608
         try:
             await self._database.write(
@@ -103,11 +106,18 @@ class Lease:
             await self._held.wait()
         return self.epoch
 
+    async def renew_lost(self) -> None:
+        """Renew a lease that is lost, for a caller who would rather be told than wait; raises StateError."""
+        async with self._renewing:
+            if time.monotonic() >= self._until:
+                await self._beat()
+
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
-                await self._beat()
+                async with self._renewing:
+                    await self._beat()
                 # After an outage of the database all leases are old: the other nodes get time to renew.
                 if time.monotonic() - self._since >= self._lease_s * 2 / 3:
                     await self._rescue()
