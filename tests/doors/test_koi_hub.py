@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue import Agent, Context
+from retinue.cards.pallet_card import encode_card, render_card
 from retinue.koi import memory
 from retinue.koi.codec.personality import AgentPersonality
+from retinue.koi.codec.rids import PERSONALITY_TYPE
 from retinue.koi.peers import Address, FirstContact
 from retinue.oci.registry import forget
 from retinue.runtime.koi.membership import KoiHub, KoiMember, make_node
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode
+from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.settings import KoiTable
 from retinue.storage.state import State
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.test_koi_nodes import Later, Net, contact, read, until
 from tests.serving import serve_app
-from tests.system import Hub, System, Wire, open_system
+from tests.system import Hub, System, Wire, open_system, publish
 
 
 def make_agent(name: str, skill: str) -> Agent:
@@ -173,9 +176,96 @@ async def test_two_hubs_exchange_their_agents_without_echo_and_a_loop_is_cut(
             assert held.keys() == every
             assert {name for name, node in held.items() if node == koi.node.rid} == own
         looped = await wire.call(hub_one.url, "serve_ball", {}, authorization=one.token)
-        assert (
-            "recursion" in json.dumps(looped.json["error"]).lower() or looped.json["error"]["code"] == -33007
-        )
+        error = looped.json["error"]
+        path = " → ".join([*["ping:serve_ball", "pong:return_ball"] * 3, "retinue:serve_ball"])
+        cycle = "ping → pong → ping"
+        told = f"Call chain too deep: hop 6 of at most 5: {path}; the cycle is {cycle}"
+        assert (error["code"], error["message"]) == (-33007, told)
+        seen = {key: error["data"][key] for key in ("type", "depth", "max_depth", "path", "cycle")}
+        assert seen == {
+            "type": "recursion_limit",
+            "depth": 6,
+            "max_depth": 5,
+            "path": path,
+            "cycle": cycle,
+        }
+        # both hubs wrote down one chain; its sixth hop was asked of the second hub, and reached no agent
+        trace = error["data"]["trace_id"]
+        rows = {name: list_calls(hub, trace) for name, hub in (("one", hub_one), ("two", hub_two))}
+        assert {row["error"] for listed in rows.values() for row in listed} == {"recursion_limit"}
+        too_deep = [(name, row) for name, listed in rows.items() for row in listed if row["depth"] > 5]
+        assert [(name, row["depth"], row["caller"], row["skill"]) for name, row in too_deep] == [
+            ("two", 6, "pong", "serve_ball")
+        ]
+        assert too_deep[0][1].get("agent") is None
+
+
+def list_calls(hub: Hub, trace: str) -> Sequence[Mapping[str, Any]]:
+    """The ended calls of a trace that a hub wrote down."""
+    audit = hub.audit
+    audit.flush()
+    return audit.list_calls({"trace_id": trace}, failed=False, before=None, limit=100)
+
+
+@requirement("K-39")
+async def test_a_change_at_one_of_three_hubs_reaches_each_other_hub_once(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        systems: dict[str, System] = {}
+        hubs: dict[str, Hub] = {}
+        nodes: dict[str, KoiHub] = {}
+        for name in ("one", "two", "three"):
+            systems[name] = await stack.enter_async_context(open_system(State(tmp_path / name)))
+            nodes[name] = KoiHub()
+            joined = f"{hubs['one'].url}/koi-net" if hubs else None
+            hubs[name] = await systems[name].start_hub(hub_id=f"hub-{name}", koi=nodes[name], koi_join=joined)
+        agents = {name: make_agent(f"agent-{name}", f"go_{name}") for name in systems}
+        urls = {name: (await systems[name].start_agent(agents[name])).url for name in systems}
+        for hub in hubs.values():
+            await hub.mesh.directory.refresh()
+        every = {agent.name for agent in agents.values()}
+        await until(lambda: all(names(hub) == every for hub in hubs.values()))
+        await until(lambda: is_quiet(nodes.values()))
+        marks = {name: len(system.recording.exchanges) for name, system in systems.items()}
+        changed: list[str] = []
+        # the last change shows that nothing came late after the ones before it
+        for name in ("one", "two", "three", "one"):
+            agent, skill = agents[name], f"more_{len(changed)}"
+            add_skill(agent, skill)
+            card = encode_card(render_card(agent.record(urls[name]), scopes=PUBLISHED_SCOPES))
+            await publish(systems[name].home, card)
+            await hubs[name].mesh.directory.refresh()
+            await until(lambda: all(f"agent-{name}.{skill}" in tools_of(koi) for koi in nodes.values()))  # noqa: B023
+            await until(lambda: is_quiet(nodes.values()))
+            changed.append(name)
+            # hub one passes on what two and three tell; nobody tells what came from elsewhere as its own
+            for other, system in systems.items():
+                told = [(f"agent-{one}", "UPDATE") for one in changed if one != other]
+                assert list_told(system, marks[other]) == told
+
+
+def is_quiet(hubs: Iterable[KoiHub]) -> bool:
+    """Whether no event waits for another node."""
+    return not any(koi.node.cache.queues for koi in hubs if koi.node is not None)
+
+
+def list_told(system: System, since: int) -> list[tuple[str, str]]:
+    """The events of personalities that a hub was sent, as names of agents with the types."""
+    found = []
+    for exchange in system.recording.exchanges[since:]:
+        if exchange.path.endswith("/events/broadcast"):
+            request = exchange.request
+            for event in request.get("payload", request)["events"]:
+                kind, _, reference = event["rid"].rpartition(":")
+                if kind == PERSONALITY_TYPE:
+                    found.append((reference.partition("/")[0], event["event_type"]))
+    return found
+
+
+def add_skill(agent: Agent, name: str) -> None:
+    @agent.skill(name, expose=True)
+    async def run() -> str:
+        """Does more."""
+        return name
 
 
 async def test_a_forgotten_name_is_released(system: System, wire: Wire, tmp_path: Path) -> None:
