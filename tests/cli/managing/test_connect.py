@@ -97,6 +97,12 @@ def test_a_client_without_a_configuration_gets_one_and_loses_it_again(name: str,
     assert not file.exists()
 
 
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_program_that_a_client_starts_needs_no_token(name: str, retinue: Retinue, token: str) -> None:
+    assert retinue("connect", name, "--stdio").exit_code == 0
+    assert token not in find_config(CLIENTS[name]).read_text()
+
+
 def test_what_came_after_the_entry_stays_when_it_is_removed(retinue: Retinue) -> None:
     file = _write("gemini", BY_CLIENT["gemini"])
     retinue("connect", "gemini")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 from starlette.applications import Starlette
@@ -150,6 +152,39 @@ async def test_an_upload_belongs_to_its_repository(endpoint: Endpoint) -> None:
     assert (await endpoint.ask("HEAD", f"/v2/agents/build/blobs/{CARD_DIGEST}")).status == 404
     for odd in ("..", "%2e%2e%2fx", "x" * 40):
         assert (await endpoint.ask("PATCH", f"{UPLOADS}{odd}", b"x")).status in (404, 405)
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_an_upload_that_is_cancelled_while_its_content_arrives_is_unknown_then(
+    endpoint: Endpoint, tmp_path: Path, method: str
+) -> None:
+    upload = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
+
+    async def cancel_then_send() -> AsyncIterator[bytes]:
+        # begun only when the server has found the upload and asks for the content
+        assert (await endpoint.ask("DELETE", upload)).status == 204
+        yield CARD
+
+    async with aiohttp.ClientSession(headers={"authorization": basic("x", TOKEN)}) as session:
+        url = f"{endpoint.url}{upload}?digest={CARD_DIGEST}"
+        async with session.request(method, url, data=cancel_then_send(), expect100=True) as reply:
+            assert (reply.status, (await reply.json())["errors"][0]["code"]) == (404, "BLOB_UPLOAD_UNKNOWN")
+    assert (await endpoint.ask("HEAD", f"/v2/agents/plan/blobs/{CARD_DIGEST}")).status == 404
+    assert not list((tmp_path / "registry" / ".uploads").rglob("*.part"))
+
+
+async def test_of_two_requests_that_end_one_upload_the_second_does_not_find_it(endpoint: Endpoint) -> None:
+    for _ in range(20):
+        upload = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
+        wrong = f"{upload}?digest=sha256:{'0' * 64}"
+        requests = [
+            ("PUT", wrong, b"x"),
+            ("PUT", wrong, b"x"),
+            ("DELETE", upload, None),
+            ("GET", upload, None),
+        ]
+        replies = await asyncio.gather(*(endpoint.ask(*request) for request in requests))
+        assert {reply.status for reply in replies} <= {204, 400, 404, 429}
 
 
 async def test_content_of_another_repository_is_mounted_without_an_upload(

@@ -14,8 +14,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retinue.core.errors import BusyError, DigestMismatchError, ReferenceNotFoundError, TooLargeError
@@ -50,19 +50,20 @@ class Uploads:
 
     def size_bytes(self, repository: str, upload: str) -> int:
         """Bytes received so far. Raises ReferenceNotFoundError."""
-        return self._part(repository, upload).stat().st_size
+        path = self._part(repository, upload)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:  # a thread has just completed or refused it
+            raise _unknown(repository, upload) from None
 
     async def append(self, repository: str, upload: str, chunks: AsyncIterator[bytes]) -> int:
         """Append chunks; returns the new size in bytes. Bytes received before a failure are kept.
 
-        Raises ReferenceNotFoundError, TooLargeError, BusyError when another request is appending,
-        StorageFullError.
+        Raises ReferenceNotFoundError, also when the upload is cancelled meanwhile, TooLargeError, BusyError
+        when another request is appending or completing, StorageFullError.
         """
         path = self._part(repository, upload)
-        if upload in self._busy:
-            raise BusyError(f"another request is writing to upload {upload}", 1.0)
-        self._busy.add(upload)
-        try:
+        with self._writing(upload):
             with storage_errors(path), path.open("ab") as file:
                 size = file.tell()
                 async for chunk in chunks:
@@ -70,17 +71,24 @@ class Uploads:
                     if size > MAX_BLOB_BYTES:
                         raise TooLargeError("the blob", MAX_BLOB_BYTES)
                     await asyncio.to_thread(file.write, chunk)
+                is_cancelled = os.fstat(file.fileno()).st_nlink == 0
+            if is_cancelled:
+                raise _unknown(repository, upload)
             return size
-        finally:
-            self._busy.discard(upload)
 
     async def finish(self, repository: str, upload: str, digest: str) -> None:
         """Complete the upload as a blob.
 
-        Raises DigestMismatchError and removes it when the digest does not match.
+        Raises DigestMismatchError and removes it when the digest does not match; ReferenceNotFoundError,
+        also when it is cancelled meanwhile; BusyError when another request is appending or completing.
         """
         path = self._part(repository, upload)
-        await asyncio.to_thread(self._finish, path, digest)
+        # nobody may append between the check of the digest and the new name
+        with self._writing(upload):
+            try:
+                await asyncio.to_thread(self._finish, path, digest)
+            except FileNotFoundError:
+                raise _unknown(repository, upload) from None
 
     def cancel(self, repository: str, upload: str) -> None:
         """Delete an upload in progress. Raises ReferenceNotFoundError."""
@@ -134,8 +142,13 @@ class Uploads:
         if f"sha256:{found.hexdigest()}" != digest:
             path.unlink(missing_ok=True)
             raise DigestMismatchError("the upload", digest, f"sha256:{found.hexdigest()}")
-        with storage_errors(path):
+        try:
             path.replace(path.with_name(digest.removeprefix("sha256:")))
+        except FileNotFoundError:  # cancelled meanwhile
+            raise
+        except OSError:
+            with storage_errors(path):
+                raise
 
     def _sweep(self) -> int:
         """Remove old files; returns the number of uploads in progress."""
@@ -155,10 +168,21 @@ class Uploads:
         self._found = found
         return in_progress
 
+    @contextmanager
+    def _writing(self, upload: str) -> Iterator[None]:
+        """One writer at a time. Raises BusyError."""
+        if upload in self._busy:
+            raise BusyError(f"another request is writing to upload {upload}", 1.0)
+        self._busy.add(upload)
+        try:
+            yield
+        finally:
+            self._busy.discard(upload)
+
     def _part(self, repository: str, upload: str) -> Path:
         path = self._home(repository) / f"{upload}{_PART}"
         if _ID.fullmatch(upload) is None or not path.is_file():
-            raise ReferenceNotFoundError(repository, f"upload {upload[:64]}")
+            raise _unknown(repository, upload)
         return path
 
     def _blob(self, repository: str, digest: str) -> Path:
@@ -166,6 +190,10 @@ class Uploads:
 
     def _home(self, repository: str) -> Path:
         return self._folder / repository.replace("/", "%")
+
+
+def _unknown(repository: str, upload: str) -> ReferenceNotFoundError:
+    return ReferenceNotFoundError(repository, f"upload {upload[:64]}")
 
 
 def _list_folder(folder: Path) -> list[Path]:

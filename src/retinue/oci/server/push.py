@@ -8,7 +8,8 @@ It works with docker, skopeo, oras and Retinue's own client. They send the token
 from __future__ import annotations
 
 import re
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -106,7 +107,8 @@ class PushEndpoint:
     async def cancel_upload(self, request: Request) -> Response:
         """DELETE …/blobs/uploads/<id>: cancel the upload."""
         name, upload, _ = self._find(request)
-        self._uploads.cancel(name, upload)
+        with _known_upload():
+            self._uploads.cancel(name, upload)
         return Response(status_code=204, headers=API_VERSION)
 
     async def put_manifest(self, request: Request) -> Response:
@@ -138,10 +140,8 @@ class PushEndpoint:
     def _find(self, request: Request) -> tuple[str, str, int]:
         """Return repository, id and size of the upload in the path. Raises Refusal."""
         name, upload = read_repository(request), request.path_params["upload"]
-        try:
+        with _known_upload():
             return name, upload, self._uploads.size_bytes(name, upload)
-        except ReferenceNotFoundError:
-            raise Refusal("BLOB_UPLOAD_UNKNOWN", "there is no such upload") from None
 
     @staticmethod
     def _check_start(request: Request, name: str, upload: str, size: int) -> None:
@@ -158,16 +158,27 @@ class PushEndpoint:
 
     async def _append(self, request: Request, name: str, upload: str) -> int:
         async with aclosing(request.stream()) as chunks:
-            return await self._uploads.append(name, upload, chunks)
+            with _known_upload():
+                return await self._uploads.append(name, upload, chunks)
 
     async def _complete(self, request: Request, name: str, upload: str) -> Response:
         digest = check_digest(request.query_params.get("digest", ""))
         await self._append(request, name, upload)
         try:
-            await self._uploads.finish(name, upload, digest)
+            with _known_upload():
+                await self._uploads.finish(name, upload, digest)
         except DigestMismatchError as error:
             raise Refusal("DIGEST_INVALID", f"the uploaded content has digest {error.found}") from None
         return _stored(name, digest)
+
+
+@contextmanager
+def _known_upload() -> Iterator[None]:
+    """Refuse an upload that does not exist, or no longer: another request may end it at any time."""
+    try:
+        yield
+    except ReferenceNotFoundError:
+        raise Refusal("BLOB_UPLOAD_UNKNOWN", "there is no such upload") from None
 
 
 def _in_progress(name: str, upload: str, size: int, status: int) -> Response:
