@@ -32,12 +32,6 @@ def fails(role: str, prompt: str) -> str:
     raise ValueError("out of tokens")
 
 
-async def hang_until(models: Models, asked: int) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while len(models.asked) < asked:
-            await asyncio.sleep(0.005)
-
-
 # Parallel
 
 
@@ -347,16 +341,18 @@ async def test_parallel_true_runs_independent_steps_of_a_stored_workflow_at_once
 
 @requirement("L-33")
 async def test_equal_requests_at_once_are_one_run(models: Models) -> None:
-    release = asyncio.Event()
+    begun, release = asyncio.Event(), asyncio.Event()
 
     async def wait(role: str) -> str:
+        begun.set()
         await release.wait()
         return role
 
     await models.join("claude", lambda role, prompt: wait(role))
     await models.open()
     calls = [asyncio.create_task(models.get("orchestrate", PROMPT)) for _ in range(4)]
-    await hang_until(models, 1)
+    async with asyncio.timeout(WAIT_S):
+        await begun.wait()
     calls[0].cancel()  # the others still wait for the run that the first one began
     release.set()
     found = await asyncio.gather(*calls[1:])
@@ -418,9 +414,10 @@ async def test_a_client_that_leaves_ends_its_request_down_to_the_model(models: M
 
 
 async def test_a_request_with_a_run_id_survives_its_client_and_is_picked_up(models: Models) -> None:
-    release = asyncio.Event()
+    begun, release = asyncio.Event(), asyncio.Event()
 
     async def wait(role: str) -> str:
+        begun.set()
         await release.wait()
         return "late"
 
@@ -428,7 +425,8 @@ async def test_a_request_with_a_run_id_survives_its_client_and_is_picked_up(mode
     await models.open()
     arguments = {**PROMPT, "run": "my-run"}
     first = asyncio.create_task(models.get("orchestrate", arguments))
-    await hang_until(models, 1)
+    async with asyncio.timeout(WAIT_S):
+        await begun.wait()
     first.cancel()
     again = asyncio.create_task(models.get("orchestrate", arguments))
     await asyncio.sleep(0)

@@ -211,23 +211,26 @@ async def test_what_another_agent_returned_stands_as_data(
 
 
 class Listening(NullChannel):
-    """A caller that listens to progress."""
+    """A caller that listens to progress until it has heard a text."""
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
+    def __init__(self, text: str) -> None:
+        self.heard = asyncio.Event()
+        self._text = text
+        self._told = ""
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
-        self.told.append(message)
+        self._told += message
+        if self._told == self._text:
+            self.heard.set()
 
 
 async def test_the_answer_is_told_as_progress_while_it_is_written(tmp_path: Path) -> None:
     async with model(tmp_path, Hang("thinking aloud")) as running:
-        channel = Listening()
+        channel = Listening("thinking aloud")
         task = asyncio.create_task(running.agent.ask("plan", {"prompt": "x"}, channel=channel))
         async with asyncio.timeout(20):
             await running.server.begun.wait()
-            while "".join(channel.told) != "thinking aloud":
-                await asyncio.sleep(0.01)
+            await channel.heard.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +12,7 @@ import orjson
 import pytest
 
 from retinue.processes.line_workers import LineWorkers, WorkerEndedError
+from tests.processes.running import is_running, wait_until
 
 MODULE = "retinue.workflows.expressions.isolated"
 
@@ -28,14 +27,6 @@ def workers() -> Iterator[LineWorkers]:
 def ask(workers: LineWorkers, source: str, given: object = None) -> object:
     variables = {"input": given, "steps": {}, "loop": {}}
     return orjson.loads(workers.ask(orjson.dumps([source, variables]))).get("value")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_process_is_kept_and_one_that_died_is_replaced(workers: LineWorkers) -> None:
@@ -85,7 +76,4 @@ def test_a_process_ends_with_its_parent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while is_running(int(done.stdout)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not is_running(int(done.stdout))
+    wait_until(lambda: not is_running(int(done.stdout)), "the worker ends with its starter")

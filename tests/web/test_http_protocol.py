@@ -26,18 +26,21 @@ class App:
     """Reads the whole body of each request and answers its length; ``/slow`` waits for ``go_on`` first."""
 
     seen: list[Scope] = field(default_factory=list)
-    cut_off: int = 0
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+    cut_off: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.seen.append(scope)
+        async with self.arrived:
+            self.arrived.notify_all()
         body = b""
         if scope["path"] == "/unread":
             await self.go_on.wait()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                self.cut_off += 1
+                self.cut_off.set()
                 return
             body += message["body"]
             if not message["more_body"]:
@@ -183,8 +186,7 @@ async def test_trailers_and_chunk_extensions_without_end_are_refused(kind: str) 
         await peer.send(start)
         assert await peer.flood(piece) < 2 * MIB
         async with asyncio.timeout(WITHIN_S):
-            while not server.app.cut_off:
-                await asyncio.sleep(0.001)
+            await server.app.cut_off.wait()
 
 
 async def test_trailers_are_no_headers_of_the_request() -> None:
@@ -229,8 +231,7 @@ async def test_a_body_without_progress_is_answered_with_408_and_the_application_
         assert status == 408
         assert b"limits.body_s" in body
         async with asyncio.timeout(WITHIN_S):
-            while not server.app.cut_off:
-                await asyncio.sleep(0.001)
+            await server.app.cut_off.wait()
 
 
 async def test_a_client_that_waits_for_100_and_sends_nonsense_is_refused_without_an_inner_error(
@@ -300,9 +301,8 @@ async def test_without_room_a_connection_is_told_so() -> None:
         busy = [await server.connect() for _ in range(5)]
         for one in busy:
             await one.send(head(path=b"/slow"))
-        async with asyncio.timeout(WITHIN_S):
-            while len(server.app.seen) < 5:
-                await asyncio.sleep(0.001)
+        async with asyncio.timeout(WITHIN_S), server.app.arrived:
+            await server.app.arrived.wait_for(lambda: len(server.app.seen) == 5)
         status, body = await server.ask(GET)
         assert status == 503
         assert b"limits.connections" in body
