@@ -24,14 +24,20 @@ _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 
 
 class Program:
-    """One running ``retinue`` command and what it has printed."""
+    """One running ``retinue`` command and what it has printed; ``script`` is another installed program."""
 
-    def __init__(self, *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+        script: str | None = None,
+    ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "retinue", *arguments],
+            [*_start_of(script), *arguments],
             cwd=cwd,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
@@ -101,10 +107,18 @@ class Program:
             self.process.stdout.close()
 
 
+def _start_of(script: str | None) -> list[str]:
+    if script is None:
+        return [sys.executable, "-m", "retinue"]
+    return [str(Path(sys.executable).with_name(script))]
+
+
 @contextmanager
-def program(*arguments: str, cwd: Path, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
-    """A ``retinue`` command that runs while inside."""
-    running = Program(*arguments, cwd=cwd, environment=environment)
+def program(
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, script: str | None = None
+) -> Iterator[Program]:
+    """A ``retinue`` command, or another installed program, that runs while inside."""
+    running = Program(*arguments, cwd=cwd, environment=environment, script=script)
     try:
         yield running
     finally:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import urllib3
 
 from retinue.runtime.koi.config import CONFIGS
-from retinue.runtime.koi.programs import find_ports
+from retinue.runtime.koi.programs import listen_together
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.mcp.clients import connect, texts
@@ -43,7 +44,8 @@ def is_free(port: int) -> bool:
 @requirement("K-29")
 @requirement("K-30")
 async def test_the_demo_lists_both_agents_calls_them_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    demo = Program("koi", "demo", cwd=tmp_path, environment={"RETINUE_HOME": str(tmp_path / "state")})
+    state = {"RETINUE_HOME": str(tmp_path / "state")}
+    demo = Program(script="koi-mcp-demo", cwd=tmp_path, environment=state)
     try:
         base = await asyncio.to_thread(demo.url_in, "coordinator at ")
         await asyncio.to_thread(demo.wait_for, "Ctrl-C ends the demo")
@@ -103,10 +105,13 @@ def test_the_ports_of_the_demo_move_together() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         first = [port - 1, port, port + 1]
-        moved = find_ports(first)
-        shift = moved[0] - first[0]
-        assert shift > 0
-        assert moved == [one + shift for one in first]
+        with ExitStack() as stack:
+            # two at once: neither takes a port of the other
+            rounds = [[stack.enter_context(one) for one in listen_together(first)] for _ in range(2)]
+            moved = [[one.getsockname()[1] for one in listeners] for listeners in rounds]
+    shifts = [ports[0] - first[0] for ports in moved]
+    assert 0 < shifts[0] < shifts[1]
+    assert moved == [[one + shift for one in first] for shift in shifts]
 
 
 AGENT = """

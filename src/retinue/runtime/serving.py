@@ -31,6 +31,9 @@ from retinue.web.rejections import is_upload_path
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 """Environment variable with the descriptor of the supervisor's socket; when it closes, the child stops."""
 
+LISTENER_FD = "RETINUE_LISTENER_FD"
+"""Environment variable with the descriptor of a listening socket that the supervisor has opened."""
+
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
 _MAX_OPEN_FILES = 65536
@@ -60,6 +63,23 @@ def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
                 "host", f"cannot listen on {host}:{candidate}: {error.strerror}", remedy="choose another"
             ) from error
     raise PortInUseError(host, port)
+
+
+def take_listener(host: str, port: int) -> socket.socket | None:
+    """The listening socket that the supervisor has opened for this process, if it is at this address."""
+    given = os.environ.get(LISTENER_FD)
+    if given is None:
+        return None
+    try:
+        listener = socket.socket(fileno=int(given))
+    except (OSError, ValueError):
+        return None
+    if listener.getsockname()[:2] != (host, port):
+        listener.detach()
+        return None
+    del os.environ[LISTENER_FD]
+    listener.set_inheritable(False)
+    return listener
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ import structlog
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import ChildFailedError
-from retinue.runtime.serving import SUPERVISOR_FD
+from retinue.runtime.serving import LISTENER_FD, SUPERVISOR_FD
 
 _log = structlog.get_logger("retinue.children")
 
@@ -34,11 +34,15 @@ _LAST_BACK_OFF_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child to run: arguments of the ``retinue`` command, and additions to the environment."""
+    """A child to run: arguments of the ``retinue`` command, and additions to the environment.
+
+    ``listener`` is a listening socket that the child takes over by `serving.take_listener`.
+    """
 
     name: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    listener: socket.socket | None = None
     ready_within_s: float = 20.0
     stop_within_s: float = 6.0
 
@@ -91,6 +95,10 @@ class Child:
         """Start it and wait until it answers; raises ChildFailedError with its last line of output."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        passed = {SUPERVISOR_FD: theirs.fileno()}
+        if self.spec.listener is not None:
+            passed[LISTENER_FD] = self.spec.listener.fileno()
+        descriptors = {name: str(number) for name, number in passed.items()}
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -100,8 +108,8 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **self.spec.environment, SUPERVISOR_FD: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **self.spec.environment, **descriptors},
+                pass_fds=tuple(passed.values()),
                 start_new_session=True,
             )
         except BaseException:

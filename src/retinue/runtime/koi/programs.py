@@ -15,7 +15,6 @@ import orjson
 
 from retinue.core.errors import (
     AgentUnreachableError,
-    ChildFailedError,
     InvalidSettingError,
     PortInUseError,
 )
@@ -23,7 +22,7 @@ from retinue.runtime.access import check_address, guarded
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
-from retinue.runtime.serving import Echo, Stop, bind, serving
+from retinue.runtime.serving import Echo, Stop, bind, serving, take_listener
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor, report_ready
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -142,11 +141,17 @@ async def serve_agent(
 async def serve_demo(echo: Echo) -> int:
     """Run the coordinator and both agents of `CONFIGS` in processes of their own, until Ctrl-C.
 
-    The ports move together where one is taken. Raises ChildFailedError and PortInUseError.
+    The ports move together where one is taken. Their sockets are opened here and passed on, so that no other
+    program takes one meanwhile. Raises ChildFailedError and PortInUseError.
     """
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:
+        listeners = listen_together()
+        stack.callback(_close, listeners)
+        ports = [listener.getsockname()[1] for listener in listeners]
+        if ports[0] != FIRST_PORTS[0]:
+            echo(f"a port of {', '.join(map(str, FIRST_PORTS))} is taken; using {', '.join(map(str, ports))}")
         http = await stack.enter_async_context(HttpClient())
 
         async def probe(ready: Ready) -> bool:
@@ -158,7 +163,8 @@ async def serve_demo(echo: Echo) -> int:
 
         children = Supervisor(probe)
         stack.push_async_callback(children.stop)
-        starting = asyncio.create_task(_start_demo(children, http, echo))
+        specs = _children_of(listeners)
+        starting = asyncio.create_task(_start(children, specs, http, f"http://127.0.0.1:{ports[0]}", echo))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -171,28 +177,28 @@ async def serve_demo(echo: Echo) -> int:
     return 0
 
 
-def find_ports(first: Sequence[int] = FIRST_PORTS) -> list[int]:
-    """The first ports, moved together by the smallest number for which all are free.
+def listen_together(first: Sequence[int] = FIRST_PORTS) -> list[socket.socket]:
+    """Sockets that listen at the first ports, moved together by the smallest number for which all are free.
 
     Raises PortInUseError.
     """
     for shift in range(_SHIFTS):
-        ports = [port + shift * len(first) for port in first]
-        if _are_free(ports):
-            return ports
+        listeners: list[socket.socket] = []
+        try:
+            listeners.extend(bind("127.0.0.1", port + shift * len(first)) for port in first)
+        except PortInUseError:
+            _close(listeners)
+        except BaseException:
+            _close(listeners)
+            raise
+        else:
+            return listeners
     raise PortInUseError("127.0.0.1", first[0], remedy=f"end a program that listens from {first[0]} on")
 
 
-def _are_free(ports: Sequence[int]) -> bool:
-    listeners: list[socket.socket] = []
-    try:
-        listeners.extend(bind("127.0.0.1", port) for port in ports)
-    except PortInUseError:
-        return False
-    finally:
-        for listener in listeners:
-            listener.close()
-    return True
+def _close(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
 
 
 def host_of(base_url: str, field: str) -> str:
@@ -238,9 +244,12 @@ def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | Co
 
 
 def _bind(host: str, port: int, field: str) -> socket.socket:
-    """A listening socket for a port of the configuration. Raises PortInUseError, which names its field."""
+    """A listening socket for a port of the configuration, or the one that the supervisor has opened for it.
+
+    Raises PortInUseError, which names the field.
+    """
     try:
-        return bind(host, port)
+        return take_listener(host, port) or bind(host, port)
     except PortInUseError as error:
         variable = f"KOI_MCP_{field.replace('.', '_')}".upper()
         raise PortInUseError(
@@ -248,24 +257,9 @@ def _bind(host: str, port: int, field: str) -> socket.socket:
         ) from error
 
 
-async def _start_demo(children: Supervisor, http: HttpClient, echo: Echo) -> None:
-    """Start the demo at the first ports, and at others if another program is quicker to take one."""
-    for is_last in (False, False, True):
-        ports = find_ports()
-        if ports[0] != FIRST_PORTS[0]:
-            echo(f"a port of {', '.join(map(str, FIRST_PORTS))} is taken; using {ports[0]} and so on")
-        try:
-            await _start(children, _children_of(ports), http, f"http://127.0.0.1:{ports[0]}", echo)
-            return
-        except ChildFailedError:
-            await children.stop()
-            if is_last or _are_free(ports):
-                raise
-
-
-def _children_of(ports: Sequence[int]) -> list[ChildSpec]:
-    """The processes of the demo: the coordinator, then its agents."""
-    coordinator_port, *agent_ports = ports
+def _children_of(listeners: Sequence[socket.socket]) -> list[ChildSpec]:
+    """The processes of the demo: the coordinator, then its agents, each with its listening socket."""
+    coordinator_port, *agent_ports = [listener.getsockname()[1] for listener in listeners]
     base_url = f"http://127.0.0.1:{coordinator_port}/koi-net"
     contact = {"KOI_MCP_NETWORK_FIRST_CONTACT": base_url, "KOI_MCP_CONFIG": ""}
     coordinator = {
@@ -281,17 +275,17 @@ def _children_of(ports: Sequence[int]) -> list[ChildSpec]:
         for port in agent_ports
     ]
     return [
-        _child("coordinator", "coordinator.json", coordinator),
-        _child("agent", "agent1.json", agents[0]),
-        _child("agent", "agent2.json", agents[1]),
+        _child("coordinator", "coordinator.json", coordinator, listeners[0]),
+        _child("agent", "agent1.json", agents[0], listeners[1]),
+        _child("agent", "agent2.json", agents[1], listeners[2]),
     ]
 
 
-def _child(program: str, file: str, variables: Mapping[str, str]) -> ChildSpec:
+def _child(program: str, file: str, variables: Mapping[str, str], listener: socket.socket) -> ChildSpec:
     config = load_config(CONFIGS / file, {})
     section = config.agent or config.coordinator
     name = file if section is None else section.name
-    return ChildSpec(name, ("koi", program, "--config", str(CONFIGS / file)), variables)
+    return ChildSpec(name, ("koi", program, "--config", str(CONFIGS / file)), variables, listener)
 
 
 async def _start(
