@@ -68,6 +68,18 @@ class ExecuteGuard:
         return await link.ctx.call(link.skill)
 
 
+class ServerGuard:
+    """``ctx.mcp``: the next agent as an MCP server, by its name."""
+
+    name = "ctx.mcp"
+    hops = 1
+    tells_path = True
+
+    async def call(self, link: Link) -> Any:
+        async with link.ctx.mcp(link.agent) as server:
+            return await server.call_tool(link.skill)
+
+
 class WorkflowGuard:
     """A step of a workflow, in a branch; the run itself is a hop."""
 
@@ -329,6 +341,7 @@ def value_of(body: bytes) -> Any:
 
 ENDPOINTS: tuple[GuardEndpoint, ...] = (
     ExecuteGuard(),
+    ServerGuard(),
     WorkflowGuard(),
     SeedPeerGuard(),
     RestGuard(),

@@ -16,7 +16,7 @@ from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.library_server import LISTED, Library
 from tests.mcp.upstream.test_passing import serve, until
 from tests.requirements import requirement
-from tests.system import Served, System
+from tests.system import WAIT_S, Served, System
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 
@@ -210,6 +210,39 @@ async def test_requests_to_a_server_count_in_the_budget_of_the_chain(system: Sys
         assert not enough.is_error
         with pytest.raises(MCPError, match="no calls left in this trace"):
             await client.call_tool("many", {"server": "lib", "times": 9})
+
+
+@pytest.mark.parametrize("place", ["name", "url"])
+async def test_the_time_of_the_caller_ends_a_request_to_a_server(system: System, place: str) -> None:
+    is_cancelled = asyncio.Event()
+    other, patient, caller = Agent("other-agent"), Agent("patient-agent"), Agent("caller-agent")
+
+    @other.skill(expose=True)
+    async def hang(ctx: Context) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
+        return ""
+
+    @patient.skill(expose=True)
+    async def wait_long(server: str, ctx: Context) -> str:
+        async with ctx.mcp(server, timeout_s=600) as lib:
+            return str(await lib.call_tool("hang"))
+
+    @caller.skill(expose=True)
+    async def hurry(server: str, ctx: Context) -> str:
+        return str(await ctx.call("wait_long", {"server": server}, timeout_s=1))
+
+    served = [await system.start_agent(one) for one in (other, patient, caller)]
+    server = f"{served[0].url}/mcp" if place == "url" else "other-agent"
+    async with connect(served[2]) as client:
+        result = await client.call_tool("hurry", {"server": server})
+    assert result.is_error
+    assert "wait_long did not answer within 1 s" in texts(result)[0]
+    async with asyncio.timeout(WAIT_S):
+        await is_cancelled.wait()
 
 
 async def test_a_send_list_also_holds_for_servers(system: System) -> None:
