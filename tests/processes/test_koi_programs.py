@@ -92,3 +92,22 @@ async def test_ctrl_c_ends_a_demo_that_is_still_starting(tmp_path: Path) -> None
     with program(script="koi-mcp-demo", cwd=tmp_path, environment=state) as demo:
         await asyncio.to_thread(demo.wait_for, "coordinator at ")
         assert await asyncio.to_thread(demo.end, signal.SIGINT) == 0, demo.output
+
+
+@requirement("K-34")
+async def test_an_agent_whose_coordinator_is_away_says_what_to_do_and_serves(tmp_path: Path) -> None:
+    contact, (port,) = "http://127.0.0.1:9/koi-net", find_free_ports(1)
+    environment = {
+        "RETINUE_HOME": str(tmp_path / "state"),
+        "KOI_MCP_AGENT_BASE_URL": f"http://127.0.0.1:{port}/koi-net",
+        "KOI_MCP_AGENT_MCP_PORT": str(port),
+        "KOI_MCP_NETWORK_FIRST_CONTACT": contact,
+    }
+    with program(script="koi-mcp-agent", cwd=tmp_path, environment=environment) as agent:
+        line = await asyncio.to_thread(agent.wait_for, "the first contact was not told")
+        assert contact in line
+        assert "connection refused" in line
+        assert "start the node there, or correct its URL" in line
+        await asyncio.to_thread(agent.wait_for, f"helpful-agent 1.0 at http://127.0.0.1:{port}")
+        assert get(f"http://127.0.0.1:{port}/health")[0] == 200
+        assert await asyncio.to_thread(agent.end, signal.SIGINT) == 0

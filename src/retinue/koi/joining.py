@@ -23,6 +23,8 @@ _ANSWER_WITHIN_S: Final = 1.5
 """How long a node that introduces itself again has to say what it still has."""
 
 _MAX_REFUSED: Final = 1_000
+_CONTACT_ANSWERS_WITHIN_S: Final = 15.0
+
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 log = structlog.get_logger("retinue.koi")
@@ -34,6 +36,7 @@ class Joining:
     def __init__(self, node: KoiNode) -> None:
         self._node = node
         self._introduced: set[str] = set()
+        self._contact_met = asyncio.Event()
         self._refused: dict[str, None] = {}
         """Nodes whose catching up was refused because they were not known yet, the oldest first."""
 
@@ -89,7 +92,7 @@ class Joining:
             try:
                 await self.introduce(address)
             except PeerError as error:
-                log.warning("koi_handshake_failed", node=target, reason=str(error))
+                log.warning("koi_handshake_failed", node=target, reason=str(error), remedy=error.remedy)
 
     def has_introduced_itself_to(self, rid: str) -> bool:
         return rid in self._introduced
@@ -113,11 +116,26 @@ class Joining:
                 return  # it has answered an attempt that seemed to fail
             try:
                 await self.introduce(address)
+                await self._wait_for_contact(address)
                 return
             except PeerError as error:
                 if attempt < len(_RETRY_S) or attempt % 10 == 0:
-                    log.warning("koi_handshake_failed", url=address.url, reason=str(error))
+                    told = {"url": address.url, "reason": str(error), "remedy": error.remedy}
+                    log.warning("koi_handshake_failed", **told)
             await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+
+    async def _wait_for_contact(self, address: Address) -> None:
+        """Say in the log if the first contact has taken the introduction and does not answer with its own."""
+        try:
+            async with asyncio.timeout(_CONTACT_ANSWERS_WITHIN_S):
+                await self._contact_met.wait()
+        except TimeoutError:
+            log.warning(
+                "koi_first_contact_silent",
+                url=address.url,
+                reason="it has taken the introduction of this node, and does not answer with its own",
+                remedy="if it is a KOI node, name this node in koi.known there; its log says why it refuses",
+            )
 
     def subscribe(self, rid: str, profile: NodeProfile, *, again: bool = False) -> None:
         """Propose an edge to a provider of types of interest, and fetch what it has.
@@ -215,8 +233,11 @@ class Joining:
     def recognise_contact(self, rid: str) -> None:
         """Learn the RID of the first contact, if only its url was given."""
         contact, profile = self._node.first_contact, self._node.graph.find_node(rid)
+        if contact is not None and contact.rid == rid:
+            self._contact_met.set()
         if contact is None or contact.rid is not None or profile is None or profile.base_url != contact.url:
             return
         contact.rid = rid
+        self._contact_met.set()
         self._node.relays.add(rid)
         self._introduced.add(rid)

@@ -60,11 +60,12 @@ class PeerError(Exception):
     """A request that another node did not answer as it should.
 
     ``fault`` is the error of its protocol, ``unknown_node`` for instance; ``status`` the HTTP status, 0 if no
-    response came.
+    response came; ``remedy`` what a person can do about it.
     """
 
-    def __init__(self, what: str, *, status: int = 0, fault: str = "") -> None:
+    def __init__(self, what: str, *, status: int = 0, fault: str = "", remedy: str = "") -> None:
         super().__init__(what)
+        self.remedy = remedy
         self.status = status
         self.fault = fault
 
@@ -220,10 +221,11 @@ class Peers:
                 "POST", address.url + path, timeout_s=self.timeout_s, headers=_JSON, body=body
             )
         except (TransportError, CallTimedOutError) as error:
-            raise PeerError(str(error)) from error
+            raise PeerError(str(error), remedy="start the node there, or correct its URL") from error
         if response.status != 200:
             raise _to_error(address, response.status, response.body)
         if path == BROADCAST:
+            _check_acknowledged(address, response.body)
             self._hear(address)
             return None
         try:
@@ -276,12 +278,41 @@ def _parts(bundle: Bundle) -> tuple[Manifest, dict[str, Any]]:
     return bundle.manifest, bundle.contents
 
 
+_NO_NODE: Final = (
+    "give the URL of a KOI node, such as http://127.0.0.1:9000/koi-net; a hub is one if it has --koi"
+)
+_REMEDIES: Final = {
+    401: "it asks for a token, which nodes do not have: set koi.trust to known or signed there",
+    403: "its koi.trust refuses this: name this node in koi.known there, and join it by URL#RID",
+    404: _NO_NODE,
+    405: _NO_NODE,
+    422: "it accepts signed requests only: give the RID of the first contact too, as URL#RID",
+}
+
+
 def _to_error(address: Address, status: int, body: bytes) -> PeerError:
     fault = ""
     with suppress(WireError):
         fault = parse_fault(decode_json(body)) or ""
-    detail = fault or body[:200].decode("utf-8", "replace")
-    hint = ""
-    if status == 422 and address.rid is None:
-        hint = "; it accepts signed requests only: give the RID of the first contact too, as URL#RID"
-    return PeerError(f"{address.url} answered {status}: {detail}{hint}", status=status, fault=fault)
+    remedy = _REMEDIES.get(status, "")
+    if fault == "unknown_node":
+        remedy = "it does not know this node: name it in koi.known there"
+    elif status == 422 and address.rid is not None:
+        remedy = ""
+    what = f"{address.url} answered {status}: {fault or _first_words(body)}"
+    return PeerError(what, status=status, fault=fault, remedy=remedy)
+
+
+def _check_acknowledged(address: Address, body: bytes) -> None:
+    """Raise PeerError for the reply to a broadcast that no KOI node writes."""
+    if not body.strip():
+        return
+    try:
+        decode_json(body)
+    except WireError as error:
+        what = f"{address.url} answered 200 with something else than JSON: {_first_words(body)}"
+        raise PeerError(what, status=200, remedy=_NO_NODE) from error
+
+
+def _first_words(body: bytes) -> str:
+    return " ".join(body[:200].decode("utf-8", "replace").split())

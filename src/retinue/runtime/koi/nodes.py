@@ -150,7 +150,8 @@ class KoiAgentNode(_Node):
         try:
             await self.node.peers.broadcast_events(events=[event], address=contact)
         except PeerError as error:
-            _log.warning("the first contact was not told", url=contact.url, reason=str(error))
+            told = {"url": contact.url, "reason": str(error), "remedy": error.remedy}
+            _log.warning("the first contact was not told", **told)
             self.node.spawn(self._tell_again(event))
 
     async def _tell_again(self, event: Event) -> None:
@@ -165,7 +166,7 @@ class KoiAgentNode(_Node):
         try:
             await tell()
         except PeerError as error:
-            _log.warning("the first contact does not answer", reason=str(error))
+            _log.warning("the first contact does not answer", reason=str(error), remedy=error.remedy)
 
     def update_traits(self, traits: Mapping[str, Any]) -> Handled:
         """Update or add traits, and tell the network; await the result for the end of its processing (K-10).
