@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import urllib3
@@ -16,7 +17,7 @@ from tests.processes.fuzz_targets import INITIALIZE, SESSION_VERSION
 _WAITING = {
     "name": "fuzz",
     "input": {"type": "object", "properties": {"text": {"type": "string"}}},
-    "steps": [{"id": "ask", "wait_for": {"topic": "approval", "message": "May it go on?"}, "timeout": "10m"}],
+    "steps": [{"id": "ask", "wait_for": {"topic": "approval", "message": "May it go on?"}, "timeout": "30s"}],
 }
 _SESSIONS = {
     "session": "/mcp",
@@ -35,7 +36,7 @@ class Learner:
         self._token = token
         self._is_hub = is_hub
         self._signer = Signer("fuzz")
-        self._run = ""
+        self._is_stored = False
 
     def learn(self) -> dict[str, str]:
         """New ids, by the names that stand between ``@`` in the targets."""
@@ -49,10 +50,19 @@ class Learner:
             known |= self._learn_of_hub()
         return known
 
+    def end_sessions(self, sessions: Iterable[tuple[str, str]]) -> None:
+        """End sessions of MCP at these paths; those that have ended meanwhile are not there."""
+        headers = {"authorization": f"Bearer {self._token}", "mcp-protocol-version": SESSION_VERSION}
+        for path, session in sessions:
+            ending = {**headers, "mcp-session-id": session}
+            reply = self._http.request("DELETE", self._url + path, headers=ending)
+            assert reply.status < 500, (path, reply.status, reply.data[:300])
+
     def _learn_of_hub(self) -> dict[str, str]:
-        if not self._run:
-            self._run = self._call("start_run", {"workflow": _WAITING, "input": {"text": "x"}})["run"]
+        run = self._call("start_run", {"workflow": _WAITING, "input": {"text": "x"}})["run"]
+        if not self._is_stored:
             self._call("store_workflow", {"text": json.dumps(_WAITING)})
+            self._is_stored = True
         self._call("call_skill", {"agent": "echo-agent", "skill": "echo", "arguments": {"text": "hello"}})
         traces = [call["trace_id"] for call in self._call("list_calls", {"limit": 5})["calls"]]
         tag = self._json("GET", "/v2/agents/echo/tags/list")["tags"][0]
@@ -61,7 +71,7 @@ class Learner:
         link = self._json("POST", "/ui/links")["path"]
         signed_in = self._request("GET", link)
         return {
-            "run": self._run,
+            "run": run,
             "trace": traces[0] if traces else "none",
             "tag": tag,
             "manifest": manifest,
