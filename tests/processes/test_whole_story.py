@@ -1,14 +1,15 @@
 """All five seeds in one story: processes that share a card, a personality, an orchestration and one trace.
 
 An agent is described by agent.json, published as a card in the hub's registry and as a personality on a KOI
-network. The official MCP client finds it at the coordinator and has a hub orchestrate a task, in which agents
-ask each other, call each other over /execute, A2A and MCP, and run into a loop.
+network. The official MCP client finds it at the coordinator and has a hub orchestrate a task. The hub asks
+its agents what they can do now, and calls them over /execute, A2A and MCP. Then they run into a loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -97,7 +98,64 @@ async def go_on(ctx: Context) -> str:
     async with ctx.mcp(os.environ["PLANNER_URL"] + "/mcp") as planner:
         return str(await planner.call_tool("go_a", {}))
 '''
+CHECKER = '''
+from retinue import Agent
+
+agent = Agent("checks", version="1.0.0")
+
+
+@agent.skill("check", expose=True)
+async def check(text: str) -> str:
+    """Checks what was built."""
+    return "checked " + text.partition(":")[0]
+'''
+WORKFLOW = """
+name: story
+description: Plan, build and check, each by an agent that says it can
+input: {type: object, properties: {prompt: {type: string}}, required: [prompt]}
+steps:
+  - {id: plan, role: plan, ask: true, prompt: "${{ input.prompt }}"}
+  - {id: build, role: execute, ask: true, prompt: "${{ steps.plan.output }}"}
+  - {id: check, skill: check, ask: true, with: {text: "${{ steps.build.output }}"}}
+output:
+  output: ["${{ steps.build.output }}", "${{ steps.check.output }}"]
+  agents: ["${{ steps.plan.agent }}", "${{ steps.build.agent }}", "${{ steps.check.agent }}"]
+"""
+CALLED_AT = {
+    ("planner", "query_capabilities"): {"execute"},
+    ("planner", "plan"): {"execute"},
+    ("builder", "execute"): {"a2a"},
+    ("checker", "check"): {"mcp"},
+    ("tools", "count"): {"mcp"},
+    ("planner", "go_a"): {"mcp"},
+    ("tools", "go_b"): {"mcp"},
+    ("builder", "go_c"): {"a2a"},
+}
+TRACE_PAGE = """
+retinue · orchestrate mcp done 0
+story-planner · query_capabilities workflow done 1
+story-planner · plan workflow done 1
+retinue · query_capabilities execute done 2
+story-planner · query_capabilities execute done 2
+story-tools · query_capabilities execute done 2
+story-checker · query_capabilities execute done 2
+story-builder · query_capabilities execute done 2
+story-tools · count mcp done 2
+story-builder · query_capabilities workflow done 1
+story-builder · execute workflow done 1
+story-planner · go_a mcp failed recursion_limit 2
+retinue · call_skill mcp refused recursion_limit 3
+story-tools · go_b mcp refused recursion_limit 3
+retinue · call_skill mcp refused recursion_limit 4
+story-builder · go_c mcp refused recursion_limit 4
+story-planner · go_a mcp failed recursion_limit 5
+– · call_skill mcp refused recursion_limit 6
+story-checker · query_capabilities workflow done 1
+story-checker · check workflow done 1
+"""
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+
+pytestmark = pytest.mark.timeout(240)
 
 
 @dataclass
@@ -109,17 +167,20 @@ class Story:
     token: str
     programs: dict[str, Program]
 
-    def list_calls(self, trace: str) -> list[dict[str, Any]]:
-        """The ended calls of a trace, as all processes logged them."""
-        lines = [line for one in self.programs.values() for line in one.lines if line.startswith("{")]
-        found = [json.loads(line) for line in lines if trace in line]
+    def list_calls(self, name: str, trace: str) -> list[dict[str, Any]]:
+        """The ended calls of a trace, as a process logged them."""
+        lines = [line for line in self.programs[name].lines if line.startswith("{") and trace in line]
+        found = [json.loads(line) for line in lines]
         return [row for row in found if row["event"] == "call" and row["trace_id"] == trace]
 
 
 @pytest.fixture
 def story(tmp_path: Path, retinue_home: Path, port: int) -> Iterator[Story]:
-    for name, text in (("planner.py", PLANNER), ("tools.py", TOOLS), ("builder.py", BUILDER)):
+    files = {"planner.py": PLANNER, "tools.py": TOOLS, "builder.py": BUILDER, "checker.py": CHECKER}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
+    (retinue_home / "workflows").mkdir(parents=True)
+    (retinue_home / "workflows" / "story.yaml").write_text(WORKFLOW)
     (tmp_path / "agent.json").write_text("// described once, shown in every form\n" + json.dumps(CARD))
     config = {
         "coordinator": {
@@ -140,15 +201,19 @@ def story(tmp_path: Path, retinue_home: Path, port: int) -> Iterator[Story]:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         planner = start("serve", "agent.json", "--koi-join", f"{koi}/koi-net")
-        place = planner.url_in("story-planner")
+        planner.url_in("story-planner")
         tools = start("serve", "tools.py")
         tools.url_in("story-tools")
-        # of another mesh: no shared registry, no shared key
-        builder = start("serve", "builder.py", RETINUE_HOME=str(tmp_path / "other"), PLANNER_URL=place)
+        # two of other meshes: no shared registry, no shared key; one speaks A2A to the hub, the other MCP
+        place = f"{url}/agents/story-planner"
+        builder = start("serve", "builder.py", RETINUE_HOME=str(tmp_path / "second"), PLANNER_URL=place)
+        checker = start("serve", "checker.py", RETINUE_HOME=str(tmp_path / "third"))
         imported = start("import", "a2a", builder.url_in("story-builder"), "--name", "story-builder")
         imported.wait_for("story-builder: 2 skills")
+        imported = start("import", "mcp-server", "story-checker", "--url", checker.url_in("checks") + "/mcp")
+        imported.wait_for("story-checker: 1 ")
         token = (retinue_home / "keys" / "local.token").read_text().strip()
-        programs = {"hub": hub, "planner": planner, "tools": tools, "builder": builder}
+        programs = {"hub": hub, "planner": planner, "tools": tools, "builder": builder, "checker": checker}
         yield Story(url, koi, token, programs)
 
 
@@ -177,27 +242,51 @@ async def test_five_seeds_in_one_story(story: Story) -> None:
     assert traits["plan"]["is_callable"]
     async with connect(f"{story.coordinator}/mcp") as client:
         assert "story-planner__plan" in {tool.name for tool in (await client.list_tools()).tools}
-    # the orchestration (seed 002), with a question (seed 000) and calls over three protocols
+    # the orchestration (seed 002), with questions (seed 000) and calls over three protocols
     trace = "story-trace-1"
-    meta: Any = {"X-OpenStarry-Trace-ID": trace}
-    async with connect(f"{story.hub}/mcp", authorization=f"Bearer {story.token}") as client:
-        asked = {"prompt": "count these four words", "preferences": {"workflow": "plan-execute"}}
-        result = await client.call_tool("orchestrate", asked, meta=meta, read_timeout_seconds=120)
-    (text,) = texts(result)
-    answer = json.loads(text)
-    assert answer["agents"] == ["story-planner", "story-builder"], text
-    built = str(answer["output"])
+    answer = await orchestrate(story, trace, "story")
+    assert answer["agents"] == ["story-planner", "story-builder", "story-checker"], answer
+    built, checked = answer["output"]
+    assert checked == "checked built"
     assert "story-tools counted {'result': " in built, built
     # the loop (seed 004) is refused at hop 6, and its path is drawn
     assert "hop 6 of at most 5" in built, built
     assert "story-planner → story-tools → story-builder → story-planner" in built
-    # processes log a call just after they have answered it
+    path = "story-builder:execute → story-planner:go_a → story-tools:go_b → story-builder:go_c"
+    assert f"{path} → story-planner:go_a → retinue:call_skill" in built
+    # which door each agent was called at: by the hub, which asked those with /execute first, and by others
+    for (name, skill), doors in CALLED_AT.items():
+        # processes log a call just after they have answered it
+        await asyncio.to_thread(story.programs[name].wait_for, f'"skill":"{skill}"')
+        rows = [row for row in story.list_calls(name, trace) if row["skill"] == skill]
+        assert {row["door"] for row in rows} == doors, (name, rows)
+    asked = story.list_calls("planner", trace)
+    assert 1 in {row["depth"] for row in asked if row["skill"] == "query_capabilities"}
     await asyncio.to_thread(story.programs["hub"].wait_for, '"skill":"orchestrate"')
-    calls = story.list_calls(trace)
-    wanted = {"orchestrate", "plan", "query_capabilities", "count", "execute", "go_a", "go_b", "go_c"}
-    assert wanted <= {call["skill"] for call in calls}
-    assert {"execute", "mcp", "a2a"} <= {call["door"] for call in calls}
-    assert max(call["depth"] for call in calls if call["status"] == "done") <= 5
+    [refused] = [row for row in story.list_calls("hub", trace) if row["depth"] > 5]
+    assert (refused["depth"], refused["caller"], refused["error"]) == (6, "story-planner", "recursion_limit")
+    # one trace shows it all
     shown = get(f"{story.hub}/ui/traces/{trace}", story.token).decode()
-    assert "orchestrate" in shown
-    assert "story-builder" in shown
+    assert "Depth 6 of at most 5" in shown
+    assert sorted(read_trace_page(shown)) == sorted(line for line in TRACE_PAGE.splitlines() if line)
+    # the workflow that the seed names, with the same agents
+    answer = await orchestrate(story, "story-trace-2", "plan-execute")
+    assert answer["agents"] == ["story-planner", "story-builder"], answer
+    assert "story-tools counted {'result': " in str(answer["output"])
+
+
+def read_trace_page(page: str) -> list[str]:
+    """The rows of the page without their durations: agent, skill, endpoint, outcome, depth."""
+    rows = re.findall(r"<tr data-key.*?</tr>", page, re.DOTALL)
+    plain = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    return [re.sub(r" [\d.]+ m?s$", "", row) for row in plain]
+
+
+async def orchestrate(story: Story, trace: str, workflow: str) -> Any:
+    """The answer of the hub's tool, as the official client gets it."""
+    meta: Any = {"X-OpenStarry-Trace-ID": trace}
+    asked = {"prompt": "count these four words", "preferences": {"workflow": workflow}}
+    async with connect(f"{story.hub}/mcp", authorization=f"Bearer {story.token}") as client:
+        result = await client.call_tool("orchestrate", asked, meta=meta, read_timeout_seconds=120)
+    (text,) = texts(result)
+    return json.loads(text)
