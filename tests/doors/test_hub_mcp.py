@@ -16,6 +16,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.storage.state import State
+from retinue.workflows.definitions.loading import load_definition
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.system import WAIT_S, Hub, System, open_system
@@ -143,6 +144,22 @@ async def test_no_skill_of_the_hub_takes_arguments_that_it_does_not_know(system:
     assert [
         one.id for one in skills if (one.input_schema or {}).get("additionalProperties") is not False
     ] == []
+
+
+async def test_every_argument_of_start_run_is_described_and_the_form_of_a_workflow_can_be_copied(
+    system: System,
+) -> None:
+    hub = await system.start_hub()
+    arguments = {
+        f"{skill.id}.{name}": schema.get("description", "")
+        for skill in hub.mesh.agent.skills
+        if skill.id == "start_run"
+        for name, schema in (skill.input_schema or {})["properties"].items()
+    }
+    assert [name for name, told in arguments.items() if not told] == []
+    form = arguments["start_run.workflow"]
+    definition = load_definition(orjson.loads(form[form.index("{") :]))
+    assert definition.name == "w"
 
 
 async def test_a_misspelt_skill_is_told_with_the_right_one_in_the_text(system: System) -> None:

@@ -140,6 +140,13 @@ async def test_a_run_id_is_an_idempotency_key(office: Office) -> None:
     assert (other.error["code"], other.error["data"]["type"]) == (-33010, "run_conflict")
 
 
+async def test_of_three_clients_with_one_run_id_at_once_each_gets_the_same_run(office: Office) -> None:
+    arguments = {"workflow": PLAN_TWICE, "input": {"requirements": "x"}, "run": "once"}
+    replies = await asyncio.gather(*(office.get("orchestrate_workflow", arguments) for _ in range(3)))
+    assert [reply["output"] for reply in replies] == [{"plan": "x!"}] * 3
+    assert office.bench.ran == ["create_plan", "create_plan"]
+
+
 async def test_following_waits_only_until_something_happens(office: Office) -> None:
     """A long poll comes back with the event, not at its end; without one at its end, empty."""
     run = (await office.get("start_run", {"workflow": WAITING}))["run"]

@@ -34,6 +34,9 @@ Json = dict[str, Any]
 WORKFLOW_TIMEOUT_S = 24 * 3600.0
 """Time-out of the skill; a run is limited by the time-outs of its steps."""
 
+INLINE_FORM = '{"name": "w", "steps": [{"id": "a", "skill": "S", "with": {"x": "${{ input.x }}"}}]}'
+"""The form of a definition, as models read it."""
+
 _OVERRIDES = ("agents", "timeouts")
 
 
@@ -135,7 +138,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
 
     @agent.skill
     async def start_run(
-        workflow: Annotated[str | Json, Field(description="Workflow name, auto, or inline definition")],
+        workflow: Annotated[str | Json, Field(description=f"Workflow name, auto, or inline: {INLINE_FORM}")],
         ctx: Context,
         input: Annotated[Any, Field(description="The input of the workflow")] = None,  # noqa: A002 - the seed's
         run: Annotated[str | None, Field(description="Run id, an idempotency key")] = None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import orjson
 import pytest
@@ -186,3 +188,29 @@ def test_a_registry_of_ones_own_takes_the_place_of_the_state_folder(
     found = retinue("find", "--skill", "create_plan", "--registry", docker_registry_url, "--url")
     assert found.stdout == "http://localhost:8001\n"
     assert retinue("forget", "plan-agent", "--registry", docker_registry_url).exit_code == 0
+
+
+class _OtherAgent(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"name": "other-agent", "skills": []}')
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is that of http.server
+        pass
+
+
+def test_an_agent_whose_url_is_that_of_another_agent_is_published_with_a_warning(retinue: Retinue) -> None:
+    Path("words.py").write_text(AGENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OtherAgent) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        published = retinue("publish", "words.py", "--url", url)
+        server.shutdown()
+    assert published.exit_code == 0
+    assert published.stdout.startswith("agents/word:v2@sha256:")
+    told = [line for line in published.stderr.splitlines() if "another agent answers" in line]
+    assert told == [
+        "warning: at the url of this card another agent answers: other-agent; publish it with its own url"
+    ]
