@@ -124,6 +124,36 @@ def test_the_hub_passes_the_address_of_an_agent_on_to_it(tmp_path: Path) -> None
             assert "/one/execute" in proxy.seen
 
 
+def test_a_worker_is_probed_and_scraped_at_its_advertised_address(tmp_path: Path, retinue_home: Path) -> None:
+    with (
+        proxying(Proxy("/worker/one", strips=False)) as proxy,
+        program(
+            "worker", "--port", "0", "--advertise", proxy.url, cwd=tmp_path, environment=CLOSED
+        ) as worker,
+    ):
+        proxy.upstream = worker.url_in("worker at")
+        worker.wait_for(f"advertised as {proxy.url}")
+        headers = {"authorization": f"Bearer {State(retinue_home).local_token()}"}
+        for url in (proxy.url, proxy.upstream):
+            assert _http.request("GET", f"{url}/health").status == 200
+            assert _http.request("GET", f"{url}/metrics").status == 401
+            metrics = _http.request("GET", f"{url}/metrics", headers=headers)
+            assert metrics.status == 200
+            assert b"retinue_ready" in metrics.data
+        assert "/worker/one/metrics" in proxy.seen
+
+
+@pytest.mark.parametrize("by", ["option", "setting"])
+def test_a_worker_without_a_port_refuses_an_address_to_advertise(tmp_path: Path, by: str) -> None:
+    url = "https://worker.example"
+    given = ("--advertise", url) if by == "option" else ()
+    environment = {} if by == "option" else {"RETINUE_WORKER__ADVERTISE": url}
+    with program("worker", *given, cwd=tmp_path, environment=environment) as worker:
+        assert worker.wait() != 0
+        assert "serves nothing" in worker.output
+        assert "--port" in worker.output
+
+
 @pytest.mark.parametrize(
     "text", ["mesh.example", "ftp://mesh.example", "https://", "https://u:p@mesh.example", "http://0.0.0.0:1"]
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
+from retinue.core.errors import InvalidSettingError
 from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_lines
@@ -65,6 +66,10 @@ async def run_worker(
             listener = bind(options.host, options.port)
             settings = advertised(settings, options.advertise)
             stack.callback(listener.close)
+        elif options.advertise is not None:
+            raise InvalidSettingError(
+                "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
+            )
         stop = Stop()
         stop.on_signals()
         supervisor_line = stop.with_supervisor()
