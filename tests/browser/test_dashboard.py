@@ -8,158 +8,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 
 from retinue.runtime.importing.imports import open_pins, write_import
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
-from tests.browser.pages import ROOT, find_barriers, open_browser, open_page, read_axe
-from tests.processes.running import Program, execute, program
-
-SHOP = '''
-from typing import Literal
-
-from pydantic import BaseModel
-
-from retinue import Agent, Context
-
-agent = Agent("shop-agent", version="1.2.0", description="Sells <b>things</b> <script>alert(1)</script>")
-
-
-class Item(BaseModel):
-    name: str
-    count: int = 1
-
-
-@agent.skill(expose=True)
-async def order(item: Item, speed: Literal["slow", "fast"] = "slow", notes: list[str] = []) -> dict:
-    """Orders an item."""
-    return {"ordered": item.model_dump(), "speed": speed, "notes": notes}
-
-
-@agent.skill(expose=True)
-async def twice(n: int, ctx: Context) -> int:
-    """Doubles a number."""
-    return await ctx.call("plus", {"a": n, "b": n})
-
-
-@agent.skill(expose=True)
-async def plus(a: int, b: int) -> int:
-    """Adds <img src=x onerror=alert(2)> two numbers."""
-    return a + b
-
-
-@agent.skill(expose=True, roles=["execute"])
-async def say(prompt: str) -> str:
-    """Answers."""
-    return "yes"
-
-
-@agent.skill(expose=True)
-async def fail(text: str) -> str:
-    """Fails."""
-    raise ValueError(f"no {text}")
-'''
-WORKFLOW = """
-name: approve
-description: Add after an approval
-input: {type: object, properties: {n: {type: integer, description: A number}}, required: [n]}
-steps:
-  - {id: first, skill: plus, with: {a: "${{ input.n }}", b: 1}}
-  - {id: ask, wait_for: {topic: approval, message: May it go on?}, timeout: 10m}
-  - {id: last, skill: plus, with: {a: "${{ steps.first.output }}", b: 10}}
-output: {sum: "${{ steps.last.output }}"}
-"""
-PAGES = [
-    "/",
-    "/ui/agents",
-    "/ui/agents/shop-agent",
-    "/ui/agents/shop-agent/skills/order",
-    "/ui/calls",
-    "/ui/runs",
-    "/ui/workflows",
-    "/ui/workflows/plan-execute",
-    "/ui/workflows/new/draft",
-    "/ui/mesh",
-    "/ui/sign-in",
-]
-
-
-VOTE = {
-    "name": "ask-two",
-    "steps": [{"id": "ask", "parallel": {"mode": "vote", "role": "execute", "prompt": "Which?"}}],
-}
-
-
-@dataclass
-class Running:
-    """A hub with one agent."""
-
-    folder: Path
-    url: str
-    hub: Program
-    agent: Program
-    token: str
-
-
-@pytest.fixture
-def running(tmp_path: Path, retinue_home: Path) -> Iterator[Running]:
-    (tmp_path / "shop.py").write_text(SHOP)
-    stored = retinue_home / "workflows"
-    stored.mkdir(parents=True)
-    (stored / "approve.yaml").write_text(WORKFLOW)
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
-        url = hub.url_in("hub at")
-        hub.wait_for("0 agents")
-        with program("serve", "shop.py", cwd=tmp_path) as agent:
-            agent.wait_for("5 skills")
-            yield Running(
-                tmp_path, url, hub, agent, (retinue_home / "keys" / "local.token").read_text().strip()
-            )
-
-
-def list_pages(running: Running) -> list[str]:
-    """The paths of all pages, of a trace and of three runs: one that waits for an answer, done and failed."""
-
-    def act(skill: str, arguments: Any) -> Any:
-        return execute(running.url, skill, arguments, running.token)["result"]
-
-    waiting = act("start_run", {"workflow": "approve", "input": {"n": 4}})["run"]
-    voted = act("orchestrate_workflow", {"workflow": VOTE, "input": {}, "run": "voted"})
-    assert voted["output"] == "yes"
-    failing = {"name": "failing", "steps": [{"id": "no", "skill": "fail", "with": {"text": "tea"}}]}
-    execute(
-        running.url,
-        "orchestrate_workflow",
-        {"workflow": failing, "input": {}, "run": "failed"},
-        running.token,
-    )
-    trace = ""
-    while not trace:
-        shown = act("show_run", {"run": waiting})
-        if any(step["status"] == "waiting" for step in shown["steps"]):
-            trace = shown["trace"]
-    runs = [f"/ui/runs/{run}" for run in (waiting, "voted", "failed", "voted?step=ask", "failed?failed=1")]
-    return [*PAGES, f"/ui/traces/{trace}", *runs]
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as browser:
-        yield browser
-
-
-async def sign_in(page: Page, url: str, token: str) -> None:
-    await page.goto(f"{url}/ui/sign-in")
-    await page.fill("#token", token)
-    await page.get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+from tests.browser.pages import ROOT, open_page
+from tests.browser.shop import SHOP, Running, sign_in
+from tests.processes.running import execute, program
 
 
 async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
@@ -195,7 +53,10 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
         await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
         await page.get_by_role("link", name="Calls of this run").click()
         await expect(page.get_by_role("heading", name="Trace")).to_be_visible()
-        assert await page.locator("svg.bar").count() >= 2
+        rows = page.locator("table.waterfall tbody tr")
+        await expect(rows.filter(has_text="shop-agent · plus")).to_have_count(2)
+        await expect(rows.filter(has_text="shop-agent · plus").first).to_contain_text("done")
+        assert await page.locator("svg.bar").count() == await rows.count()
         assert await page.goto(link) is not None  # once only
         await expect(page.get_by_role("alert")).to_contain_text("used already")
 
@@ -210,20 +71,6 @@ async def test_calls_and_a_lost_hub_show_without_a_reload(running: Running, brow
         await expect(page.locator("tbody tr", has_text="twice")).to_be_visible()
         running.hub.process.kill()
         await expect(page.get_by_role("status")).to_have_text("the hub does not answer", timeout=10_000)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Browser, scheme: str) -> None:
-    axe = read_axe()
-    async with open_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 740}) as page:
-        await sign_in(page, running.url, running.token)
-        for path in await asyncio.to_thread(list_pages, running):
-            reply = await page.goto(f"{running.url}{path}")
-            assert reply is not None
-            assert reply.status == 200, path
-            assert await find_barriers(page, axe) == [], path
-            width = await page.evaluate("() => document.documentElement.scrollWidth")
-            assert width <= 360, f"{path} is {width} pixels wide"
 
 
 async def test_seven_visible_tabs_share_one_stream_and_all_are_live(
@@ -281,18 +128,6 @@ async def test_a_lost_hub_is_said_and_found_again(running: Running, browser: Bro
             hub.wait_for("hub at")
             await expect(page.get_by_role("status")).to_have_text("live", timeout=30_000)
             await expect(page.get_by_role("link", name="shop-agent")).to_be_visible()
-
-
-async def test_every_page_can_be_read_without_scripts(running: Running, browser: Browser) -> None:
-    async with open_page(browser, java_script_enabled=False) as page:
-        await page.goto(f"{running.url}/ui/sign-in")
-        await page.fill("#token", running.token)
-        await page.get_by_role("button", name="Sign in").click()
-        for path in await asyncio.to_thread(list_pages, running):
-            reply = await page.goto(f"{running.url}{path}")
-            assert reply is not None
-            assert reply.status == 200, path
-            assert len(await reply.body()) < 150_000
 
 
 async def test_the_overview_names_what_waits_for_a_person(
