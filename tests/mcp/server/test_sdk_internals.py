@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import retinue.mcp
-from retinue.mcp.server.sdk_internals import find_open_session, hold
+from retinue.mcp.server.sdk_internals import Hold, find_open_session
 from tests.mcp.server.fast_pair import open_pair
 
 PRIVATE = re.compile(r"\b(?:_server_instances|_session_owners|_requests_in_flight|session\._connection)\b")
@@ -22,8 +22,8 @@ def test_a_session_is_found_while_it_is_open_and_its_clock_stands_while_it_is_he
             session = find_open_session(manager, session_id)
             assert session is not None
             assert session.idle_scope is not None
-            with hold(session, 100.0):
-                with hold(session, 100.0):
+            with Hold(session, 100.0):
+                with Hold(session, 100.0):
                     assert session.idle_scope.deadline == math.inf
                 assert session.idle_scope.deadline == math.inf
             assert session.idle_scope.deadline < math.inf

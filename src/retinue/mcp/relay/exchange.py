@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ class Exchange:
         self._message = message
         self._request = request
         self._writer = writer
-        self._stack = AsyncExitStack()
+        self._http_request: AbstractAsyncContextManager[AgentResponse] | None = None
         self._response: AgentResponse | None = None
         self._reply: Reply | None = None
         self.questions = OpenQuestions(request.session)
@@ -76,7 +76,13 @@ class Exchange:
             if self._response is not None and self.final is not None:
                 await self._response.drain(_DRAIN_S)
         finally:
-            await self._stack.aclose()
+            await self._end_request()
+
+    async def _end_request(self) -> None:
+        """Leave the request to the agent; before the end of its response, that cancels it."""
+        request, self._http_request, self._response = self._http_request, None, None
+        if request is not None:
+            await request.__aexit__(None, None, None)
 
     @property
     def is_resumable(self) -> bool:
@@ -117,7 +123,9 @@ class Exchange:
             listing, self._message, trace, request.principal, signed_for=skill, headers=request.headers
         )
         try:
-            response = self._response = await self._stack.enter_async_context(sending)
+            await self._end_request()  # of an attempt before this one
+            response = self._response = await sending.__aenter__()
+            self._http_request = sending  # until the client has its response
             self._note_session(listing, response)
             self._reply = await self._pass_on(response)
         except NoEndpointError as error:

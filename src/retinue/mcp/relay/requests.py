@@ -83,8 +83,9 @@ class RequestReader:
             session = self._sessions.find(listing.record.name if listing else name, session_id, principal)
             if session is None:
                 raise SessionGoneError
-            view = self._access.view_of(principal)
-            listing = await self._open(self._directory.find_entry(session.listing), view)
+            if listing is None or listing.id != session.listing:
+                view = self._access.view_of(principal)
+                listing = await self._open(self._directory.find_entry(session.listing), view)
             if listing is None:
                 self._sessions.close(session)
                 raise SessionGoneError

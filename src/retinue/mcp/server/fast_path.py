@@ -41,7 +41,7 @@ from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live
 from retinue.mcp.server.channel import HEARTBEAT_S, Caller, DeafChannel
 from retinue.mcp.server.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
-from retinue.mcp.server.sdk_internals import find_open_session, hold
+from retinue.mcp.server.sdk_internals import Hold, find_open_session
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
@@ -117,7 +117,7 @@ class FastPath:
         request, catalog, entry, live, session = found
         if live is not None:
             self._notifier.attend(principal)
-        held = _NOTHING_HELD if session is None else hold(session, self._options.session_idle_s)
+        held = _NOTHING_HELD if session is None else Hold(session, self._options.session_idle_s)
         with held, FastAnswer(receive, send, request) as answer:
             if entry is None:
                 await self._list(catalog, answer, request)

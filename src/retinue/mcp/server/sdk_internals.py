@@ -5,11 +5,9 @@ This file alone names private attributes of the SDK, and a test holds the SDK to
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from anyio import current_time
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http import StreamableHTTPServerTransport
@@ -31,19 +29,26 @@ def find_open_session(
     return None if session.idle_scope.cancel_called else session
 
 
-@contextmanager
-def hold(session: StreamableHTTPServerTransport, idle_s: float) -> Iterator[None]:
-    """Stop the idle clock of an open session meanwhile; it starts anew with its last request.
+class Hold:
+    """Stops the idle clock of an open session inside its block; it starts anew with the last request.
 
-    ``idle_s`` is the manager's ``session_idle_timeout``.
+    ``idle_s`` is the manager's ``session_idle_timeout``. Not a generator, because every call enters one.
     """
-    scope = session.idle_scope
-    assert scope is not None, "find_open_session gives no other"
-    session._requests_in_flight += 1
-    scope.deadline = math.inf
-    try:
-        yield
-    finally:
-        session._requests_in_flight -= 1
-        if not session._requests_in_flight:
-            scope.deadline = current_time() + idle_s
+
+    __slots__ = ("_idle_s", "_scope", "_session")
+
+    def __init__(self, session: StreamableHTTPServerTransport, idle_s: float) -> None:
+        assert session.idle_scope is not None, "find_open_session gives no other"
+        self._session = session
+        self._scope = session.idle_scope
+        self._idle_s = idle_s
+
+    def __enter__(self) -> None:
+        self._session._requests_in_flight += 1
+        self._scope.deadline = math.inf
+
+    def __exit__(self, *_: object) -> None:
+        self._session._requests_in_flight -= 1
+        if not self._session._requests_in_flight:
+            # the clock of anyio on this loop; its current_time() asks first which loop runs
+            self._scope.deadline = asyncio.get_running_loop().time() + self._idle_s

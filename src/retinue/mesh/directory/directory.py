@@ -34,7 +34,7 @@ from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
-from retinue.mesh.directory.source_refresh import YIELD_EVERY, SourceRefresher, SourceSync
+from retinue.mesh.directory.source_refresh import LOOK_S, YIELD_EVERY, SourceRefresher, SourceSync
 from retinue.mesh.directory.sources import Source, SourceProblem
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry, Scopes
@@ -85,6 +85,7 @@ class Directory:
         self._clock = clock
         self._now = now
         self._refreshers: dict[str, SourceRefresher] = {}
+        self._current_at = float("-inf")  # when a look at all sources found none that had to be read
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._forgotten: list[Callable[[str], bool]] = []
@@ -362,19 +363,21 @@ class Directory:
     async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
 
-        ``for_call`` looks for a change no more often than each `source_refresh.LOOK_S`.
+        ``for_call`` looks at the sources no more often than each `LOOK_S`: what a call finds without a look
+        was true 50 ms ago, and a call that finds nothing always looks.
 
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
         at most `GRACE_S` and then uses them.
         """
-        needed: list[SourceRefresher] = []
-        expired: list[SourceRefresher] = []
-        for refresher in self._refreshers.values():
-            has_changed = refresher.has_changed_lately() if for_call else refresher.has_changed
-            if has_changed or (refresher.reads == 0 and not refresher.has_kept_listings):
-                needed.append(refresher)
-            elif refresher.reads == 0 or refresher.is_expired(self.ttl_s):
-                expired.append(refresher)
+        at = self._clock()
+        if for_call and at - self._current_at < LOOK_S:
+            return
+        refreshers = self._refreshers.values()
+        needed = [one for one in refreshers if one.is_needed]
+        others = [one for one in refreshers if one not in needed]
+        expired = [one for one in others if one.reads == 0 or one.is_expired(self.ttl_s)]
+        if not (needed or expired):
+            self._current_at = at
         if expired:
             await asyncio.wait([refresher.start() for refresher in expired], timeout=GRACE_S)
         if needed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from math import inf
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import CardSignatureError, RegistryUnreachableError, RetinueError
@@ -124,25 +123,16 @@ class SourceRefresher:
         self._slowest_s = 0.0
         self._thorough = True
         self._for_miss = False
-        self._unchanged_at = -inf
 
     @property
     def has_changed(self) -> bool:
         """Whether the source reports a change; False for one that cannot tell."""
         return self.source.changed()
 
-    def has_changed_lately(self) -> bool:
-        """Whether the source reports a change, looked at no more often than each `LOOK_S`.
-
-        What a call finds without a look was true 50 ms ago; a call that finds nothing always looks.
-        """
-        now = self._clock()
-        if now - self._unchanged_at < LOOK_S:
-            return False
-        if self.has_changed:
-            return True
-        self._unchanged_at = now
-        return False
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has to be read before it is used: it has changed, or nothing is known of it."""
+        return self.has_changed or (self.reads == 0 and not self.has_kept_listings)
 
     def is_expired(self, ttl_s: float) -> bool:
         """Whether the last reading is older than its time to live, and no reading hangs at the moment."""
