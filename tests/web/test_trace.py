@@ -15,7 +15,6 @@ from retinue.web.codec.trace import (
     CUT,
     MAX_DETAIL_BYTES,
     cut_path,
-    merge_traces,
     parse_trace_headers,
     parse_trace_meta,
     render_trace_headers,
@@ -173,37 +172,3 @@ def test_an_invalid_traceparent_is_dropped_with_its_state(bad: Any) -> None:
     trace = parse_trace_meta({"traceparent": bad, "tracestate": "vendor=1"})
     assert trace is not None
     assert (trace.traceparent, trace.tracestate) == (None, None)
-
-
-@given(traces(), traces())
-def test_metadata_wins_over_headers_and_the_larger_depth_counts(
-    header: TraceContext, meta: TraceContext
-) -> None:
-    merged = merge_traces(header, meta)
-    assert merged is not None
-    assert merged.id == meta.id
-    assert merged.depth == max(header.depth, meta.depth)
-    assert merged.path == (meta.path or header.path)
-    assert merged.mac in (None, header.mac, meta.mac)
-
-
-@given(traces())
-def test_equal_claims_merge_to_themselves_signature_included(trace: TraceContext) -> None:
-    assert merge_traces(trace, trace) == trace
-    assert merge_traces(trace, None) == trace
-    assert merge_traces(None, trace) == trace
-
-
-def test_a_merge_that_changes_what_was_signed_drops_the_signature() -> None:
-    meta = TraceContext("abc", 1, kid="k", mac="m")
-    merged = merge_traces(TraceContext("abc", 3), meta)
-    assert merged == TraceContext("abc", 3)
-
-
-def test_a_depth_given_on_one_side_only_is_given() -> None:
-    merged = merge_traces(TraceContext("h", 2), TraceContext("m", 0, depth_given=False))
-    assert merged == TraceContext("m", 2)
-    assert merge_traces(
-        TraceContext("h", 2, calls_left=3), TraceContext("", 0, calls_left=9)
-    ) == TraceContext("h", 2, calls_left=3)
-    assert merge_traces(None, None) is None

@@ -34,7 +34,7 @@ POLLS = frozenset({"list_agents", "list_runs"})
 
 POLL_RECORDED_EVERY_S = 60.0
 
-_TEXT_OF_CALLERS = frozenset({"skill", "tool", "agent", "caller", "id", "trace_id"})
+_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 
@@ -220,9 +220,10 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
     def observe(event: Event) -> None:
         row = event.as_json()
         row.pop("arguments", None)
-        for key in _TEXT_OF_CALLERS & row.keys():
-            if len(row[key] or "") >= MIN_TOKEN_LENGTH:
-                row[key] = hide_tokens(row[key])
+        for key in _TEXT_OF_CALLERS:
+            text = row.get(key)
+            if text is not None and len(text) >= MIN_TOKEN_LENGTH:
+                row[key] = hide_tokens(text)
         append(row)
 
     return observe

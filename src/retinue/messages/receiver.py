@@ -39,7 +39,8 @@ from retinue.messages.handlers import Handlers
 from retinue.messages.journal import Journal
 from retinue.messages.replays import SignedOnce
 from retinue.messages.subscriptions import Watch
-from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, merge_traces, parse_trace_meta
+from retinue.web.codec.merged_traces import merge_traces
+from retinue.web.codec.trace import CALLS_USED_KEY, ID_KEY, parse_trace_meta
 from retinue.web.security import RequestIdentity
 
 _log = structlog.get_logger(__name__)

@@ -39,11 +39,11 @@ from retinue.web.transport import (
 _FAILURES = (OSError, httptools.HttpParserError)
 _REMEMBERED_URLS: Final = 4096
 
-_DEFAULT_HEADERS: Final = {
-    "user-agent": "User-Agent: retinue",
-    "accept": "Accept: */*",
-    "accept-encoding": "Accept-Encoding: identity",
-}
+_DEFAULT_HEADERS: Final = (
+    ("user-agent", "User-Agent: retinue"),
+    ("accept", "Accept: */*"),
+    ("accept-encoding", "Accept-Encoding: identity"),
+)
 
 
 class PlainHttpClient:
@@ -301,13 +301,11 @@ def _find_target(url: str, allow_private: bool) -> Target | None:
 
 def _render_request(method: str, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
-    given = {name.lower() for name in headers}
-    lines = [
-        f"{method} {target.path} HTTP/1.1",
-        f"Host: {target.origin.removeprefix('http://')}",
-        *(line for name, line in _DEFAULT_HEADERS.items() if name not in given),
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
+    # lists, not generators: every call of an agent elsewhere gets here
+    given = [name.lower() for name in headers]
+    lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.origin[len('http://') :]}"]
+    lines += [line for name, line in _DEFAULT_HEADERS if name not in given]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {len(body or b'')}")
     text = "\r\n".join((*lines, "", ""))

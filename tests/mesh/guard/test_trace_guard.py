@@ -12,7 +12,8 @@ from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, CircuitOpenError
 from retinue.mesh.guard.cycles import draw_path, find_cycle, guess_cycle
 from retinue.mesh.guard.trace_guard import AdmittedCall, GuardSettings, TraceGuard, new_trace
-from retinue.web.codec.trace import merge_traces, parse_trace_headers, parse_trace_meta, render_trace_headers
+from retinue.web.codec.merged_traces import merge_traces
+from retinue.web.codec.trace import parse_trace_headers, parse_trace_meta, render_trace_headers
 from retinue.web.mesh_tokens import MeshSigner
 from tests.mesh.scripted import FakeClock, make_call, make_dispatcher
 from tests.requirements import requirement

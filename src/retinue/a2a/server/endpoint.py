@@ -35,7 +35,8 @@ from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidRequestError, RetinueError
 from retinue.core.record import Skill
 from retinue.web.codec.jsonrpc import Malformed, Request, parse_message
-from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
+from retinue.web.codec.merged_traces import merge_traces
+from retinue.web.codec.trace import parse_raw_trace_headers, parse_trace_meta
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.security import RequestIdentity, identity_of
 

@@ -40,7 +40,8 @@ from retinue.mesh.channel import PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.time_limit import TimeLimit
-from retinue.web.codec.trace import merge_traces, parse_trace_meta
+from retinue.web.codec.merged_traces import merge_traces
+from retinue.web.codec.trace import parse_trace_meta
 from retinue.web.disconnect import CancelOnDisconnect, read_body, replay
 
 PATH = "/agents/{agent}/mcp"

@@ -28,7 +28,8 @@ from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
 from retinue.mesh.schema.checks import compile_schema
-from retinue.web.codec.trace import merge_traces, parse_trace_headers, parse_trace_meta
+from retinue.web.codec.merged_traces import merge_traces
+from retinue.web.codec.trace import parse_trace_headers, parse_trace_meta
 from retinue.web.security import identity_of
 
 Context = ServerRequestContext[Any, Any]

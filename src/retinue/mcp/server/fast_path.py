@@ -45,7 +45,8 @@ from retinue.mcp.server.sdk_internals import Hold, find_open_session
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
-from retinue.web.codec.trace import merge_traces, parse_raw_trace_headers, parse_trace_meta
+from retinue.web.codec.merged_traces import parse_traces
+from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, replay
 from retinue.web.error_table import mcp_read_fault
 from retinue.web.security import Headers, RequestIdentity
@@ -237,8 +238,9 @@ class FastPath:
 
 
 def _trace_of(visitor: RequestIdentity, request: FastRequest) -> TraceContext:
-    from_meta = None if _WITHOUT_TRACE.issuperset(request.meta) else parse_trace_meta(request.meta)
-    return merge_traces(parse_raw_trace_headers(visitor.headers), from_meta) or _NO_TRACE
+    if _WITHOUT_TRACE.issuperset(request.meta):
+        return parse_raw_trace_headers(visitor.headers) or _NO_TRACE
+    return parse_traces(visitor.headers, request.meta) or _NO_TRACE
 
 
 class FastAnswer(CancelOnDisconnect):

@@ -111,36 +111,6 @@ def parse_trace_meta(meta: Mapping[str, Any]) -> TraceContext | None:
     )
 
 
-def merge_traces(header: TraceContext | None, meta: TraceContext | None) -> TraceContext | None:
-    """Merge two claims: metadata wins over headers; the larger depth and the smaller budgets are kept.
-
-    A signature is kept only when the merge changed nothing that it covers.
-    """
-    if header is None or meta is None or header == meta:
-        return meta or header  # a process of the mesh sends the same trace in both places
-    merged = replace(
-        meta,
-        id=meta.id or header.id,
-        depth=max(header.depth, meta.depth),
-        depth_given=header.depth_given or meta.depth_given,
-        path=meta.path or header.path,
-        via=meta.via or header.via,
-        calls_left=_smaller(meta.calls_left, header.calls_left),
-        seconds_left=_smaller(meta.seconds_left, header.seconds_left),
-        kid=None,
-        mac=None,
-        sent_at_ms=None,
-    )
-    if merged.traceparent is None:
-        merged = replace(merged, traceparent=header.traceparent, tracestate=header.tracestate)
-    if not merged.baggage:
-        merged = replace(merged, baggage=header.baggage)
-    signed = next((one for one in (meta, header) if one.mac and _covers_the_same(one, merged)), None)
-    if signed is None:
-        return merged
-    return replace(merged, kid=signed.kid, mac=signed.mac, sent_at_ms=signed.sent_at_ms)
-
-
 def render_trace_headers(trace: TraceContext) -> dict[str, str]:
     """Render the trace as HTTP headers, ASCII only."""
     headers = _render_common(trace)
@@ -166,7 +136,7 @@ def render_trace_meta(trace: TraceContext) -> dict[str, Any]:
 def render_detail(trace: TraceContext) -> str:
     """The value of ``X-Retinue-Trace``: compact ASCII JSON, ``""`` when the trace has no detail."""
     detail = _detail(cut_path(trace))
-    return _ascii(detail) if detail else ""
+    return render_ascii(detail) if detail else ""
 
 
 def cut_path(trace: TraceContext) -> TraceContext:
@@ -176,7 +146,7 @@ def cut_path(trace: TraceContext) -> TraceContext:
     """
     if not is_long(trace.path):
         return trace
-    spare = MAX_DETAIL_BYTES - len(_ascii(_detail(replace(trace, path=())))) - len('"path":[],')
+    spare = MAX_DETAIL_BYTES - len(render_ascii(_detail(replace(trace, path=())))) - len('"path":[],')
     if sum(map(_size, trace.path)) <= spare:
         return trace
     before = [hop for hop in trace.path if hop.agent != CUT]
@@ -344,29 +314,19 @@ def _detail(trace: TraceContext) -> dict[str, Any]:
 
 def _size(hop: Hop) -> int:
     """Bytes of one hop in the detail, with its comma."""
-    return len(_ascii([hop.agent, hop.skill])) + 1
+    return len(render_ascii([hop.agent, hop.skill])) + 1
 
 
 def _pairs(path: tuple[Hop, ...]) -> list[list[str]]:
     return [[hop.agent, hop.skill] for hop in path]
 
 
-def _ascii(value: Any) -> str:
+def render_ascii(value: Any) -> str:
+    """Compact JSON in ASCII, as a header carries it."""
     text = orjson.dumps(value).decode()
     if not text.isascii():
         text = json.dumps(value, separators=(",", ":"))
     return text.replace("\x7f", "\\u007f")
-
-
-def _covers_the_same(one: TraceContext, other: TraceContext) -> bool:
-    return (one.id, one.depth, one.path, one.via, one.calls_left, one.seconds_left) == (
-        (other.id, other.depth, other.path, other.via, other.calls_left, other.seconds_left)
-    )
-
-
-def _smaller(one: Any, other: Any) -> Any:
-    given = [value for value in (one, other) if value is not None]
-    return min(given) if given else None
 
 
 def render_warnings(warnings: Sequence[str]) -> str:
