@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
+from pathlib import Path
 
 import pytest
 
 from retinue.cli.failures import paint
-from retinue.cli.output import clean, print_json, print_table, warn_missing, working
+from retinue.cli.output import clean, module_command, print_json, print_table, warn_missing, working
 
 
 def test_cells_are_one_clean_line() -> None:
@@ -64,3 +66,14 @@ def test_only_a_status_is_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(main)
     assert "\x1b[31munavailable since noon" in shown
     assert "\nfailed" in shown
+
+
+def test_a_program_far_from_this_folder_is_named_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = tmp_path / "bin" / "python3", Path("/usr/bin/python3")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    for program, shown in ((near, "bin/python3"), (far, "/usr/bin/python3")):
+        monkeypatch.setattr(sys, "executable", str(program))
+        assert module_command("retinue") == f"{shown} -m retinue"

@@ -127,7 +127,7 @@ def command_line() -> str:
     if found is not None and Path(found).resolve() == called.resolve():
         return "retinue"
     if called.name == "retinue":
-        return os.path.relpath(called)
+        return _shortest_path(called)
     return f"{_interpreter()} -m retinue"
 
 
@@ -142,7 +142,12 @@ def _interpreter() -> str:
         Path(sys.executable).parent
     ):
         return "python"
-    return os.path.relpath(sys.executable)
+    return _shortest_path(Path(sys.executable))
+
+
+def _shortest_path(program: Path) -> str:
+    """A path that leads to a program from this folder."""
+    return min(os.path.relpath(program), str(program.absolute()), key=len)
 
 
 def render_usage_line(usage: Mapping[str, Any]) -> str:
