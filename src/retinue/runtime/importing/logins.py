@@ -139,7 +139,8 @@ class ImportLogin:
     async def authorize(self, refused: str | None = None) -> str | None:
         """The header, or None without a login; ``refused`` is what the server did not accept, "" for none.
 
-        A stale or refused token is renewed once for all calls that wait; if that fails, None.
+        A stale or refused token is renewed once for all calls that wait. If that fails, a stale one is used
+        until the server refuses it: perhaps only the clock was set. None for a refused one.
         """
         login = self._file.read(now=refused is not None)
         if login is None or (login.authorization != refused and not login.is_stale(time.time())):
@@ -149,7 +150,9 @@ class ImportLogin:
             if now is not None and now.authorization != login.authorization:
                 return now.authorization
             renewed = await self._renew(login)
-            return None if renewed is None else renewed.authorization
+            if renewed is None:
+                return None if login.authorization == refused else login.authorization
+            return renewed.authorization
 
     async def _renew(self, login: Login) -> Login | None:
         if not login.tokens.get("refresh_token"):
