@@ -167,6 +167,9 @@ async def test_a_hub_tells_that_its_database_belongs_to_a_newer_release_and_goes
         reply = execute(hub.url_in("hub at"), "start_run", {"workflow": flow, "input": {}}, token)
         assert reply["error"]["data"]["type"] == "state_error"
         assert "update Retinue here to 9.8.7" in str(reply["error"])
+        with program("doctor", cwd=tmp_path) as doctor:
+            doctor.wait_for("belongs to Retinue 9.8.7")
+            assert doctor.wait() == 1
         await change(url, made_by("0.1.0", KNOWN, KNOWN))
         reply = execute(hub.url_in("hub at"), "start_run", {"workflow": flow, "input": {}, "run": "r"}, token)
         assert reply["result"]["run"] == "r", reply
