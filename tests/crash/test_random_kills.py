@@ -65,7 +65,7 @@ FLOW = {
 }
 CALLS = 5
 RUNS = 40
-KILLED_FOR_S = 40.0
+KILLS = 12
 PACE_S = 0.5
 
 
@@ -106,7 +106,7 @@ class Starter(threading.Thread):
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_a_hub_killed_at_random_completes_each_effect_of_each_run_once(
     kind: str, tmp_path: Path, retinue_home: Path, request: pytest.FixtureRequest
@@ -127,8 +127,7 @@ async def test_a_hub_killed_at_random_completes_each_effect_of_each_run_once(
         starter = Starter(names, retinue_home)
         starter.start()
         try:
-            until = time.monotonic() + KILLED_FOR_S
-            while time.monotonic() < until:
+            while kills < KILLS:
                 with program(*hub_arguments, cwd=tmp_path) as hub:
                     if dice.random() < 0.8:  # else it may die while it starts
                         hub.wait_for("hub at")
@@ -138,9 +137,9 @@ async def test_a_hub_killed_at_random_completes_each_effect_of_each_run_once(
                 kills += 1
             with program(*hub_arguments, cwd=tmp_path) as hub:
                 hub.wait_for("hub at")
-                await asyncio.to_thread(starter.join, 60)
+                await asyncio.to_thread(starter.join, 120)
                 async with looking_at(database, tmp_path) as runs:
-                    records = await finish_all(runs, names, 60)
+                    records = await finish_all(runs, names, 150)
                     assert [record.get() for record in records] == [{"n": 2 * n + 6} for n in range(RUNS)]
                     events = [event for name in names for event in await runs.list_events(name)]
         finally:
