@@ -99,3 +99,23 @@ async def test_an_agent_stops_although_clients_listen(system: System) -> None:
         await client.list_tools()
         async with asyncio.timeout(WAIT_S):
             await served.stop()
+
+
+async def test_a_stream_of_a_client_that_saw_events_before_begins_anew(system: System, wire: Wire) -> None:
+    served = await system.start_agent(Waiting().agent)
+    hub = await system.start_hub()
+    accept = "application/json, text/event-stream"
+    for url in (f"{served.url}/mcp", f"{hub.url}/mcp", f"{hub.url}/agents/waiting-agent/mcp"):
+        opened = await wire.post(url, initialize(), accept=accept)
+        headers = {
+            "accept": accept,
+            "mcp-protocol-version": "2025-11-25",
+            "mcp-session-id": opened.headers["mcp-session-id"],
+            "last-event-id": "9",
+        }
+        async with (
+            asyncio.timeout(WAIT_S),
+            aiohttp.ClientSession() as client,
+            client.get(url, headers=headers) as stream,
+        ):
+            assert (stream.status, stream.content_type) == (200, "text/event-stream"), url

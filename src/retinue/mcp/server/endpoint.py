@@ -77,6 +77,7 @@ def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
 
 
 _VERSION = b"mcp-protocol-version"
+_RESUMED = b"last-event-id"
 
 _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 
@@ -111,7 +112,8 @@ class McpEndpoint:
         if unanswered is None:
             return
         receive = unanswered
-        scope["headers"] = [_trimmed(name, value) for name, value in scope["headers"]]
+        # no events are kept, and the SDK leaves a request to resume a stream unanswered: it begins anew
+        scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
         # the SDK compares this with the opener of the session, and answers another caller with 404
         scope["user"] = AuthenticatedUser(
             AccessToken(token="", client_id=principal_key(principal), scopes=sorted(principal.scopes))
