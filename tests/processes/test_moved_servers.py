@@ -14,8 +14,11 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.mcp.client_configs.clients import CLIENTS, Places
+from retinue.mcp.client_configs.clients import CLIENTS, Client, Places
 from retinue.mcp.client_configs.config_files import find_file
+from retinue.mcp.client_configs.jsonc import set_value
+from retinue.mcp.client_configs.toml import set_table
+from tests.mcp.client_configs.samples import BY_CLIENT
 from tests.processes.running import program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +115,36 @@ def test_all_seven_clients_share_one_server_in_the_mesh_and_get_it_back_to_the_b
         assert done.returncode == 0, done.stderr
         assert file.read_bytes() == before[name]
     assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_configuration_of_a_person_comes_back_to_the_byte_with_servers_that_stayed(
+    home: Path, run: Run, name: str
+) -> None:
+    """Comments, a byte-order mark, line ends of Windows, tabs, no line end at the end of the file."""
+    client, file = CLIENTS[name], _file(home, name)
+    others = client.list_entries(BY_CLIENT[name], "f")
+    path = (client.container, "loud")
+    text = (
+        set_table(BY_CLIENT[name], path, LOUD, frozenset(), "f")
+        if client.format == "toml"
+        else set_value(BY_CLIENT[name], path, LOUD, "f")
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode())
+    kept = [option for other in others for option in ("--keep", other)]
+    done = run("connect", name, "--replace", "--yes", *kept)
+    assert done.returncode == 0, done.stderr
+    assert list(_entries(file, client)) == [*others, "retinue"]
+    done = run("connect", name, "--remove")
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == text.encode()
+    assert _imports(run) == []
+
+
+def _entries(file: Path, client: Client) -> dict[str, Any]:
+    return client.list_entries(file.read_bytes().decode(), "f")
 
 
 @pytest.mark.usefixtures("hub")

@@ -84,6 +84,25 @@ async def test_what_a_server_said_explains_that_it_does_not_start() -> None:
             assert hint in (found.last_error or "")
 
 
+@pytest.mark.parametrize(
+    ("command", "folder", "reason"),
+    [
+        ("no-such-program", None, "it is not on the PATH of the hub; install it, or give its full path"),
+        ("/no/such/program", None, "No such file or directory"),
+        (sys.executable, Path("/no/folder"), "its folder /no/folder does not exist"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_says_what_is_missing(
+    command: str, folder: Path | None, reason: str
+) -> None:
+    def connect() -> Transport:
+        return ServerProgram("loud", [command], {}, own=os.environ, folder=folder)
+
+    async with running(ImportSpec("loud", connect, "a program")) as imports:
+        found = await imports.until("loud", lambda one: one.health == "unreachable")
+    assert found.last_error == f"{command} does not start: {reason}"
+
+
 async def test_a_server_that_floods_and_ends_is_explained_by_its_last_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -229,6 +229,7 @@ CLIENTS = {
             headers_key="http_headers",
             format="toml",
             program="codex",
+            project_file=".codex/config.toml",
         ),
         Client(
             "zed",

@@ -122,13 +122,21 @@ class ServerProgram:
                 start_new_session=True,
             )
         except OSError as error:
-            cause = f"{self._command[0]} does not start: {error.strerror or error}"
+            cause = f"{self._command[0]} does not start: {self._explain(error)}"
             raise AgentUnreachableError(self._name, self.place, cause) from error
         finally:
             os.close(output[1])
             os.close(errors[1])
         reading = (self._read(self._process, self._pipes[0]), self._read_errors(self._pipes[1]))
         self._readers = [asyncio.create_task(one) for one in reading]
+
+    def _explain(self, error: OSError) -> str:
+        if isinstance(error, FileNotFoundError):
+            if self._folder is not None and not self._folder.is_dir():
+                return f"its folder {self._folder} does not exist"
+            if "/" not in self._command[0]:
+                return "it is not on the PATH of the hub; install it, or give its full path"
+        return error.strerror or str(error)
 
     async def exchange(self, message: Message) -> AsyncGenerator[Document, None]:
         inbox: asyncio.Queue[Document | None] = asyncio.Queue()

@@ -315,11 +315,12 @@ class ImportedServer(LiveMember):
         self._record = replace(self._record, description=described, skills=skills)
 
     def _lose(self, reason: str) -> None:
+        if reason != self.reason:
+            _log.warning("import unreachable", server=self.spec.name, reason=reason)
         self.reason, self._is_tried = reason, True
         self._session = None
         if not self._is_opened:
             self._settled.set()
-        _log.warning("import unreachable", server=self.spec.name, reason=reason)
         self._changed()
 
     def _changed(self) -> None:
