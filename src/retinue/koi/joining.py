@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ANSWER_WITHIN_S: Final = 1.5
 """How long a node that introduces itself again has to say what it still has."""
 
-_MAX_REFUSED: Final = 1_000
+_MAX_ASKED: Final = 1_000
 _CONTACT_ANSWERS_WITHIN_S: Final = 15.0
 
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -37,8 +37,9 @@ class Joining:
         self._node = node
         self._introduced: set[str] = set()
         self._contact_met = asyncio.Event()
-        self._refused: dict[str, None] = {}
-        """Nodes whose catching up was refused because they were not known yet, the oldest first."""
+        self._asked: dict[str, int] = {}
+        """Nodes that have asked what this one has → the changes until then, -1 if they were refused."""
+        self._changes = 0
 
     async def introduce(self, address: Address) -> None:
         """Send the handshake: FORGET and NEW of the own profile. Raises PeerError."""
@@ -100,6 +101,8 @@ class Joining:
     def forget_introduction(self, rid: str) -> None:
         """A node is known no more: should it come back, this one introduces itself again."""
         self._introduced.discard(rid)
+        if rid in self._asked:
+            self._asked[rid] = -1  # what waited for it is dropped
 
     async def join(self) -> None:
         """Catch up with the providers that are known, and join the first contact, until it answers."""
@@ -190,19 +193,22 @@ class Joining:
             entry.manifest.sha256_hash != manifest.sha256_hash and entry.instant_us < manifest.instant_us
         )
 
+    def note_change(self) -> None:
+        """What this node tells subscribers has changed."""
+        self._changes += 1
+
     def note_catching_up(self, rid: str, *, refused: bool) -> None:
-        """A node has asked what this one has; a koi-net 2.x node that is refused does not ask again."""
-        self._refused.pop(rid, None)
-        if refused:
-            self._refused[rid] = None
-            if len(self._refused) > _MAX_REFUSED:
-                del self._refused[next(iter(self._refused))]
+        """A node has asked what this one has; a koi-net 2.x node asks once, before it subscribes."""
+        self._asked.pop(rid, None)
+        self._asked[rid] = -1 if refused else self._changes
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
 
     def make_up(self, rid: str, types: Sequence[str]) -> None:
-        """Send a new subscriber what it asked for before it was known. Raises StateError."""
-        if rid not in self._refused:
+        """Send a new subscriber what it has missed since it asked. Raises StateError."""
+        if self._asked.get(rid, self._changes) == self._changes:
             return
-        del self._refused[rid]
+        self._asked[rid] = self._changes
         told = [one for one in types if one in self._node.identity.profile.event]
         for held in self._node.cache.list_rids(told) if told else ():
             entry = self._node.cache.find_entry(held)

@@ -117,6 +117,8 @@ class NodeSteps(PipelineSteps):
         owner = bundle.contents.get("node_rid") if rid_type == PERSONALITY_TYPE else None
         owner = owner if isinstance(owner, str) else None
         self._cache.write(bundle, owner)
+        if rid_type not in GRAPH_TYPES:
+            self._node.joining.note_change()
         if rid_type in GRAPH_TYPES:
             self._graph.put(bundle)
             if rid_type == NODE_TYPE:
