@@ -337,7 +337,7 @@ async def test_a_response_that_differs_from_the_document_is_a_warning_or_if_stri
     listed = asyncio.Event()
     async with serve_app(Starlette(routes=routes)) as url, HttpClient() as http:
         apis = ImportedApis({})
-        apis.subscribe(lambda *_: listed.set())
+        apis.subscribe(lambda _, health, reason: listed.set() if health == "healthy" else None)
         await apis.configure({"shop": ApiSpec("shop", "shop.json", load, server=url, strict=strict)}, http)
         async with asyncio.timeout(5):
             await listed.wait()
