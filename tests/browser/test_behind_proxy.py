@@ -12,7 +12,12 @@ from tests.browser.pages import open_browser, open_page
 from tests.processes.proxying import Proxy, proxying
 from tests.processes.running import program, write_agent
 
-TOLD = {"X-Forwarded-Host": "{host}", "X-Forwarded-Proto": "{scheme}", "X-Forwarded-Prefix": "/mesh"}
+TOLD = {
+    "X-Forwarded-Host": "{host}",
+    "X-Forwarded-Proto": "{scheme}",
+    "X-Forwarded-For": "203.0.113.9",
+    "X-Forwarded-Prefix": "/mesh",
+}
 TRUSTED = {"RETINUE_DOORS__PROXIES": '["127.0.0.1/32"]', "RETINUE_AUTH__ANONYMOUS": "false"}
 
 

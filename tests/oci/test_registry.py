@@ -260,7 +260,7 @@ async def test_our_own_endpoint_takes_no_writes(tmp_path: Path, client: HttpClie
         registry = HttpRegistry(url, client)
         with pytest.raises(RegistryRefusedError, match="405: UNSUPPORTED"):
             await registry.push("agents/plan", "v1", NewArtifact(b"", "a/b", "t", "a/b"))
-        with pytest.raises(RegistryRefusedError, match="405: UNSUPPORTED"):
+        with pytest.raises(RegistryRefusedError, match="405: it does not delete agents/plan"):
             await registry.delete("agents/plan", "sha256:" + "0" * 64)
 
 

@@ -14,7 +14,11 @@ from tests.processes.proxying import Proxy, make_certificate, proxying
 from tests.processes.running import execute, program, write_agent
 from tests.processes.test_access_process import CLOSED, retinue
 
-FORWARDED = {"X-Forwarded-Host": "{host}", "X-Forwarded-Proto": "{scheme}"}
+FORWARDED = {
+    "X-Forwarded-Host": "{host}",
+    "X-Forwarded-Proto": "{scheme}",
+    "X-Forwarded-For": "203.0.113.9",
+}
 TRUSTED = {"RETINUE_DOORS__PROXIES": '["127.0.0.1/32"]'}
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 
@@ -71,15 +75,19 @@ def test_a_mesh_with_tokens_works_through_a_proxy_that_terminates_tls_and_rewrit
         assert execute(url, "who")["error"]["code"] == -33001
 
 
-def test_the_headers_of_a_proxy_that_is_not_named_do_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize("added", [{}, {"x-forwarded-for": "203.0.113.9"}], ids=["", "with X-Forwarded-For"])
+def test_the_headers_of_a_proxy_count_where_it_is_named_and_only_there(
+    tmp_path: Path, added: dict[str, str]
+) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     for environment, status in (({}, 200), (TRUSTED, 403)):
         with program("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
             url = served.url_in("one-agent")
             # a Host that is refused: it is looked at only where the proxy is trusted
-            reply = _http.request("GET", f"{url}/agent-card", headers={"x-forwarded-host": "evil.example"})
+            evil = {**added, "x-forwarded-host": "evil.example"}
+            reply = _http.request("GET", f"{url}/agent-card", headers=evil)
             assert reply.status == status
-            prefixed = {"x-forwarded-prefix": "/p", "x-forwarded-host": "localhost"}
+            prefixed = {**added, "x-forwarded-prefix": "/p", "x-forwarded-host": "localhost"}
             reply = _http.request("GET", f"{url}/p/agent-card", headers=prefixed)
             assert reply.status == (404 if status == 200 else 200)
 

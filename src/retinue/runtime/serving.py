@@ -253,6 +253,8 @@ async def serving(
         loop="none",
         http="httptools",
         ws="none",
+        # uvicorn would trust every program on this machine; PublicAddress trusts the proxies that are named
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=3,
