@@ -1,4 +1,4 @@
-"""``retinue import CLIENT``: servers of the seven clients, in their own forms, shown and chosen."""
+"""``retinue import``: servers of the seven clients, in their own forms, shown and chosen; a misplaced URL."""
 
 from __future__ import annotations
 
@@ -260,3 +260,13 @@ def test_a_client_without_projects_says_so(retinue: Retinue, home: Path, tmp_pat
     write(home, client)
     refused = retinue("import", client, "--project", str(tmp_path))
     assert (refused.exit_code, "has no configuration for projects" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("before", [[], ["--"]])
+def test_a_url_in_the_place_of_the_command_is_refused_with_the_option(
+    retinue: Retinue, retinue_home: Path, before: list[str]
+) -> None:
+    refused = retinue("import", "mcp-server", "docs", *before, "https://docs.example/mcp")
+    assert refused.exit_code == 2
+    assert "is a URL, not a command: give it as --url https://docs.example/mcp" in refused.output
+    assert not (retinue_home / "imports.toml").exists()

@@ -74,6 +74,8 @@ def mcp_server(
     """
     if (url is None) == (not command):
         raise click.UsageError("give either --url URL or a command after --")
+    if command and command[0].startswith(("http://", "https://")):
+        raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
     if url is not None:
         found |= {"url": url, "headers": _pairs("--header", headers)}
