@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from retinue.settings import ImportsTable, ImportTable, Settings
 from retinue.storage.state import State
-from tests.mcp.clients import connect
+from tests.mcp.clients import connect, texts
 from tests.serving import serve_app
 from tests.system import Hub, open_system
 
@@ -30,6 +30,9 @@ GOOD = 40
 ROUNDS = 3
 MOST = 1.5
 """How many times the processor time of a batch the hub may take beside the broken servers."""
+
+CALL_S, CALLS = 1.2, 6
+"""Time-outs of a second and more, and as many as degrade an agent."""
 
 SLOW_S = 300
 START_S = 60.0
@@ -42,7 +45,7 @@ _HANDSHAKE = """
 import json, sys
 for line in sys.stdin:
     asked = json.loads(line)
-    if "id" not in asked:
+    if "id" not in asked or asked["method"] == "tools/call":
         continue
     info = {"serverInfo": {"name": "x"}, "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
     odd = {"name": "odd", "inputSchema": {"type": 7}}
@@ -212,3 +215,20 @@ async def test_ten_broken_servers_of_fifty_are_told_at_once_and_slow_down_none(t
             assert result.content[0].text == name  # type: ignore[union-attr]
         await wait_for_rows(client, hub, REASONS)
     assert beside_s < MOST * alone_s, f"{beside_s:.2f} s of a processor, {alone_s:.2f} s without them"
+
+
+async def test_a_server_that_hangs_once_it_is_called_is_told_with_the_reason(tmp_path: Path) -> None:
+    hung = ImportTable(command=PYTHON, args=("-c", _HANDSHAKE), folder=tmp_path)
+    async with open_system(State(tmp_path / "home")) as system:
+        system.settings = Settings(
+            imports=ImportsTable.model_validate({"hung": hung}), timeouts={"door_s": CALL_S}
+        )
+        hub = await system.start_hub()
+        async with connect(f"{hub.url}/mcp", authorization=system.token) as client:
+            await wait_for_rows(client, hub, {"hung": ("available", "")})
+            calls = [client.call_tool("call_skill", {"skill": "fine"}) for _ in range(CALLS)]
+            for result in await asyncio.gather(*calls):
+                assert result.is_error
+                assert "did not answer within" in "".join(texts(result))
+            reason = "most of its last calls failed: the last had no answer in time"
+            await wait_for_rows(client, hub, {"hung": ("available", reason)})

@@ -223,8 +223,9 @@ class Dispatcher:
                     unreachable.append(listing)
                 continue
             except BaseException:
-                if _is_overdue(call):
-                    stats.timed_out(call.skill, time.perf_counter() - tried_at)
+                spent_s = time.perf_counter() - tried_at
+                if self._is_overdue(skill, call, spent_s):
+                    stats.timed_out(call.skill, spent_s)
                     self._report_health(stats, listing)
                 else:
                     stats.abandoned()
@@ -291,6 +292,17 @@ class Dispatcher:
                 limit = (left_s, "caller", "the caller's timeout")
         return limit
 
+    def _is_overdue(self, skill: Skill, call: Call, spent_s: float) -> bool:
+        """Whether a caller cancelled because its time is over; a step's limit ends just before its call's.
+
+        So does that of a skill which calls this one, such as ``call_skill`` of a hub, under the same setting.
+        """
+        limit_s = self.timeouts.endpoint_s if skill.timeout_s is None else skill.timeout_s
+        left_s = limit_s - spent_s
+        if call.deadline is not None:
+            left_s = min(left_s, call.deadline - asyncio.get_running_loop().time())
+        return left_s < _ALMOST_S
+
     def _report_health(self, stats: AgentStats, listing: Listing) -> None:
         if self.health_sink is not None:
             report_health(stats, listing, self.health_sink)
@@ -348,11 +360,6 @@ def _is_cancelled() -> bool:
     """Whether this task is being cancelled, rather than something that a skill awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _is_overdue(call: Call) -> bool:
-    """Whether a caller cancelled because its time is over; a step's limit ends just before its call's."""
-    return call.deadline is not None and call.deadline - asyncio.get_running_loop().time() < _ALMOST_S
 
 
 def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:

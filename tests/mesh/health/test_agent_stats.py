@@ -191,6 +191,7 @@ def test_an_agent_that_has_never_answered_in_time_is_degraded_too(stats: AgentSt
         stats.call_started()
         stats.timed_out(SKILL, 5.0)
     assert health(stats) == "degraded"
+    assert stats.condition.reason == "most of its last calls failed: the last had no answer in time"
 
 
 def test_an_agent_that_became_much_slower_is_degraded_until_it_is_not(stats: AgentStats) -> None:

@@ -153,7 +153,7 @@ class AgentStats:
         self.breaker.abandoned()
         known = self._latencies.get(skill_id)
         if latency_s >= (2 * known.usual_s if known is not None and known.calls else SLOW_S):
-            self._count(failed=True)
+            self._count(failed=True, how=": the last had no answer in time")
             self._measure(skill_id, latency_s, ended=False)
 
     def lost(self, error: RetinueError, *, certain: bool) -> None:
@@ -219,7 +219,7 @@ class AgentStats:
             mean, usual = render_elapsed(latency.mean_s), render_elapsed(latency.usual_s)
             self._slow_text = f"{skill_id} takes {mean}, usually {usual}"
 
-    def _count(self, *, failed: bool) -> None:
+    def _count(self, *, failed: bool, how: str = "") -> None:
         self.calls += 1
         if failed:
             self.failures += 1
@@ -230,7 +230,7 @@ class AgentStats:
         self._failing = failing + (failed - failing) * _FAILURE_WEIGHT
         self._failing_at = at
         if self._failing >= FAILING and self._failing_text is None:
-            self._failing_text = "most of its last calls failed"
+            self._failing_text = f"most of its last calls failed{how}"
 
     def _failing_now(self, at: float) -> float:
         idle_s = at - self._failing_at
