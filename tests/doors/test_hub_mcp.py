@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.hub.orchestration.tool_schemas import LISTED
+from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.workflows.definitions.loading import load_definition
 from tests.mcp.clients import connect, texts
@@ -170,6 +172,23 @@ async def test_a_misspelt_skill_is_told_with_the_right_one_in_the_text(system: S
     async with connect(f"{hub.url}/mcp") as client:
         refused = await client.call_tool("call_skill", {"skill": "gret"})
         assert texts(refused) == ["Unknown skill: gret — did you mean greet?"]
+
+
+async def test_call_skill_leaves_a_skill_its_own_time(system: System) -> None:
+    system.settings = Settings(timeouts={"door_s": 0.2})
+    agent = Agent("slow-agent", version="1.0.0")
+
+    @agent.skill(expose=True, timeout_s=20)
+    async def work() -> str:
+        """Takes longer than other skills may."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 0.4)
+        return "done"
+
+    await system.start_agent(agent)
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp") as client:
+        assert texts(await client.call_tool("call_skill", {"skill": "work"})) == ["done"]
 
 
 async def test_the_fixed_tools_cost_a_client_little(system: System) -> None:

@@ -53,6 +53,9 @@ Json = dict[str, Any]
 
 _NO_ACCESS_LISTS = Access()
 
+_RELAYED_S = 86_400.0
+"""Longer than any limit of the skill that ``call_skill`` calls: that one ends it, and its error says so."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubAgent:
@@ -106,7 +109,7 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    @agent.skill(expose=True)
+    @agent.skill(expose=True, timeout_s=_RELAYED_S)
     async def call_skill(
         skill: Annotated[str, Field(description="The skill's id")],
         ctx: Context,
