@@ -66,6 +66,8 @@ async def test_the_programs_of_coordinator_and_agent_join_and_end_with_ctrl_c(tm
 async def test_the_demo_moves_all_its_ports_if_one_is_taken(tmp_path: Path) -> None:
     state = {"RETINUE_HOME": str(tmp_path / "state")}
     with socket.socket() as taken:
+        # a connection of an earlier test may be ending there, which would keep this socket away, not the demo
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # taken by another program: just as well
             taken.bind(("127.0.0.1", 8101))
             taken.listen()
