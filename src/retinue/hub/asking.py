@@ -32,14 +32,9 @@ _DESCRIPTION = (
 _INPUT: Json = {
     "type": "object",
     "properties": {
-        "query_type": {
-            "type": "string",
-            "enum": ["summary", "specific", "action_details"],
-            "description": "What to ask",
-        },
+        "query_type": {"type": "string", "enum": ["summary", "specific", "action_details"]},
         "query_parameters": {
             "type": "object",
-            "description": "specific: capabilities and match_type; action_details: action_name",
             "properties": {
                 "capabilities": {"type": "array", "items": {"type": "string"}},
                 "match_type": {"type": "string", "enum": ["all", "any"], "default": "all"},
@@ -58,7 +53,6 @@ _INPUT: Json = {
             "exclusiveMinimum": 0,
             "maximum": _MAX_TIMEOUT_S,
             "default": DEFAULT_TIMEOUT_S,
-            "description": "Seconds to wait for the answers",
         },
     },
     "required": ["query_type"],

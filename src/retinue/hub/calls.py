@@ -80,7 +80,7 @@ def add_call_skills(agent: Agent, read_calls: ReadCalls, access: Access) -> None
         return reply
 
     @agent.skill(read_only=True)
-    async def show_trace(trace: Annotated[str, Field(description="Id of the trace")], ctx: Context) -> Json:
+    async def show_trace(trace: str, ctx: Context) -> Json:
         """Shows the recorded calls of one trace in the order of their start."""
         found = await read_calls(CallFilter(trace=trace, caller=own(ctx.principal)), MAX_TRACE_CALLS)
         rows = [_render(row) for row in filter(view(ctx.principal), found)]

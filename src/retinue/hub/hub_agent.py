@@ -127,9 +127,7 @@ def hub_agent(
         return value
 
     @agent.skill(read_only=True)
-    async def show_agent(
-        name: Annotated[str, Field(description="name, name@version or name@source")], ctx: Context
-    ) -> Json:
+    async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, its status and its statistics, and the versions of its name."""
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)

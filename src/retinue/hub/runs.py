@@ -31,7 +31,6 @@ from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_r
 from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
-RunId = Annotated[str, Field(description="Id of the run")]
 
 _LONGEST_WAIT_S = 25.0
 _LISTED = 50
@@ -63,7 +62,7 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
         return {"runs": [render(record, ctx) for record in found]}
 
     @agent.skill(read_only=True)
-    async def show_run(run: RunId, ctx: Context) -> Json:
+    async def show_run(run: str, ctx: Context) -> Json:
         """Shows one run: its steps as a tree, with agents, attempts, inputs, outputs and errors."""
         record = await access.get(run, ctx.principal)
         events = await runs.list_events(record.id)
@@ -80,12 +79,7 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
         return shown | {"steps": steps, "effects": list_effects(events)}
 
     @agent.skill(read_only=True)
-    async def follow_run(
-        run: RunId,
-        ctx: Context,
-        after: Annotated[int, Field(description="The `next` of the answer before; 0 = from the start")] = 0,
-        wait_s: Annotated[float, Field(description="Seconds to wait for a new event, at most 25")] = 20.0,
-    ) -> Json:
+    async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:
         """Returns the events of a run after ``after``; waits at most ``wait_s`` seconds for a new one."""
         stored = (await access.get(run, ctx.principal)).id
         events = await _next_events(runs, stored, after, min(wait_s, _LONGEST_WAIT_S))
@@ -109,14 +103,14 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
         return reply
 
     @agent.skill
-    async def cancel_run(run: RunId, ctx: Context) -> Json:
+    async def cancel_run(run: str, ctx: Context) -> Json:
         """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
         record = await runs.cancel((await access.get(run, ctx.principal)).id)
         effects = list_effects(await runs.list_events(record.id))
         return {"run": run, "status": record.status, "effects": effects}
 
     @agent.skill
-    async def resume_run(run: RunId, ctx: Context) -> Json:
+    async def resume_run(run: str, ctx: Context) -> Json:
         """Resumes a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         stored = (await access.get(run, ctx.principal)).id
         seen = await runs.list_events(stored)
@@ -125,7 +119,7 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
     @agent.skill
     async def rerun_run(
-        run: RunId,
+        run: str,
         ctx: Context,
         from_step: Annotated[str, Field(description="First step to run again; results before it are kept")],
         new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
@@ -145,8 +139,8 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
     @agent.skill
     async def signal_run(
-        run: RunId,
-        topic: Annotated[str, Field(description="What the step waits for, as `show_run` names it")],
+        run: str,
+        topic: str,
         ctx: Context,
         value: Annotated[Any, Field(description="The output of the waiting step")] = None,
         step: Annotated[str | None, Field(description="The waiting step, if several wait")] = None,

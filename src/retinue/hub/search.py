@@ -54,7 +54,7 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
         why: Annotated[
             str | None, Field(description="Explain the rank of this agent, or why it is not listed")
         ] = None,
-        limit: Annotated[int, Field(description="Maximum number of skills", ge=1, le=1000)] = 50,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
         scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
