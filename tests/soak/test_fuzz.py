@@ -24,7 +24,9 @@ MAX_STALL_S = 0.25
 def test_twenty_thousand_requests_made_by_chance(tmp_path: Path, retinue_home: Path, which: str) -> None:
     with attacked_processes(tmp_path, retinue_home) as processes:
         one = processes[which]
-        asyncio.run(one.fuzz.run(seed=0, count=WARM_REQUESTS))
+        # both kinds of client, so that what either needs is loaded
+        with good_client(one.url, one.pid):
+            asyncio.run(one.fuzz.run(seed=0, count=WARM_REQUESTS))
         open_before, bytes_before = wait_for_rest(one.pid), resident_bytes(one.pid)
         with good_client(one.url, one.pid) as client:
             asyncio.run(one.fuzz.run(seed=1, count=REQUESTS))
