@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.koi.retry import with_retry
+from retinue.koi.outbox import with_retry
 from tests.requirements import requirement
 
 

@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import structlog
 
@@ -32,6 +33,11 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 60.0
 
 log = structlog.get_logger("retinue.koi")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class Outbox:
@@ -215,3 +221,34 @@ class Outbox:
         rid = next(iter(self._cache.queues[target]))
         log.warning("koi_event_dropped", node=target, rid=rid, reason=reason)
         self._dequeue(target, [rid])
+
+
+def with_retry(
+    retries: int = 3,
+    delay: float = 1.0,
+    backoff: float = 2.0,
+    exceptions: type[Exception] | tuple[type[Exception], ...] = Exception,
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    """Decorate an async function to be called again when it raises one of ``exceptions``.
+
+    ``retries`` are attempts after the first. The pauses are ``delay`` seconds, then ``backoff`` times as long
+    each, at most a minute. The last error is raised.
+    """
+
+    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        @wraps(function)
+        async def retried(*args: P.args, **kwargs: P.kwargs) -> R:
+            pause_s = delay
+            for attempt in range(1, retries + 1):
+                try:
+                    return await function(*args, **kwargs)
+                except exceptions as error:
+                    log.warning("retried", attempt=attempt, of=retries, in_s=pause_s, reason=str(error))
+                await sleep(pause_s)
+                pause_s = min(pause_s * backoff, _MAX_RETRY_PAUSE_S)
+            return await function(*args, **kwargs)
+
+        return retried
+
+    return decorate

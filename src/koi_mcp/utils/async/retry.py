@@ -1,5 +1,5 @@
 """Retries of asynchronous functions."""
 
-from retinue.koi.retry import with_retry
+from retinue.koi.outbox import with_retry
 
 __all__ = ["with_retry"]

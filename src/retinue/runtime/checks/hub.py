@@ -17,7 +17,7 @@ from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
 from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
-from retinue.runtime.checks.check import Check, failed
+from retinue.runtime.checks.machine import Check, failed
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import HUB_VARIABLE, State

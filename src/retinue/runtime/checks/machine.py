@@ -1,20 +1,52 @@
-"""Checks of this machine: interpreter, libraries, programs, network and ports."""
+"""What a check of ``retinue doctor`` gives, and those of this machine: libraries, programs, ports."""
 
 from __future__ import annotations
 
 import platform
 import shutil
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 from retinue.core.errors import RetinueError
-from retinue.runtime.checks.check import Check, failed
 from retinue.runtime.serving import bind, check_loopback
+
+Status = Literal["ok", "warn", "fail"]
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
 OLDEST_PYTHON = (3, 11)
 LOCAL_HOST = "127.0.0.1"
 AGENT_PORT = 8001
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check; ``remedy`` is "" if nothing needs to be fixed."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"check": self.name, "status": self.status, "found": self.found, "remedy": self.remedy}
+
+
+def failed(name: str, error: Exception) -> Check:
+    """The check of this name, failed with the error."""
+    if isinstance(error, RetinueError):
+        return Check(name, "fail", error.message, error.remedy)
+    return Check(name, "fail", str(error), "see the message")
+
+
+async def guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
+    """The result of a check; failed where it raises."""
+    try:
+        return await check()
+    except (RetinueError, OSError) as error:
+        return failed(name, error)
 
 
 def check_python() -> Check:

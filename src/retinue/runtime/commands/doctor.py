@@ -12,15 +12,18 @@ from retinue.core.errors import RetinueError
 from retinue.llm.spec import Available
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
-from retinue.runtime.checks.check import Check, Status, failed, guarded
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
+    Check,
+    Status,
     check_agent_port,
     check_hub_port,
     check_libraries,
     check_own_network,
     check_program,
     check_python,
+    failed,
+    guarded,
 )
 from retinue.runtime.checks.state import (
     check_database,

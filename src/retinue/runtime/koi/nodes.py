@@ -28,9 +28,9 @@ from retinue.koi.codec.personality import (
 )
 from retinue.koi.knowledge import Handled
 from retinue.koi.node import KoiNode, personality_node
+from retinue.koi.outbox import with_retry
 from retinue.koi.peers import FirstContact, PeerError
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
-from retinue.koi.retry import with_retry
 from retinue.koi.rules import Trust
 from retinue.koi.server import routes
 from retinue.runtime.koi.servers import AgentPersonalityServer, AgentRegistryServer, Guard
