@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from retinue.core.errors import RetinueError
+from retinue.core.quick_dataclass import quick_dataclass
 
 PrincipalKind = Literal["local", "anonymous", "token", "mesh", "agent", "run"]
 Status = Literal["done", "failed", "needs_input", "refused"]
@@ -45,7 +46,7 @@ LOCAL = Principal("local", "local", frozenset({"exposed", "mesh", "private", "ru
 """This process itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Hop:
     """One call of a chain: a skill of an agent."""
 
@@ -53,7 +54,7 @@ class Hop:
     skill: str
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class TraceContext:
     """The position of a call in its chain (DESIGN 2, trace; S-13 … S-15).
 
@@ -79,7 +80,7 @@ class TraceContext:
     sent_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Call:
     """One request to run one skill; its Channel is passed along with it.
 
@@ -138,7 +139,7 @@ class Part:
         return cls("resource", {"uri": uri}, mime, name)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt at one agent."""
 
@@ -147,7 +148,7 @@ class Attempt:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Answer:
     """The result of one attempt, as an invoker returns it."""
 
@@ -158,7 +159,7 @@ class Answer:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of a call; ``error`` is set unless ``status`` is ``done``.
 

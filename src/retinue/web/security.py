@@ -30,6 +30,7 @@ from retinue.core.errors import (
     TooLargeError,
     UnsupportedMediaTypeError,
 )
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.web.addresses import fold, host_name, is_address, is_loopback, names_socket, port_of
 from retinue.web.codec.peer_requests import apply_rights
 from retinue.web.rejections import (
@@ -126,7 +127,7 @@ class Tokens:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class RequestIdentity:
     """Result of the checks of one request: its principal, and its headers by lower-case name."""
 

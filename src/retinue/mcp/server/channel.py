@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mcp_types as types
@@ -23,6 +22,7 @@ from starlette.requests import Request
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
 from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
@@ -46,7 +46,7 @@ current_principal: ContextVar[Principal] = ContextVar("retinue_mcp_asking", defa
 """The caller of the current request, for callbacks of the SDK that do not name it."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Caller:
     """The caller of a request, its endpoint, its trace and its session."""
 
