@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import structlog
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
@@ -59,6 +59,7 @@ from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
+from retinue.web.exact_paths import ExactPathRouter
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import keys_route, metadata_routes
 
@@ -313,7 +314,7 @@ def agent_app(
     def card(scopes: frozenset[str]) -> bytes:
         return render(scopes, agent.revision)
 
-    app = Router(
+    app = ExactPathRouter(
         routes=[
             execute_route(
                 dispatcher,

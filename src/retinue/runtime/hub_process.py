@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from retinue.ard.codec.catalog import Publisher
@@ -68,6 +68,7 @@ from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 from retinue.web.error_table import rest_fault
+from retinue.web.exact_paths import ExactPathRouter
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import SecurityMiddleware, identity_of
@@ -321,11 +322,11 @@ def hub_app(
             encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
         )
 
-    app = Router(
+    app = ExactPathRouter(
         routes=[
-            execute(),
-            execute(path="/agents/{agent}/execute"),
             *(() if mcp is None else mcp.routes),
+            execute(path="/agents/{agent}/execute"),
+            execute(),
             *mesh.messages.routes(),
             *mesh.messages.routes("/agents/{agent}/messages"),
             *(() if a2a is None else a2a.routes),

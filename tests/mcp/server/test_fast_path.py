@@ -14,8 +14,10 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_jsonable_python
 
 from retinue import Agent
+from retinue.mcp.server.fast_path import render_ascii
 from tests.mcp.server.fast_pair import (
     HANDSHAKE,
     META,
@@ -588,3 +590,25 @@ def _is_answered_alike(pair: Pair, session: bytes, data: st.DataObject) -> bool:
 def _without_new_id(reply: Reply) -> Reply:
     """The response without the random id of a trace that the guard began."""
     return replace(reply, body=re.sub(rb'"trace_id":"[0-9a-f]{32}"', b"", reply.body))
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.text('\x7f"\\/,:[e.1-')
+_DOCUMENTS = st.recursive(
+    _SCALARS, lambda one: st.lists(one) | st.dictionaries(st.text(), one) | st.tuples(one, one)
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(), _DOCUMENTS))
+def test_a_document_is_spelt_as_the_standard_encoder_spells_it(document: dict[str, Any]) -> None:
+    expected = json.dumps(to_jsonable_python(document, inf_nan_mode="null"), separators=(",", ":"))
+    assert render_ascii(document) == expected.encode()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1e16, 1e-7, -2.5, 1e22, 123456789012345680.0, 2**64, -(2**63), "\x7f", "é", "\ud800", "10:00.5,e"],
+)
+def test_what_two_encoders_spell_in_two_ways_is_spelt_as_the_sdk_does(value: object) -> None:
+    document = {"deep": [value, {"value": value}]}
+    assert render_ascii(document) == json.dumps(document, separators=(",", ":")).encode()

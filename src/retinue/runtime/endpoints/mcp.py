@@ -93,7 +93,7 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
         relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
         endpoint = own.route(ensure_fresh=partial(mesh.directory.ensure_fresh, for_call=True))
         named = Route(f"/agents/{mesh.agent.name}/mcp", _OwnEndpoint(mesh, endpoint.app, relay))
-        yield HubMcp(own, fallbacks, (endpoint, named, relay_route(relay)))
+        yield HubMcp(own, fallbacks, (named, relay_route(relay), endpoint))
 
 
 class _OwnEndpoint:
