@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ import structlog
 from retinue.core.call import LOCAL, Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.core.log_lines import find_json_lines
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
 
@@ -38,7 +38,7 @@ _TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class ToolCallEvent:
     """An admitted inbound call, emitted before its skill runs (seed 004, S-10; SPEC 5 doubt 13)."""
 
@@ -65,7 +65,7 @@ class ToolCallEvent:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class CallEndedEvent:
     """The outcome of a call, including calls that were rejected."""
 

@@ -7,13 +7,14 @@ A relay keeps unknown keys as they are and writes only keys of ``params._meta``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import orjson
 
 from retinue.core.errors import InvalidRequestError, ParseError
 from retinue.core.json_values import MAX_DEPTH, is_nested_deeper, name_shape
+from retinue.core.quick_dataclass import quick_dataclass
 
 MessageKind = Literal["request", "notification", "response"]
 MessageId = str | int | None
@@ -27,7 +28,7 @@ CANCELLED = -32800
 _STATUSES = {-32700: 400, -32600: 400, -32602: 400, -32601: 404}
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Message:
     """One message; ``method`` is "" for a response, ``id`` None for a notification.
 
@@ -53,7 +54,7 @@ class Message:
         return meta if isinstance(meta, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Reply:
     """A response; one of the two is set."""
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.messages import Message, Reply, is_modern, parse_reply
 from retinue.web.codec.sse import EventParser
 
@@ -68,7 +69,7 @@ class Wire:
         return headers
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Incoming:
     """One message of a server: ``raw`` is the event or body as it came, ``data`` the JSON text in it.
 

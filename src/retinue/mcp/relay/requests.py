@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from starlette.types import Scope
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import InvalidRequestError, UnknownAgentError
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import Listing
 from retinue.mcp.codec.messages import Message, is_modern
 from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER
@@ -34,7 +34,7 @@ _FORWARDED_PREFIX = b"mcp-param-"
 _TRACE = frozenset(key.encode() for key in TRACE_KEYS)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class RelayRequest:
     """One admitted request: its caller, the headers for the agent, the agent and the session."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from starlette.types import Send
 
 from retinue.core.errors import RetinueError
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.messages import MessageId, render_error, render_tool_error, status_of
 from retinue.mcp.codec.wire import EVENT_STREAM, JSON
 from retinue.web.codec.sse import render_event
@@ -21,7 +21,7 @@ _STREAM_HEADERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Final:
     """What ends a response, as the agent sent it: a JSON body or an event.
 
