@@ -37,9 +37,15 @@ class Learner:
         self._is_hub = is_hub
         self._signer = Signer("fuzz")
         self._is_stored = False
+        self._sessions: list[tuple[str, str]] = []
 
     def learn(self) -> dict[str, str]:
-        """New ids, by the names that stand between ``@`` in the targets."""
+        """New ids, by the names that stand between ``@`` in the targets.
+
+        The sessions of MCP that were opened for the last ones are ended: a server keeps 27 kB for each.
+        """
+        self.end_sessions(self._sessions)
+        self._sessions.clear()
         known: dict[str, str] = {}
         for name, path in _SESSIONS.items() if self._is_hub else (("session", "/mcp"),):
             known[name] = self._open_session(path)
@@ -51,12 +57,15 @@ class Learner:
         return known
 
     def end_sessions(self, sessions: Iterable[tuple[str, str]]) -> None:
-        """End sessions of MCP at these paths; those that have ended meanwhile are not there."""
-        headers = {"authorization": f"Bearer {self._token}", "mcp-protocol-version": SESSION_VERSION}
+        """End sessions of MCP at these paths; those that have ended meanwhile are not there.
+
+        Only the caller that opened a session may end it: one with the token, or one without.
+        """
         for path, session in sessions:
-            ending = {**headers, "mcp-session-id": session}
-            reply = self._http.request("DELETE", self._url + path, headers=ending)
-            assert reply.status < 500, (path, reply.status, reply.data[:300])
+            ending = {"mcp-protocol-version": SESSION_VERSION, "mcp-session-id": session}
+            for headers in ({**ending, "authorization": f"Bearer {self._token}"}, ending):
+                reply = self._http.request("DELETE", self._url + path, headers=headers)
+                assert reply.status < 500, (path, reply.status, reply.data[:300])
 
     def _learn_of_hub(self) -> dict[str, str]:
         run = self._call("start_run", {"workflow": _WAITING, "input": {"text": "x"}})["run"]
@@ -83,6 +92,7 @@ class Learner:
     def _open_session(self, path: str) -> str:
         reply = self._request("POST", path, INITIALIZE, **{"mcp-protocol-version": SESSION_VERSION})
         session = reply.headers["mcp-session-id"]
+        self._sessions.append((path, session))
         ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         within = {"mcp-protocol-version": SESSION_VERSION, "mcp-session-id": session}
         self._request("POST", path, ready, **within)

@@ -146,7 +146,7 @@ class Fuzz:
         status = int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
         self.statuses[status] += 1
         if (opened := _SESSION.search(answer)) is not None and attack.pieces[0].startswith(b"POST /"):
-            self.sessions.append((attack.data.split(b" ", 2)[1].decode("latin-1"), opened[1].decode()))
+            self.sessions.append((attack.data.split(None, 2)[1].decode("latin-1"), opened[1].decode()))
         if status >= 500 and status not in attack.statuses:
             self.failures.append((attack.data, answer))
 

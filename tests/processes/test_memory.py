@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+import urllib3
+
+from retinue.storage.state import State
 from tests.processes.running import execute, program, write_agent
 
 AGENT_MB, HUB_MB = 120, 172
 """What an agent with one trivial skill and a hub once needed."""
+
+AT_ONCE = 16
+LONG_QUERY_BYTES = 60_000
+"""Of a url that is just within limits.head_bytes."""
+
+RECORDED_CALLS = 1_100
+"""More than the overview of the dashboard reads."""
+
+
+@contextmanager
+def hub_and_clients(folder: Path) -> Iterator[tuple[int, str, ThreadPoolExecutor]]:
+    """A hub that would accept tokens of an authorization server, as all its routes are there then."""
+    servers = {"RETINUE_AUTH__AUTHORIZATION_SERVERS": '["http://127.0.0.1:9/"]'}
+    with (
+        program("hub", "--bare", "--port", "0", cwd=folder, environment=servers) as hub,
+        ThreadPoolExecutor(AT_ONCE) as clients,
+    ):
+        yield hub.process.pid, hub.url_in("hub at"), clients
 
 
 def read_rss_mb(pid: int) -> float:
@@ -29,3 +54,38 @@ def test_an_agent_and_a_hub_need_less_memory_than_they_once_did(tmp_path: Path) 
             assert execute(url, "who")["result"] == "one"
         assert read_rss_mb(served.process.pid) < 0.85 * AGENT_MB
         assert read_rss_mb(hub.process.pid) < 0.85 * HUB_MB
+
+
+@pytest.mark.parametrize("path", ["/ui/sign-in", "/.well-known/oauth-protected-resource"])
+def test_a_hub_does_not_keep_the_long_urls_of_requests_without_a_token(tmp_path: Path, path: str) -> None:
+    with hub_and_clients(tmp_path) as (pid, url, _):
+        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(20.0))
+
+        def ask(number: int) -> None:
+            filler = f"{number}-".ljust(LONG_QUERY_BYTES, "q")
+            assert http.request("GET", f"{url}{path}?{filler}").status == 200
+
+        for number in range(2):
+            ask(number)
+        before = read_rss_mb(pid)
+        for number in range(2, 202):
+            ask(number)
+        assert read_rss_mb(pid) - before < 6
+
+
+def test_overviews_asked_for_at_once_need_about_the_memory_of_one(tmp_path: Path, retinue_home: Path) -> None:
+    with hub_and_clients(tmp_path) as (pid, url, clients):
+        token = State(retinue_home).local_token()
+        http = urllib3.PoolManager(retries=False, maxsize=AT_ONCE, timeout=urllib3.Timeout(60.0))
+        headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
+
+        def look(_: int) -> None:
+            assert http.request("GET", f"{url}/", headers=headers).status == 200
+
+        for _ in range(RECORDED_CALLS):
+            execute(url, "map_agents", token=token)
+        for number in range(4):
+            look(number)
+        before = read_rss_mb(pid)
+        list(clients.map(look, range(4 * AT_ONCE)))
+        assert read_rss_mb(pid) - before < 10

@@ -55,7 +55,8 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
     # silently.
     if b"null" in encoded:
         path_found = _find_nonfinite(value)
-        path_found = _find_nonfinite(given) if path_found is None else path_found
+        if path_found is None and value is not given:
+            path_found = _find_nonfinite(given)
         if path_found is not None:
             raise OutputInvalidError.not_json(where, ".".join(path_found), "a float that is not finite")
     return plain
@@ -105,7 +106,11 @@ def _find_nonfinite(value: Any) -> tuple[str, ...] | None:
         path, one = pending.pop()
         if isinstance(one, float) and not math.isfinite(one):
             return path
-        pending.extend(((*path, str(key)), part) for key, part in _parts_of(one))
+        pending.extend(
+            ((*path, str(key)), part)
+            for key, part in _parts_of(one)
+            if part is not None and not isinstance(part, str | int)  # most parts, and finite
+        )
     return None
 
 

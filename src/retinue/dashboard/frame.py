@@ -42,7 +42,6 @@ class Frame:
             "caller": identity.principal.id,
             "is_signed_in": read_cookie(identity.headers) is not None,
             "version": self._version,
-            "path": request.url.path,
             "query": dict(request.query_params),
             "home": prefix + "/",
             "root": prefix + ROOT,

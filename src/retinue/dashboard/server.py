@@ -6,6 +6,7 @@ requests of this server's own pages; they are calls like all others, with an aud
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -34,6 +35,9 @@ from retinue.dashboard.workflow_pages import WorkflowPages
 BARS = 100
 """Calls of one page of a trace."""
 
+NEWEST = 12
+"""Calls on the overview."""
+
 
 class Dashboard:
     """The pages of one hub at ``url``; ``has_runs`` tells whether any run was stored.
@@ -56,6 +60,8 @@ class Dashboard:
         self._hub = hub
         self._live = live
         self._read_limits = read_limits
+        # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
+        self._reads_recent = asyncio.Lock()
         self._frame = Frame(url, version)
         self._agents = AgentPages(hub, self._frame)
         self._runs = RunPages(hub, self._frame, has_runs)
@@ -94,25 +100,32 @@ class Dashboard:
 
     async def _overview(self, request: Request, principal: Principal) -> Response:
         agents = await self._map_agents(principal)
-        now = time.time()
         calls: list[Json] = []
+        figures = measure(calls, time.time())
         running: list[Json] = []
         if is_member := "mesh" in principal.scopes:
-            found = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
-            recent = (call for call in found["calls"] if now - call["ended_at"] <= RECENT_S)
-            # the hub's own skills say little, and those that follow a run take as long as they are let
-            calls = [call for call in recent if call["agent"] != HUB_NAME]
+            async with self._reads_recent:
+                calls, figures = await self._read_recent(principal)
             running = await self._runs.list_runs(principal, status="running", limit=PAGE)
         context = {
             "is_member": is_member,
             "health": Counter(agent["status"] for agent in agents),
             "agents": len(agents),
             "attention": await find_attention(self._hub, principal, agents, running),
-            "calls": calls[:12],
-            "figures": measure(calls, now),
+            "calls": calls,
+            "figures": figures,
             "running": running,
         }
         return self._frame.render("overview.html", request, context, "overview")
+
+    async def _read_recent(self, principal: Principal) -> tuple[list[Json], Json]:
+        """The newest calls of agents, and the figures of all that were recorded lately."""
+        found = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
+        now = time.time()
+        recent = (call for call in found["calls"] if now - call["ended_at"] <= RECENT_S)
+        # the hub's own skills say little, and those that follow a run take as long as they are let
+        calls = [call for call in recent if call["agent"] != HUB_NAME]
+        return calls[:NEWEST], measure(calls, now)
 
     async def _map_agents(self, principal: Principal) -> list[Json]:
         return list((await self._hub.read(principal, "map_agents"))["agents"])

@@ -90,6 +90,6 @@ class SignInPages:
 
 def _store(response: Response, request: Request, session: str) -> None:
     """Store a session in the browser, "" to remove it; other services of a proxy do not get the cookie."""
-    response.headers["set-cookie"] = set_cookie(
-        session, secure=request.url.scheme == "https", prefix=prefix_of(request.scope)
-    )
+    # not request.url: urlsplit remembers the last 128 urls, each up to limits.head_bytes long
+    is_secure = request.scope["scheme"] == "https"
+    response.headers["set-cookie"] = set_cookie(session, secure=is_secure, prefix=prefix_of(request.scope))

@@ -175,7 +175,8 @@ def metadata_routes(resource: ProtectedResource | None) -> list[BaseRoute]:
         path = request.path_params.get("path", "")
         if len(path) > MAX_PATH_LENGTH:
             return JSONResponse({"detail": f"the path is longer than {MAX_PATH_LENGTH} characters"}, 404)
-        base = f"{request.url.scheme}://{request.headers['host']}"
+        # not request.url: urlsplit remembers the last 128 urls, each up to limits.head_bytes long
+        base = f"{request.scope['scheme']}://{request.headers['host']}"
         resource_path = f"/{path}" if path else ""
         headers = {"cache-control": "max-age=300", "access-control-allow-origin": "*"}
         return JSONResponse(resource.metadata(base, resource_path), headers=headers)
