@@ -89,3 +89,31 @@ def test_overviews_asked_for_at_once_need_about_the_memory_of_one(tmp_path: Path
         before = read_rss_mb(pid)
         list(clients.map(look, range(4 * AT_ONCE)))
         assert read_rss_mb(pid) - before < 10
+
+
+def test_a_hub_does_not_keep_the_globs_that_callers_send(tmp_path: Path, retinue_home: Path) -> None:
+    token = State(retinue_home).local_token()
+    with hub_and_clients(tmp_path) as (pid, url, _):
+        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(20.0))
+
+        def ask(number: int, length: int) -> int:
+            globs = " ".join(f"agent:{number}-{one}".ljust(length, "?") for one in range(40_000 // length))
+            headers = {"authorization": f"Bearer {token}", "x-retinue-rights": f"mesh {globs}"}
+            return http.request("GET", f"{url}/agents/none/agent-card", headers=headers).status
+
+        for number in range(20):
+            assert ask(number, 200) == 404
+        before = read_rss_mb(pid)
+        for number in range(20, 120):
+            assert ask(number, 200) == 404
+            assert ask(number, 40_000) == 403
+        assert read_rss_mb(pid) - before < 12
+
+
+def test_the_audit_log_of_a_hub_does_not_grow_by_the_names_that_callers_send(
+    tmp_path: Path, retinue_home: Path
+) -> None:
+    with hub_and_clients(tmp_path) as (_, url, _):
+        for number in range(50):
+            assert "error" in execute(url, f"{number}".ljust(200_000, "x"))
+    assert sum(one.stat().st_size for one in retinue_home.rglob("*.db*")) < 1024 * 1024

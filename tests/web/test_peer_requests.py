@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.call import ANONYMOUS, LOCAL, Principal
-from retinue.web.codec.peer_requests import MAX_CALLER_LENGTH, apply_rights, render_rights
+from retinue.core.errors import NotAllowedError
+from retinue.web.codec.peer_requests import MAX_CALLER_LENGTH, MAX_GLOB_LENGTH, apply_rights, render_rights
 
 MEMBER = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 STRANGER = Principal("token:ci", "token", frozenset({"exposed", "mesh"}), ("plan-*",))
@@ -56,3 +58,11 @@ def test_a_name_beyond_all_bounds_is_cut_off_and_one_that_arrives_so_is_no_name(
     sent = render_rights(Principal("x" * 5000, "token"))
     assert len(sent["x-retinue-for"]) == MAX_CALLER_LENGTH
     assert apply_rights(MEMBER, {b"x-retinue-for": b"x" * (MAX_CALLER_LENGTH + 1)}) == MEMBER
+
+
+@pytest.mark.parametrize("filler", ["", " mesh" * 1000])
+def test_a_glob_that_no_name_can_match_is_refused_with_its_length(filler: str) -> None:
+    longest = b"agent:" + b"a" * MAX_GLOB_LENGTH + filler.encode()
+    assert apply_rights(MEMBER, {b"x-retinue-rights": longest}).agents == ("a" * MAX_GLOB_LENGTH,)
+    with pytest.raises(NotAllowedError, match="257 characters; the limit is 256"):
+        apply_rights(MEMBER, {b"x-retinue-rights": b"agent:a" + longest[6:]})

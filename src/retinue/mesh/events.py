@@ -37,6 +37,9 @@ POLL_RECORDED_EVERY_S = 60.0
 _TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
+MAX_NAMED_LENGTH = 600
+"""Characters of such a text in a row or log line; a skill that nobody has may be named by a whole body."""
+
 
 @quick_dataclass(frozen=True, slots=True)
 class ToolCallEvent:
@@ -204,11 +207,17 @@ def _log_row(event: CallEndedEvent) -> dict[str, Any]:
     row = event.as_json()
     del row["type"]
     row["timestamp"] = row["timestamp"].replace("+00:00", "Z")
+    if len(event.call.skill) > MAX_NAMED_LENGTH:
+        row["skill"] = _cut(hide_tokens(event.call.skill))
     error = event.outcome.error
     raised = error.__cause__ if isinstance(error, ExecutionFailedError) else None
     if raised is not None and not isinstance(raised, RetinueError):
         row["exc_info"] = raised
     return row
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_NAMED_LENGTH else f"{text[: MAX_NAMED_LENGTH - 1]}…"
 
 
 def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
@@ -223,7 +232,7 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
         for key in _TEXT_OF_CALLERS:
             text = row.get(key)
             if text is not None and len(text) >= MIN_TOKEN_LENGTH:
-                row[key] = hide_tokens(text)
+                row[key] = _cut(hide_tokens(text))
         append(row)
 
     return observe

@@ -14,9 +14,11 @@ states the name of an agent; all processes of one mesh trust each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import NotAuthenticatedError
@@ -29,6 +31,7 @@ EXPOSED_HERE = "exposed_here"
 """``extra["hub"]["exposed_here"]`` of a skill: exposed by this hub, and called with the mesh scope."""
 
 _MCP_SCOPES = frozenset({"exposed"})
+_REMEMBERED_GLOBS = 1024
 
 MCP_CLIENT = replace(ANONYMOUS, scopes=_MCP_SCOPES)
 """An MCP client without a token."""
@@ -133,7 +136,13 @@ def is_seen(view: AgentView | None, agent: str) -> bool:
 
 def matches(name: str, globs: Sequence[str]) -> bool:
     """Whether any of the globs matches the name; case-sensitive."""
-    return any(fnmatchcase(name, glob) for glob in globs)
+    return any(_match_of(glob)(name) is not None for glob in globs)
+
+
+@lru_cache(maxsize=_REMEMBERED_GLOBS)
+def _match_of(glob: str) -> Callable[[str], object]:
+    # fnmatch itself remembers 32,768 patterns, and callers may name them
+    return re.compile(translate(glob)).match
 
 
 # Visibility: what the author of an agent, and this hub, expose
@@ -220,7 +229,7 @@ def _choose(names: tuple[str, ...], expose: Sequence[str], private: Sequence[str
 
 def _matches_any(names: tuple[str, ...], globs: Sequence[str]) -> bool:
     # The exact name also matches where it contains glob characters, such as brackets.
-    return any(name == glob or fnmatchcase(name, glob) for name in names for glob in globs)
+    return any(name in globs or matches(name, globs) for name in names)
 
 
 def is_exposed_here(skill: Skill) -> bool:

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
-from retinue.mesh.directory.versions import parse_version_range, version_key
+from retinue.mesh.directory.versions import (
+    MAX_RANGE_LENGTH,
+    is_version_named,
+    parse_version_range,
+    version_key,
+)
 from tests.requirements import requirement
 
 
@@ -74,3 +79,11 @@ def test_any_text_is_a_range_or_refused(text: str) -> None:
     except InvalidSettingError:
         return
     assert version_range.fits("1.2.3") in (True, False)
+
+
+def test_a_long_range_is_refused_and_names_no_version() -> None:
+    longest = ">=1" + ",<2" * ((MAX_RANGE_LENGTH - 3) // 3)
+    assert parse_version_range(longest).fits("1.5.0")
+    with pytest.raises(InvalidSettingError, match="are too long for a range of versions, at most 200"):
+        parse_version_range(">=1" + ",<2" * 100_000)
+    assert not is_version_named("1.0.0", "1." + "0" * 100_000)

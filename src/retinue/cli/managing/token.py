@@ -55,6 +55,7 @@ def new(
     hub --join HUB" there.
     """
     from retinue.storage.mesh_key import Join, render_join
+    from retinue.web.codec.peer_requests import MAX_GLOB_LENGTH
     from retinue.web.issued_tokens import SCOPES
 
     if join and (scopes or agents):
@@ -63,6 +64,12 @@ def new(
         )
     wanted = SCOPES if join else _check_scopes(scopes)
     _check_name(name)
+    for glob in agents:
+        if len(glob) > MAX_GLOB_LENGTH:
+            raise click.BadParameter(
+                f"{len(glob)} characters, the limit is {MAX_GLOB_LENGTH}; give several shorter globs.",
+                param_hint="--agent",
+            )
     kind: Literal["token", "join"] = "join" if join else "token"
     file = _tokens(prepare=True)
     issued, text = file.issue(wanted, name=name, agents=agents, lifetime_s=_read_lifetime(expires), kind=kind)

@@ -28,6 +28,7 @@ VersionKey = tuple[Any, ...]
 
 _STANDBY_TIER = 2
 
+MAX_RANGE_LENGTH = 200
 _VERSION_MARK = re.compile(r"[vV]?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?")
 
 _PIECE = re.compile(r"(>=|<=|==|!=|>|<|=|\^|~)?\s*([vV]?[0-9*xX][0-9A-Za-z.+*-]*)")
@@ -61,7 +62,7 @@ def is_version_named(version: str | None, mark: str) -> bool:
 
     A number alone is a major version (see `major_of`); more numbers are the beginning of a version.
     """
-    if _VERSION_MARK.fullmatch(mark) is None:
+    if len(mark) > MAX_RANGE_LENGTH or _VERSION_MARK.fullmatch(mark) is None:
         return False
     numbers = mark.lstrip("vV")
     if numbers.isdecimal():
@@ -170,6 +171,8 @@ def parse_version_range(text: str) -> VersionRange:
     begins with it (``1.2`` is 1.2.0 up to, not including, 1.3.0); ``*`` alone means any. Raises
     InvalidSettingError.
     """
+    if len(text) > MAX_RANGE_LENGTH:  # what raises is not kept in the cache
+        raise _invalid_range(text)
     pieces = _PIECE.findall(text)
     if not pieces or _PIECE.sub("", text).strip(" ,"):
         raise _invalid_range(text)
@@ -217,9 +220,10 @@ def _begins(version: semver.Version, bound: semver.Version, given: int) -> bool:
 
 
 def _invalid_range(text: str) -> InvalidSettingError:
-    return InvalidSettingError(
-        "version range", f"{text[:80]!r} is no range of versions", remedy="write it like '>=1.2,<2' or '1.2'"
-    )
+    problem = f"{text[:80]!r} is no range of versions"
+    if len(text) > MAX_RANGE_LENGTH:
+        problem = f"{len(text)} characters are too long for a range of versions, at most {MAX_RANGE_LENGTH}"
+    return InvalidSettingError("version range", problem, remedy="write it like '>=1.2,<2' or '1.2'")
 
 
 def _triple(version: semver.Version) -> tuple[int, int, int]:

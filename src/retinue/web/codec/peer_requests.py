@@ -16,7 +16,7 @@ from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from retinue.core.call import Principal
-from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
+from retinue.core.errors import AgentUnreachableError, NotAllowedError, NotAuthenticatedError
 
 RIGHTS_HEADER = "x-retinue-rights"
 """Scopes to which the request is restricted, and ``agent:<glob>`` for each restriction of visible agents."""
@@ -25,10 +25,12 @@ CALLER_HEADER = "x-retinue-for"
 """The id of the principal on whose behalf the request is sent, percent-encoded."""
 
 MAX_CALLER_LENGTH = 600
+MAX_GLOB_LENGTH = 256
 
 _RIGHTS, _CALLER = RIGHTS_HEADER.encode(), CALLER_HEADER.encode()
 _EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
-_REMEMBERED = 1024
+_REMEMBERED = 256
+_MAX_REMEMBERED_BYTES = 2048
 _AGENT = "agent:"
 _PLAIN = ":@+*"
 _REJECTED = frozenset({401, 403})
@@ -46,11 +48,16 @@ def render_rights(principal: Principal) -> Mapping[str, str]:
 
 
 def apply_rights(sender: Principal, headers: Mapping[bytes, bytes]) -> Principal:
-    """The effective principal: ``sender``, restricted and renamed as the headers say."""
+    """The effective principal: ``sender``, restricted and renamed as the headers say.
+
+    Raises NotAllowedError for a restriction to a longer glob than `MAX_GLOB_LENGTH`.
+    """
     rights, caller = headers.get(_RIGHTS), headers.get(_CALLER)
     if rights is None and caller is None:
         return sender
-    return _apply(sender, rights, caller)
+    if len(rights or b"") + len(caller or b"") > _MAX_REMEMBERED_BYTES:
+        return _restrict(sender, rights, caller)
+    return _remembered(sender, rights, caller)
 
 
 def check_not_refused(agent: str, status: int) -> None:
@@ -74,18 +81,26 @@ def lost(agent: str, url: str, status: int) -> AgentUnreachableError:
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _apply(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:
-    # cached: a process calls on behalf of few principals, repeatedly
+def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:
     if rights is not None:
         words = rights.decode("latin-1").split()
         scopes = sender.scopes & frozenset(words)
         named = tuple(_unquote(word[len(_AGENT) :]) for word in words if word.startswith(_AGENT))
+        for glob in named:
+            if len(glob) > MAX_GLOB_LENGTH:
+                raise NotAllowedError(
+                    f"header {RIGHTS_HEADER} names agents by {len(glob)} characters; the limit is "
+                    f"{MAX_GLOB_LENGTH}",
+                    remedy="restrict the token to shorter globs: retinue token new --agent GLOB",
+                )
         # globs cannot be intersected: the restrictions of the token take precedence
         sender = replace(sender, scopes=scopes, agents=sender.agents or named)
     if caller and sender.kind == "mesh" and len(caller) <= MAX_CALLER_LENGTH:
         sender = replace(sender, id=_unquote(caller.decode("latin-1")))
     return sender
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_restrict)  # a process calls on behalf of few principals
 
 
 def _unquote(text: str) -> str:
