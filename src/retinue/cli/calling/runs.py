@@ -209,6 +209,8 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
         yield f"{inner}{_draw_attempt(attempt)}"
     if node["status"] == "waiting":
         yield f"{inner}waits for {clean(node.get('topic'))}: {clean(node.get('message'))}"
+    if node.get("warning"):
+        yield f"{inner}warning: {clean(node['warning'])}"
     if "error" in node:
         yield f"{inner}failed: {clean(node['error'].get('message'))}"
     elif "output" in node:
