@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
@@ -16,7 +16,7 @@ class PlainSchema(GenerateJsonSchema):
     """Omits the titles that pydantic makes from names, which add nothing to a card or form but size."""
 
     # a default such as a sentinel object is left out without a word
-    ignored_warning_kinds: ClassVar = {"skipped-choice", "non-serializable-default"}
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
