@@ -488,11 +488,11 @@ def test_the_options_of_a_skill_are_in_its_signature_and_its_help(decorator: Any
         ),
         (
             lambda a: a.prompt(exposed=True),
-            "Offering.prompt has no option 'exposed' — did you mean 'expose'?",
+            "Agent.prompt has no option 'exposed' — did you mean 'expose'?",
         ),
         (
             lambda a: a.resource("a://b", mimes="x"),
-            "Offering.resource has no option 'mimes' — did you mean 'mime'?",
+            "Agent.resource has no option 'mimes' — did you mean 'mime'?",
         ),
         (
             lambda a: Agent("b", versoin="1"),  # type: ignore[call-arg]
@@ -505,6 +505,39 @@ def test_a_misspelt_option_is_a_type_error_that_names_the_nearest(use: Any, told
     with pytest.raises(TypeError) as caught:
         use(Agent("a"))
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (
+            lambda a: a.skill(tags="text"),
+            "Agent.skill: tags must be a list, not str 'text' — write tags=['text']",
+        ),
+        (
+            lambda a: a.skill(examples="say hello"),
+            "Agent.skill: examples must be a list, not str 'say hello'",
+        ),
+        (lambda a: a.skill(timeout_s="3"), "Agent.skill: timeout_s must be a number, not str '3'"),
+        (lambda a: a.skill(expose="no"), "Agent.skill: expose must be True or False, not str 'no'"),
+        (lambda a: a.prompt(title=3), "Agent.prompt: title must be a text, not int '3'"),
+        (lambda _: Agent("a", version=1), "Agent: version must be a text, not int '1'"),  # type: ignore[arg-type]
+        (lambda _: Agent("a", topics="text"), "Agent: topics must be a list, not str 'text'"),
+    ],
+)
+def test_an_option_of_another_type_is_a_type_error_that_names_it(use: Any, told: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        use(Agent("a"))
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize("what", ["skill", "prompt"])
+def test_what_has_no_name_is_refused_without_an_id(what: str) -> None:
+    decorate = getattr(Agent("a"), what)
+    with pytest.raises(InvalidSettingError, match="a lambda has no name"):
+        decorate(lambda text: text)
+    with pytest.raises(InvalidSettingError, match="an object of partial has no name"):
+        decorate(functools.partial(print, 3))
 
 
 def test_a_skill_that_is_neither_a_function_nor_an_id_is_refused() -> None:

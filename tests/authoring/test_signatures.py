@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
+import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -271,6 +274,32 @@ class Weather:
         return city
 
 
+class Coordinates(typing.TypedDict):
+    x: int
+
+
+def takes_typed_dict(at: Coordinates) -> None: ...
+
+
+def has_two_contexts(ctx: Context, other: Context) -> None: ...
+
+
+_MISSING: Any = object()
+
+
+@cache
+def with_sentinel(x: int = _MISSING) -> int:
+    return x
+
+
+def test_a_default_that_is_no_json_is_left_out_of_the_schema_without_a_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    signature = read_signature(with_sentinel, "my_skill")
+    assert signature.input_schema["properties"] == {"x": {"type": "integer"}}
+    assert list(recwarn) == []
+
+
 def lists_a_generator() -> AsyncIterator[int]:
     return streams()
 
@@ -290,6 +319,15 @@ def counts() -> Iterator[int]:
             vars(Weather)["of_class"].__func__,
             "of_class is a method without its object: cls would",
             "Weather()",
+        ),
+        (partial(print, "x"), "an object of partial is not a function", "with def"),
+        (Weather, "the class Weather is not a function", "a method of an object"),
+        (has_two_contexts, "parameters ctx and other are both the context", "once"),
+        pytest.param(
+            takes_typed_dict,
+            "this Python does not tell the keys of a typing.TypedDict",
+            "TypedDict from typing_extensions",
+            marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 tells them"),
         ),
         (open_socket, "parameter a has the type socket, which JSON cannot", "a pydantic model"),
         (gives_a_socket, "the result has the type socket, which JSON cannot", "a pydantic model"),

@@ -66,4 +66,4 @@ def test_the_bash_script_is_bash() -> None:
 def test_an_unknown_shell_is_refused_with_those_there_are(retinue: Retinue) -> None:
     refused = retinue("completion", "tcsh")
     assert refused.exit_code == 2
-    assert "'bash', 'zsh', 'fish'" in refused.stderr
+    assert "bash, zsh, fish" in refused.stderr

@@ -112,6 +112,27 @@ def test_a_missing_argument_is_answered_with_the_usage(retinue: Retinue) -> None
     assert refused.stderr == "error: SKILL is missing — usage: retinue call [OPTIONS] SKILL [JSON]\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("rerun x", "--from is missing — give it: retinue rerun --from STEP"),
+        (
+            "runs --status runing",
+            "--status: 'runing' is not one of running, done, failed, cancelled — did you mean running?",
+        ),
+        ("completion bsh", "SHELL: 'bsh' is not one of bash, zsh, fish — did you mean bash?"),
+        ("connect clade --print", "CLIENT: 'clade' is not one of claude, claude-desktop, cursor, vscode, "),
+    ],
+)
+def test_a_missing_or_misspelt_value_is_told_in_the_words_of_the_help(
+    retinue: Retinue, typed: str, told: str
+) -> None:
+    refused = retinue(*typed.split())
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"error: {told}")
+    assert "— did you mean " in refused.stderr or "— give it: " in refused.stderr
+
+
 def test_a_wrong_value_is_answered_with_the_way_to_the_help(retinue: Retinue) -> None:
     refused = retinue("call", "greet", "--timeout", "soon")
     assert refused.exit_code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.processes.running import program
 
 FLOW = "name: w\nsteps: [{id: a, wait_for: {topic: go}}]\n"
 
@@ -50,6 +53,19 @@ def test_a_hub_that_died_over_the_request_may_have_the_run(silent_hub: str, tmp_
     said = start_run(silent_hub, tmp_path)
     assert said.returncode == 7
     assert "the hub did not say whether it accepted run mine; ask for it: retinue runs mine" in said.stderr
+
+
+def test_a_client_whose_hub_stops_is_told_so_and_not_of_a_proxy(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        hub.wait_for("http://")
+        with program("run", "flow.yaml", "--id", "mine", cwd=tmp_path) as client:
+            client.wait_for("waits for go")
+            hub.end(signal.SIGTERM)
+            assert client.wait() == 7
+            assert "is unreachable: it was stopping" in client.output
+            assert "run mine is stored; the next hub or worker resumes it" in client.output
+            assert "proxy" not in client.output
 
 
 def test_a_hub_that_is_not_there_has_accepted_nothing(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_two_major_versions_run_are_listed_and_called_at_once(mesh: Mesh) -> Non
     assert "1.4.0" in mesh.run("call", "get_forecast", "--version", "<2")
     listed = mesh.run("agents")
     assert all(number in listed for number in ("1.4.0", "2.0.0"))
+    found = execute(mesh.url, "find_skills", {"query": "forecast"})["result"]["skills"]
+    assert [row["version"] for row in found] == ["2.0.0", "1.4.0"]
     newer.end(signal.SIGKILL)
     assert mesh.forecast("<2") == "1.4.0"
     wait_until(lambda: mesh.forecast() == "1.4.0", "the older version takes the calls")
@@ -147,9 +149,23 @@ def test_callers_of_a_deprecated_version_are_warned(mesh: Mesh) -> None:
     reply = _http.request("POST", f"{mesh.url}/execute", json=body)
     assert reply.json()["result"] == "1.4.0"
     assert orjson.loads(reply.headers["x-retinue-warnings"]) == ["weather-agent 1.4.0 is deprecated: use 2.x"]
+    (mesh.folder / "flow.yaml").write_text(
+        "name: flow\nsteps:\n"
+        "  - {id: old, skill: get_forecast, version: '<2'}\n"
+        "  - {id: any, skill: get_forecast}\n"
+    )
+    said = mesh.run("run", "flow.yaml", "{}", "--id", "before")
+    assert said.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 2
+    assert "warning: weather-agent 1.4.0 is deprecated: use 2.x" in mesh.run("runs", "before")
     mesh.serve("2.0.0")
     assert "deprecated" not in mesh.run("call", "get_forecast")
+    assert mesh.run("run", "flow.yaml", "{}", "--id", "after").count("1.4.0 is deprecated") == 1
     assert "is deprecated: use 2.x" in mesh.run("agents")
+    rows = [line for line in mesh.run("find", "forecast").splitlines() if line.startswith("get_forecast")]
+    assert [("2.0.0" in row, "available, deprecated" in row) for row in rows] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_another_major_version_does_not_take_a_tag(mesh: Mesh) -> None:

@@ -171,7 +171,7 @@ def test_a_type_that_nobody_can_answer_is_refused() -> None:
 FIXTURES = """
 import pytest
 
-from retinue import Agent, Context
+from retinue import Agent, Context, InputRequiredError
 
 pytest_plugins = ["retinue.testing.fixtures"]
 agent = Agent("a")
@@ -189,10 +189,22 @@ async def test_the_fixtures(script_caller, script_peer):
 
 async def test_an_answer_is_left(script_caller):
     script_caller(["never"])
+
+
+@agent.skill
+async def ask_or_guess(ctx: Context) -> str:
+    try:
+        return await ctx.elicit("Which seat?", str)
+    except InputRequiredError:
+        return "any"
+
+
+async def test_an_answer_is_missing_and_the_skill_goes_on(script_caller):
+    assert await agent.call("ask_or_guess", channel=script_caller([])) == "any"
 """
 
 
-def test_the_fixtures_of_pytest_make_both_and_tell_of_answers_that_nobody_asked_for(tmp_path: Path) -> None:
+def test_the_fixtures_of_pytest_make_both_and_tell_of_answers_left_over_and_missing(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(FIXTURES)
     options = ("-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", "--rootdir", str(tmp_path))
     ran = subprocess.run(
@@ -203,4 +215,5 @@ def test_the_fixtures_of_pytest_make_both_and_tell_of_answers_that_nobody_asked_
         check=False,
     )
     assert "never asked for: ['never']" in ran.stdout
-    assert "2 passed, 1 error" in ran.stdout, ran.stdout + ran.stderr
+    assert "nothing is scripted for: ['Which seat?']" in ran.stdout
+    assert "3 passed, 2 errors" in ran.stdout, ran.stdout + ran.stderr

@@ -15,6 +15,7 @@ from retinue.authoring.offering import (
     Offering,
     decorate_with,
     describe,
+    name_of,
     names_nearest_option,
     visibility_of,
 )
@@ -281,7 +282,7 @@ class Agent(Offering):
         """
 
         def add(function: F) -> F:
-            skill_id = function.__name__ if id_ is None or id_ is function else id_
+            skill_id = name_of(function, "skill") if id_ is None or id_ is function else id_
             signature = read_signature(function, skill_id)
             if timeout_s is not None and timeout_s <= 0:
                 raise InvalidSettingError(

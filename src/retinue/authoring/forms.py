@@ -15,6 +15,9 @@ from retinue.core.errors import InputRefusedError, InvalidSettingError
 class PlainSchema(GenerateJsonSchema):
     """Omits the titles that pydantic makes from names, which add nothing to a card or form but size."""
 
+    # a default such as a sentinel object is left out without a word
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
+
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 

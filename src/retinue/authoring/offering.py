@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, overload
 
 from retinue.authoring.context import Context
 from retinue.authoring.judgement import Judgement
 from retinue.authoring.readables import Readables
+from retinue.authoring.signatures import describe_object
 from retinue.core.call import Answer, Call
 from retinue.core.errors import InvalidSettingError, UnknownResourceError
 from retinue.core.record import AgentRecord, Resource, Visibility
@@ -27,24 +29,53 @@ R = TypeVar("R")
 
 
 def names_nearest_option(function: Callable[P, R]) -> Callable[P, R]:
-    """Make an unknown keyword argument a TypeError that names the nearest known one."""
-    known = [
-        name
+    """Make an unknown keyword argument a TypeError that names the nearest known one.
+
+    One whose value is of another type than annotated is a TypeError that names the type.
+    """
+    known = {
+        name: str(parameter.annotation)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is not parameter.POSITIONAL_ONLY and name != "self"
-    ]
+    }
+    # as authors know it, also where a base of their class defines it
+    what = function.__qualname__.removesuffix(".__init__").replace("Offering.", "Agent.")
 
     @wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> R:
-        for name in options:
+        for name, value in options.items():
             if name not in known:
-                near = suggest(name, known, limit=1)
+                near = suggest(name, [*known], limit=1)
                 told = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-                what = function.__qualname__.removesuffix(".__init__")
                 raise TypeError(f"{what} has no option {name!r} — {told}")
+            if wanted := _find_misfit(known[name], value):
+                told = f"write {name}=[{value!r}]" if isinstance(value, str) and "list" in wanted else ""
+                shape = f"{type(value).__name__} {str(value)[:40]!r}"
+                raise TypeError(f"{what}: {name} must be {wanted}, not {shape}{told and f' — {told}'}")
         return function(*args, **options)
 
     return checked
+
+
+_OPTION_TYPES: dict[str, tuple[Any, str]] = {
+    "Iterable": (Iterable, "a list"),
+    "str": (str, "a text"),
+    "bool": (bool, "True or False"),
+    "float": ((int, float), "a number"),
+}
+
+
+def _find_misfit(annotation: str, value: Any) -> str:
+    """What an option of this annotation takes, if it does not take ``value``; "" if it does."""
+    kinds = [kind.partition("[")[0] for kind in re.sub(r"\[.*\]", "", annotation).split(" | ")]
+    if (value is None and "None" in kinds) or any(kind not in (*_OPTION_TYPES, "None") for kind in kinds):
+        return ""
+    wanted = [_OPTION_TYPES[kind] for kind in kinds if kind != "None"]
+    for kind, _ in wanted:
+        # a text is an iterable of letters, but nobody means those
+        if isinstance(value, kind) and not (kind is Iterable and isinstance(value, str)):
+            return ""
+    return " or ".join(told for _, told in wanted)
 
 
 def decorate_with(add: Callable[[F], F], given: Any, what: str) -> Any:
@@ -133,7 +164,7 @@ class Offering(ABC):
                 function,
                 Resource(
                     uri=uri,
-                    name=name or function.__name__,
+                    name=name or name_of(function, "resource"),
                     mime=mime,
                     visibility=visibility_of(expose, private),
                     title=title,
@@ -193,7 +224,7 @@ class Offering(ABC):
         def add(function: F) -> F:
             self._readables.add_prompt(
                 function,
-                function.__name__ if name is None or name is function else name,
+                name_of(function, "prompt") if name is None or name is function else name,
                 visibility=visibility_of(expose, private),
                 title=title,
                 description=describe(function, description),
@@ -227,6 +258,18 @@ class Offering(ABC):
     def _notify(self, kind: ChangeKind) -> None:
         self.revision += 1
         self.changes.notify(Change(kind))
+
+
+def name_of(function: Callable[..., Any], what: str) -> str:
+    """The name under which a function is offered; raises InvalidSettingError for one that has none."""
+    name = getattr(function, "__name__", "")
+    if not name or name == "<lambda>":
+        raise InvalidSettingError(
+            f"@agent.{what}",
+            "a lambda has no name" if name else f"{describe_object(function)} has no name",
+            remedy=f"put @agent.{what} on a function written with def",
+        )
+    return str(name)
 
 
 def visibility_of(expose: bool, private: bool) -> Visibility:

@@ -80,6 +80,13 @@ class Signature:
         return encode_result(self.where, value, self.result)
 
 
+def describe_object(value: Any) -> str:
+    """What was given in the place of a function, such as "the class Trip" or "an object of Trip"."""
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    return f"an object of {type(value).__qualname__}"
+
+
 def _dotted(location: tuple[str | int, ...]) -> str:
     return f"'{'.'.join(str(at) for at in location)}': " if location else ""
 
@@ -89,6 +96,13 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
 
     Without ``reads_result`` the return annotation is ignored, for functions whose result is not JSON.
     """
+    # a wrapper such as that of functools.cache tells the function inside
+    if not inspect.isroutine(function) and not hasattr(function, "__wrapped__"):
+        raise InvalidSettingError(
+            f"skill {where}",
+            f"{describe_object(function)} is not a function",
+            remedy="write a function with def, or give a method of an object",
+        )
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -103,6 +117,12 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
         if _is_context(annotation) or (parameter.name == "ctx" and annotation is Any):
+            if context_name is not None:
+                raise InvalidSettingError(
+                    f"skill {where}",
+                    f"parameters {context_name} and {parameter.name} are both the context",
+                    remedy="declare it once",
+                )
             context_name = parameter.name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             is_open = True
@@ -133,6 +153,12 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             else _render(result.json_schema, "serialization", getattr(returned, "__name__", ""))
         )
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        if error.code == "typed-dict-version":
+            raise InvalidSettingError(
+                f"skill {where}",
+                "this Python does not tell the keys of a typing.TypedDict",
+                remedy="take TypedDict from typing_extensions, or a dataclass",
+            ) from error
         raise InvalidSettingError(
             f"skill {where}",
             _name_culprit(parameters, names, hints.get("return", Any)) or str(error).splitlines()[0],

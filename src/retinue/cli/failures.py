@@ -6,6 +6,7 @@ The exit status of Retinue's own errors is in ``web/error_table.py``.
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 DEBUG_VARIABLE = "RETINUE_DEBUG"
 INTERRUPTED = 130
 USAGE = 2
+
+_CHOSEN = re.compile(r"'(.*?)' is not one of ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +128,36 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
             remedy += "; write -- before an argument that begins with -"
         return message, f"did you mean {' or '.join(near)}?" if near else remedy
     if isinstance(error, click.MissingParameter) and ctx is not None and error.param is not None:
-        name = error.param.human_readable_name
+        name = _name_parameter(error.param)
+        if isinstance(error.param, click.Option):
+            return f"{name} is missing", f"give it: {ctx.command_path} {name} {error.param.make_metavar(ctx)}"
         usage = " ".join(ctx.get_usage().split()).removeprefix("Usage: ")
         return f"{name} is missing", f"usage: {usage}"
+    if isinstance(error, click.BadParameter) and (told := _read_choice(error)):
+        return told
     message = error.format_message().rstrip(".")
     return message[:1].lower() + message[1:], remedy
+
+
+def _read_choice(error: click.BadParameter) -> tuple[str, str] | None:
+    """Message and remedy for a value that is none of a few; None for another wrong value."""
+    given = _CHOSEN.match(error.message)
+    if error.param is None or not isinstance(error.param.type, click.Choice) or given is None:
+        return None
+    # loaded at the first wrong value: --help imports nothing but click
+    from retinue.core.text import suggest
+
+    choices = [str(choice) for choice in error.param.type.choices]
+    near = suggest(given[1], choices, limit=1)
+    message = f"{_name_parameter(error.param)}: {given[1]!r} is not one of {', '.join(choices)}"
+    return message, f"did you mean {near[0]}?" if near else "write one of them"
+
+
+def _name_parameter(parameter: click.Parameter) -> str:
+    """An option as it is typed, an argument as the usage shows it."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return parameter.human_readable_name if parameter.metavar else str(parameter.name).upper()
 
 
 def _one_line(text: str) -> str:

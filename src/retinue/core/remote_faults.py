@@ -108,7 +108,9 @@ def describe_fault(message: str, facts: Any) -> str:
     for problem in problems if isinstance(problems, list) else ():
         if isinstance(problem, Mapping) and (hint := problem.get("hint")):
             said = str(problem.get("message"))
-            message = message.replace(said, f"{said} — {hint}", 1)
+            # a peer's message may have the hint already, as that of A2A
+            if f"{said} — {hint}" not in message:
+                message = message.replace(said, f"{said} — {hint}", 1)
     exception, detail, skill = (facts.get(key) for key in ("exception", "detail", "skill"))
     if isinstance(exception, str) and exception:
         plain = plain_message(message)

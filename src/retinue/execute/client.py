@@ -248,7 +248,7 @@ def _read_reply(reply: HttpResponse, target: Target) -> Any:
         found = parse_response(reply.body)
     except (ParseError, InvalidRequestError) as error:
         if is_lost(reply.status):
-            raise lost(target.name, target.url, reply.status) from error
+            raise lost(target.name, target.url, reply.status, reply.body) from error
         raise RemoteFaultError(
             target.name,
             -32603,

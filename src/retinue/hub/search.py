@@ -17,6 +17,7 @@ from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates
+from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, AgentView, is_seen
 from retinue.mesh.search.agents import explain_place
@@ -151,7 +152,9 @@ class _Finder:
             )
         if view is not None:
             said.pop("did_you_mean", None)  # the word may come from a hidden agent
-        hits = sorted(found.hits, key=lambda hit: hit.entry.deprecated)
+        # of equal hits the version that a call without a range gets is first
+        hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
+        hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
         return [(hit.entry, hit.skill) for hit in hits], said
 
     async def _list_by_name(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
@@ -163,6 +166,10 @@ class _Finder:
                 one for one in entries if any(stem in name.lower() for name in _names(one) for stem in stems)
             ]
         return self._directory.open_all(entries[:_MAX_UNINDEXED])
+
+
+def _place(entry: Entry) -> tuple[bool, bool, str, str]:
+    return not entry.enabled, entry.reachable is False, entry.source, entry.key
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

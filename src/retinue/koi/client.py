@@ -102,7 +102,7 @@ def read_reply(name: str, url: str, status: int, body: bytes) -> Any:
     told = found.get("detail") if isinstance(found, dict) else None
     if told is None:
         if is_lost(status):
-            raise lost(name, url, status)
+            raise lost(name, url, status, body)
         raise RemoteFaultError(name, _FAILED, f"agent {name} answered {status} without a result or a detail")
     # FastAPI gives a list of problems for what it cannot validate
     message = told if isinstance(told, str) else orjson.dumps(told).decode()

@@ -56,7 +56,7 @@ class Entry:
     deprecated: bool = False
     weight: int = 100
     standby: bool = False
-    """Set in the result of a look-up only (`retinue.mesh.directory.version_choice`)."""
+    """Set in the result of a look-up only (`retinue.mesh.directory.versions`)."""
 
     @property
     def source(self) -> str:

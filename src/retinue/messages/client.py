@@ -188,7 +188,7 @@ class _Peer:
         if response.status >= 400:
             check_not_refused(self.name, response.status)
             if is_lost(response.status):
-                raise lost(self.name, self._url, response.status)
+                raise lost(self.name, self._url, response.status, response.body)
         try:
             return parse_envelope(orjson.loads(response.body))
         except (orjson.JSONDecodeError, NotUnderstoodError) as error:

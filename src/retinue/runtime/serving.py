@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
+from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path
@@ -236,7 +237,7 @@ class _CutOffRequests:
                 raise
             headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
-            await send({"type": "http.response.body", "body": b"stopping"})
+            await send({"type": "http.response.body", "body": STOPPING})
 
 
 @contextlib.asynccontextmanager

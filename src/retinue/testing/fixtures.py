@@ -13,7 +13,7 @@ from retinue.testing.scripted_peer import ScriptedPeer, scripted_peer
 
 @pytest.fixture
 def script_caller() -> Iterator[Callable[..., ScriptedCaller]]:
-    """Make a `ScriptedCaller`; the test fails when answers of its lists are left over."""
+    """Make a `ScriptedCaller`; the test fails when answers of its lists are left over, or were missing."""
     made: list[ScriptedCaller] = []
 
     def make(*answers: Any, **options: Any) -> ScriptedCaller:
@@ -23,6 +23,8 @@ def script_caller() -> Iterator[Callable[..., ScriptedCaller]]:
     yield make
     left = [answer for caller in made for answer in caller.unused]
     assert not left, f"never asked for: {left}"
+    missing = [question for caller in made for question in caller.unscripted]
+    assert not missing, f"nothing is scripted for: {missing}"
 
 
 @pytest.fixture

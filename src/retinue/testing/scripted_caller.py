@@ -37,6 +37,7 @@ class ScriptedCaller:
     question to its answer, or a function of the question and its schema; DECLINED declines. ``samples`` are
     the model's: a list, or a function of the prompt. Without a script the caller cannot be asked, as a
     client without that capability. An answer that does not fit the question is refused, as everywhere.
+    ``unscripted`` holds questions and prompts for which no answer was left: a skill may catch their error.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ScriptedCaller:
         self._samples = samples if callable(samples) else _listed(samples)
         self._roots = None if roots is None else tuple(r if isinstance(r, Root) else Root(r) for r in roots)
         self.questions: list[str] = []
+        self.unscripted: list[str] = []
         self.prompts: list[str] = []
         self.progress_reports: list[tuple[float | None, str]] = []
         self.log_lines: list[tuple[LogLevel, str, Mapping[str, Any] | None]] = []
@@ -97,7 +99,9 @@ class ScriptedCaller:
         if self._samples is None:
             raise CannotAskError("sampling")
         self.prompts.append(prompt)
-        return self._samples(prompt) if callable(self._samples) else _take(self._samples, "samples", prompt)
+        return (
+            self._samples(prompt) if callable(self._samples) else self._take(self._samples, "samples", prompt)
+        )
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
         if self._roots is None:
@@ -110,17 +114,17 @@ class ScriptedCaller:
             return answers(message, schema)
         if isinstance(answers, Mapping):
             found = [answer for part, answer in answers.items() if part in message]
-            return found[0] if found else _take([], "answers", message)
-        return _take(answers, "answers", message)
+            return found[0] if found else self._take([], "answers", message)
+        return self._take(answers, "answers", message)
+
+    def _take(self, script: list[Any] | None, option: str, asked: str) -> Any:
+        if not script:
+            self.unscripted.append(asked)
+            raise InputRequiredError(
+                f"nothing is scripted for: {asked}", remedy=f"add it to {option}= of ScriptedCaller"
+            )
+        return script.pop(0)
 
 
 def _listed(script: Iterable[Any] | None) -> list[Any] | None:
     return script if script is None else [script] if isinstance(script, str) else list(script)
-
-
-def _take(script: list[Any] | None, option: str, asked: str) -> Any:
-    if not script:
-        raise InputRequiredError(
-            f"nothing is scripted for: {asked}", remedy=f"add it to {option}= of ScriptedCaller"
-        )
-    return script.pop(0)

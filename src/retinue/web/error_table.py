@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from retinue.core import errors as e
 from retinue.core.errors import OnErrorClass, RetinueError
-from retinue.core.remote_faults import describe_for_model
+from retinue.core.remote_faults import describe_fault, describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
 
 PARSE_ERROR = -32700
@@ -229,7 +229,7 @@ def execute_fault(error: RetinueError, *, validation_code: int = INTERNAL_ERROR)
 def rest_fault(error: RetinueError) -> RestFault:
     """Status, ``{"detail": …}`` and headers of an error at a REST endpoint (SPEC 7, seed 003)."""
     row = row_of(type(error))
-    body: dict[str, Any] = {"detail": error.message}
+    body: dict[str, Any] = {"detail": _with_hints(error, error.message)}
     if row.facts:
         code, _, data = execute_fault(error)
         body |= {"code": code, "data": data}
@@ -292,6 +292,11 @@ def mcp_read_fault(error: RetinueError) -> McpError:
     return McpError(row.standard_code, row.prefix + error.message, facts_of(error))
 
 
+def _with_hints(error: RetinueError, message: str) -> str:
+    """The message with the nearest name after each unknown one: a model reads it, and no data."""
+    return describe_fault(message, error.data) if isinstance(error, e.InvalidParametersError) else message
+
+
 def a2a_fault(error: RetinueError) -> A2aFault:
     """A JSON-RPC error or the final task state at an A2A endpoint."""
     if isinstance(error, e.RemoteFaultError):
@@ -299,7 +304,7 @@ def a2a_fault(error: RetinueError) -> A2aFault:
             return A2aFault(error.code, None, error.message, error.fault_data)
         return A2aFault(None, "failed", error.message, error.fault_data)
     row = row_of(type(error))
-    message = row.prefix + error.message
+    message = _with_hints(error, row.prefix + error.message)
     if isinstance(error, e.UnsupportedMediaTypeError):
         return A2aFault(CONTENT_TYPE_NOT_SUPPORTED, None, message, facts_of(error))
     if row.a2a == "error":

@@ -24,7 +24,8 @@ class Choice:
     """The agent that a step will call, as it is recorded in the run; schemas are JSON Schemas.
 
     ``skill`` is what it is called for. ``score`` = its configured number for the role, where it was
-    chosen by role; ``available`` is false for one that was asked for by name and does not answer.
+    chosen by role; ``available`` is false for one that was asked for by name and does not answer;
+    ``warning`` is what callers of a deprecated version are told.
     """
 
     agent: str
@@ -35,6 +36,7 @@ class Choice:
     output_schema: Mapping[str, Any] | None = None
     score: float | None = None
     available: bool = True
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from retinue.core.errors import (
     RoleNotOfferedError,
     UnknownAgentError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, render_deprecation
 from retinue.core.text import suggest
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -121,6 +121,7 @@ def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
         output_schema=offer.skill.output_schema,
         score=offer.score,
         available=offer.is_available,
+        warning=render_deprecation(record),
     )
 
 
@@ -186,6 +187,7 @@ class DispatchCaller:
             url=chosen.url,
             input_schema=None if offer is None else offer.input_schema,
             output_schema=None if offer is None else offer.output_schema,
+            warning="" if listing is None else render_deprecation(listing.record),
         )
 
     def _find_listing(self, candidate: Candidate) -> Listing | None:
@@ -235,6 +237,7 @@ class DispatchCaller:
                     url=one.url,
                     input_schema=offer.input_schema,
                     output_schema=offer.output_schema,
+                    warning="" if listing is None else render_deprecation(listing.record),
                 )
             )
         return choices

@@ -256,6 +256,21 @@ def test_a_run_is_cancelled_says_what_it_did_and_waits_for_a_person_when_it_goes
         assert '"ok": true' in running.output
 
 
+def test_a_run_that_waits_names_the_topic_and_a_message_if_there_is_one(
+    live: Live, retinue: Retinue, tmp_path: Path
+) -> None:
+    for name, message in (("plain", ""), ("told", ", message: 'Ship it?'")):
+        (tmp_path / "flow.yaml").write_text(
+            f"name: flow\nsteps:\n  - {{id: go, wait_for: {{topic: ship{message}}}}}\n"
+        )
+        with program("run", "flow.yaml", "--id", name, cwd=tmp_path) as running:
+            running.wait_for("answer: retinue signal")
+            shown = [line.strip() for line in retinue("runs", name).stdout.splitlines()]
+            assert ("waits for ship: Ship it?" if message else "waits for ship") in shown
+            retinue("signal", name, "ship")
+            assert running.wait() == 0
+
+
 def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(
     live: Live, retinue: Retinue
 ) -> None:

@@ -207,6 +207,14 @@ def test_words_of_asking_alone_find_what_is_called_so(mesh_of: Open) -> None:
     assert ids(mesh.find("help")) == ["help"]
 
 
+@pytest.mark.parametrize("text", ["hello", "Hi, hello!", "say hello"])
+def test_a_greeting_alone_finds_the_skill_whose_example_has_it(mesh_of: Open, text: str) -> None:
+    greet = Skill("greet", "Greets a person by name", examples=(Example("say hello to Ada"),))
+    mesh = mesh_of([*ALL, agent("greeter", greet)])
+    assert [hit.skill.id for hit in mesh.find(text).hits] == ["greet"]
+    assert mesh.find("hello, please write a plan for me").hits[0].skill.id != "greet"
+
+
 def test_whether_anybody_fits_is_said_beside_the_hits(mesh_of: Open) -> None:
     mesh = mesh_of(ALL)
     able = mesh.find("translate this text between two languages").fit

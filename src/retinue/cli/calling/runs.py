@@ -208,7 +208,10 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
     for attempt in attempts if len(attempts) > 1 else ():
         yield f"{inner}{_draw_attempt(attempt)}"
     if node["status"] == "waiting":
-        yield f"{inner}waits for {clean(node.get('topic'))}: {clean(node.get('message'))}"
+        asked = f": {clean(node['message'])}" if node.get("message") else ""
+        yield f"{inner}waits for {clean(node.get('topic'))}{asked}"
+    if node.get("warning"):
+        yield f"{inner}warning: {clean(node['warning'])}"
     if "error" in node:
         yield f"{inner}failed: {clean(node['error'].get('message'))}"
     elif "output" in node:

@@ -70,7 +70,7 @@ def find(
         print_table(
             ("SKILL", "AGENT", "VERSION", "STATUS", "DESCRIPTION"),
             [
-                (row["skill"], row["agent"], row.get("version"), row.get("status"), row.get("description"))
+                (row["skill"], row["agent"], row.get("version"), _render_status(row), row.get("description"))
                 for row in rows
             ],
         )
@@ -86,6 +86,11 @@ def find(
         if more := reply.get("more"):
             note(f"{more} more; add words to narrow it")
         warn_missing(reply)
+
+
+def _render_status(row: dict[str, Any]) -> str:
+    status = str(row.get("status"))
+    return f"{status}, deprecated" if row.get("deprecated") else status
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
@@ -132,7 +137,7 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str
     "--progress/--no-progress",
     "is_interactive",
     default=None,
-    help="Print progress and answer questions of the skill; default: in a terminal.",
+    help="Print progress and log lines; default: in a terminal. Questions are asked in a terminal only.",
 )
 @json_option
 def call(

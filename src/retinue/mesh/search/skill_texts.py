@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.core.record import Listing, ListingKey, Schema, Skill, Visibility
 from retinue.mesh.entry import Entry, entry_of
-from retinue.mesh.search.words import stem_words
+from retinue.mesh.search.words import GREETINGS, stem_words
 
 FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "agent": 0.5}
 """Field name → weight. ``labels`` holds the title, tags and similes, ``description`` the examples too,
@@ -18,7 +18,7 @@ FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "ag
 FIELD_WEIGHTS = tuple(FIELDS.values())
 AGENT_FIELD = len(FIELDS) - 1
 
-TEXT_VERSION = "2"
+TEXT_VERSION = "3"
 """Change it whenever the same record gives other stems or fields: stored indexes are then rebuilt."""
 
 MAX_EXAMPLES = 50
@@ -109,6 +109,6 @@ def _parameter_texts(schema: Schema | None) -> Iterator[str]:
 
 
 def _join(texts: Iterable[str], words: dict[str, str]) -> str:
-    pairs = stem_words("\n".join(texts))
+    pairs = stem_words("\n".join(texts), keep=GREETINGS)
     words.update(pairs)
     return " ".join([stem for stem, _ in pairs])

@@ -160,6 +160,10 @@ STOP_WORDS = frozenset(_ASKING.split())
 """Words of the request itself, not of its subject; in a small catalogue the counts do not show which."""
 
 
+GREETINGS = frozenset({"hello", "hey", "hi"})
+"""Stop words that a skill may be about. A text keeps them, so that a query of them alone finds it."""
+
+
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\ufe0f\u200d"
 
 _ASCII_CHUNK = re.compile(r"[Cc]\+\+|[CFcf]#|[A-Za-z0-9]+")
@@ -185,12 +189,13 @@ def split_words(text: str) -> list[str]:
     return [word for chunk in _chunks(text) for word in _split_chunk(chunk)]
 
 
-def stem_words(text: str) -> list[tuple[str, str]]:
+def stem_words(text: str, *, keep: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
     """The stems of all words but stop words, each with its word, in order, with repetitions.
 
-    A text of stop words alone keeps them: ``get_all`` is a name that someone may ask for.
+    Stop words in ``keep`` stay. A text of stop words alone keeps them: ``get_all`` is a name that someone
+    may ask for.
     """
-    telling = list(chain.from_iterable(map(_stem_chunk, _chunks(text))))
+    telling = list(chain.from_iterable(_stem_chunk(chunk, keep) for chunk in _chunks(text)))
     return telling or [(word, word) for word in split_words(text)]
 
 
@@ -200,8 +205,9 @@ def _chunks(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)
-def _stem_chunk(chunk: str) -> tuple[tuple[str, str], ...]:
-    return tuple((stem(word), word) for word in _split_chunk(chunk) if word not in STOP_WORDS)
+def _stem_chunk(chunk: str, keep: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    kept = (word for word in _split_chunk(chunk) if word not in STOP_WORDS or word in keep)
+    return tuple((stem(word), word) for word in kept)
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)

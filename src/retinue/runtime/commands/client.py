@@ -248,7 +248,9 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         error = event.get("error")
         failed = f"failed: {error['message']}" if error and whole else "failed"
         end = failed if error else f"{seconds:>8}"
-        return f"  {event['step']:<18} {event.get('skill') or '-':<16} {event.get('agent') or '-':<14} {end}"
+        warned = f"  warning: {event['warning']}" if event.get("warning") else ""
+        called = f"{event.get('skill') or '-':<16} {event.get('agent') or '-':<14}"
+        return f"  {event['step']:<18} {called} {end}{warned}"
     return None
 
 

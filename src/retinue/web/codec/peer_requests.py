@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
+import orjson
+
 from retinue.core.call import Principal
 from retinue.core.errors import AgentUnreachableError, NotAllowedError, NotAuthenticatedError
 
@@ -31,10 +33,14 @@ _RIGHTS, _CALLER = RIGHTS_HEADER.encode(), CALLER_HEADER.encode()
 _EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
 _REMEMBERED = 256
 _MAX_REMEMBERED_BYTES = 2048
+_MAX_DETAIL = 200
 _AGENT = "agent:"
 _PLAIN = ":@+*"
 _REJECTED = frozenset({401, 403})
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
+
+STOPPING = b"stopping"
+"""The body of the 503 that a stopping process answers to requests that it ends."""
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -74,11 +80,22 @@ def is_lost(status: int) -> bool:
     return status in _GATEWAY_FAILURES
 
 
-def lost(agent: str, url: str, status: int) -> AgentUnreachableError:
-    """Build the error for a reply of a proxy in front of the agent."""
-    return AgentUnreachableError(
-        agent, url, f"a proxy in front of it answered with status {status}", sent=True
-    )
+def lost(agent: str, url: str, status: int, body: bytes = b"") -> AgentUnreachableError:
+    """Build the error for such a reply, of a proxy in front of the agent or of its server."""
+    return AgentUnreachableError(agent, url, _describe_loss(status, body), sent=True)
+
+
+def _describe_loss(status: int, body: bytes) -> str:
+    if body == STOPPING:
+        return "it was stopping"
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    detail = found.get("detail") if isinstance(found, dict) else None
+    if isinstance(detail, str) and detail:
+        return f"it answered with status {status}: {detail[:_MAX_DETAIL]}"
+    return f"it, or a proxy in front of it, answered with status {status}"
 
 
 def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:

@@ -275,6 +275,8 @@ class _Attempt:
 
         facts: dict[str, Any] = {"kind": ask.kind, "skill": skill, "agent": choice.agent}
         facts |= {"version": choice.version, "attempt": self._attempt}
+        if choice.warning:
+            facts["warning"] = choice.warning
         facts["input"] = shown_input(arguments)
         facts["below"] = below(path, self._path)
         if ask.skill is None:

@@ -20,6 +20,7 @@ _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$
 _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "fail")
 _LEVEL = re.compile(r"(?=[./#])")
+_CALL_FACTS = ("skill", "agent", "role", "warning")
 _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
 
 
@@ -215,7 +216,7 @@ class _Tree:
 def _take_call(node: Node, event: RunEvent, kind: str) -> None:
     facts = event.facts
     node.kind = kind
-    node.facts |= {key: facts[key] for key in ("skill", "agent", "role") if facts.get(key) is not None}
+    node.facts |= {key: facts[key] for key in _CALL_FACTS if facts.get(key) is not None}
     if event.kind == "step_started":
         node.status = "running"
         node.facts.setdefault("started_at", event.at)
