@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from retinue.core.call import TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
@@ -48,6 +49,8 @@ class HttpTransport:
         authorize: Authorize | None = None,
     ) -> None:
         self.flood = FloodMeter()
+        self.trace: TraceContext | None = None
+        """The trace of requests that name none, such as those that begin and end a session of one call."""
         self._name = name
         self._http = http
         self._url = url
@@ -133,7 +136,7 @@ class HttpTransport:
     async def _open(self, method: str, message: Message | None = None) -> AsyncIterator[McpResponse]:
         """Send a message, and once more with a renewed login if the server refuses it (401)."""
         headers = self._headers | self._wire.headers_of(message)
-        trace = None if message is None else parse_trace_meta(message.meta)
+        trace = (None if message is None else parse_trace_meta(message.meta)) or self.trace
         if trace is not None:
             headers = render_trace_headers(trace) | headers  # a server may forward these alone
         if self._authorize is not None:
