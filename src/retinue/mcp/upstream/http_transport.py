@@ -33,7 +33,13 @@ Given a header that the server refused ("" for none), it gives another one, or N
 NEEDS_LOGIN = "it asks for a login"
 """How the reason begins of a server that answers with status 401."""
 
+CLOSE_S = 5.0
+"""How long a stream of changes may flood until it is closed, to be opened again."""
+
 _AUTHORIZATION = "authorization"
+_CHANGES = "the stream of its changes"
+_ANSWER = "the answer to a request"
+_PIECE_BYTES = 4096
 _SCOPE = re.compile(r'\bscope="?([\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}?)(?:"|,|$)')
 
 
@@ -81,10 +87,9 @@ class HttpTransport:
                 self._check(response)
                 if message.method == "initialize":
                     self._wire.session = response.headers.get(SESSION_HEADER)
-                while batch := await response.next():
-                    for incoming in batch:
-                        if incoming.document is not None:
-                            yield incoming.document
+                unasked = _CHANGES if message.method == "subscriptions/listen" else _ANSWER
+                async for document in self._read(response, unasked):
+                    yield document
                 if response.ending != "complete":
                     raise AgentUnreachableError(
                         self._name, self._url, f"status {response.status} without a response", sent=True
@@ -100,16 +105,42 @@ class HttpTransport:
             return
         try:
             async with self._open("GET") as response:
-                if not response.is_stream:
-                    return
-                while batch := await response.next():
-                    for incoming in batch:
-                        if incoming.document is not None:
-                            yield incoming.document
-                        if self.flood.count("the stream of its changes", len(incoming.raw)):
-                            await self.flood.wait()
+                if response.is_stream:
+                    async for document in self._read(response, _CHANGES):
+                        yield document
+        except TooLargeError as error:
+            cause = f"the stream of its changes: {error.message}"
+            raise AgentUnreachableError(self._name, self._url, cause, sent=False) from error
         except TransportError as error:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
+
+    async def _read(self, response: McpResponse, unasked: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The messages of a response; what is no reply in it counts as sent unasked, and waits where it floods.
+
+        A stream of changes has no reply, so that its bytes count before they are a message.
+        """
+        if not response.is_stream:
+            for incoming in await response.next():
+                if incoming.document is not None:
+                    yield incoming.document
+            return
+        while not response.is_over and (chunk := await response.read_some()):
+            # a little at a time: a chunk may hold tens of thousands of empty events
+            for start in range(0, len(chunk), _PIECE_BYTES):
+                piece = chunk[start : start + _PIECE_BYTES]
+                found = response.feed(piece)
+                for incoming in found:
+                    if incoming.document is not None:
+                        yield incoming.document
+                told = [len(incoming.raw) for incoming in found if incoming.reply is None]
+                size = len(piece) if unasked == _CHANGES else sum(told)
+                if (size or told) and self.flood.count(unasked, size, pieces=len(told)):
+                    await self.flood.wait()
+                if unasked == _CHANGES and self.flood.lasts_s > CLOSE_S:
+                    # what waits in the buffers of both sides would be read for minutes after the flood
+                    raise AgentUnreachableError(self._name, self._url, self.flood.reason, sent=False)
+                if response.is_over:
+                    break
 
     async def send(self, message: Message) -> None:
         try:

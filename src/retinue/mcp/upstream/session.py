@@ -31,7 +31,7 @@ from retinue.mcp.codec.foreign import (
     refusal,
     response,
 )
-from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
+from retinue.mcp.codec.messages import Message, MessageId, Reply, notification, parse_reply
 from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
 from retinue.mcp.codec.wire import VERSION_KEY
 from retinue.mcp.upstream.flood import FloodMeter
@@ -42,10 +42,16 @@ from retinue.mesh.channel import Channel, NullChannel
 MAX_LISTED = 10_000
 """Entries of one list of a server; the rest is left out, with a line in the log."""
 
+MAX_QUESTIONS = 50
+"""Requests of one server that are being answered; further ones are refused."""
+
 _NO_METHOD = -32601
 _CANNOT_ASK = -32603
 _GIVE_UP_S = 2.0
 """How long a cancelled request may take to tell the server so."""
+
+_REPLY_S = 10.0
+"""How long a server may take to receive the answer to a question."""
 
 _PROBE_S = 5.0
 """How long a server with a session may take to say whether it speaks 2026-07-28, too."""
@@ -106,7 +112,7 @@ class ServerSession:
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
-        self._answering: dict[Any, asyncio.Task[None]] = {}
+        self._answering: dict[MessageId, asyncio.Task[None]] = {}
         """The questions of the server that are being answered, by their ids."""
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()
@@ -338,10 +344,7 @@ class ServerSession:
         """
         method = document.get("method")
         if "id" in document and isinstance(method, str):
-            task = asyncio.create_task(self._answer(document, channel))
-            self._answering[document["id"]] = task
-            task.add_done_callback(lambda _: self._answering.pop(document["id"], None))
-            return task
+            return await self._begin_answer(document["id"], document, channel)
         if method == "notifications/cancelled":
             params = document.get("params")
             withdrawn = params.get("requestId") if isinstance(params, Mapping) else None
@@ -361,6 +364,22 @@ class ServerSession:
             await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
         return None
 
+    async def _begin_answer(
+        self, request_id: Any, document: Mapping[str, Any], channel: Channel | None
+    ) -> asyncio.Task[None] | None:
+        """Answer a request of the server in a task; None for one that is not answered."""
+        if self._transport.flood.count_request():
+            await self._transport.flood.wait()
+        if not isinstance(request_id, str | int) or request_id in self._answering:
+            return None  # no id of JSON-RPC, or one of a request that is open
+        if len(self._answering) >= MAX_QUESTIONS:
+            await self._reply(refusal(request_id, _CANNOT_ASK, f"{MAX_QUESTIONS} requests are open"))
+            return None
+        task = asyncio.create_task(self._answer(document, channel))
+        self._answering[request_id] = task
+        task.add_done_callback(lambda _: self._answering.pop(request_id, None))
+        return task
+
     async def _answer(self, document: Mapping[str, Any], channel: Channel | None) -> None:
         request_id, method, params = document["id"], document["method"], document.get("params")
         if method == "ping":
@@ -378,8 +397,13 @@ class ServerSession:
                 answer = response(request_id, found)
             except RetinueError as error:
                 answer = refusal(request_id, _CANNOT_ASK, error.message)
-        with suppress(AgentUnreachableError):  # a server that has ended does not wait for an answer
-            await self._transport.send(answer)
+        await self._reply(answer)
+
+    async def _reply(self, answer: Message) -> None:
+        # a server that has ended, or takes no answer, does not wait for one
+        with suppress(AgentUnreachableError, TimeoutError):
+            async with asyncio.timeout(_REPLY_S):
+                await self._transport.send(answer)
 
 
 def fault_of(name: str, error: Mapping[str, Any]) -> RemoteFaultError:
