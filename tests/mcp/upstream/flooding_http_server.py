@@ -1,7 +1,8 @@
-"""An MCP server over HTTP that sends without end: ``python -m tests.mcp.upstream.flooding_http_server WHAT FILE``.
+"""An MCP server over HTTP that sends without end.
 
-It prints its url and answers with the tools ``echo``, and ``chat`` that floods its own answer. Until FILE
-exists it floods the stream of its changes, or the answer to the first request. ``WHAT`` is a key of ``PIECES``.
+``python -m tests.mcp.upstream.flooding_http_server WHAT FILE`` prints its url. It has the tools ``echo``, and
+``chat`` that floods its own answer. Until FILE exists it floods the stream of its changes, or the answer to
+the first request. ``WHAT`` is a key of `PIECES`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PIECES = {
     "questions without end": event("ping", id=1),
     "odd ids": event("ping", id=[1]),
     "start": b": starting\n\n",
+    "answer": event("notifications/message", params={"level": "info", "data": "chat " * 20}),
 }
 """What each flood consists of."""
 
@@ -52,7 +54,7 @@ class Flooding(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The stream of changes of a session."""
-        if self.what == "subscription":
+        if self.what in ("subscription", "answer"):
             self._answer(405, b"")
         else:
             self._flood(PIECES[self.what])
@@ -72,7 +74,7 @@ class Flooding(BaseHTTPRequestHandler):
         elif method == "initialize" and self.what == "start" and not self.stop.exists():
             self._flood(PIECES["start"])
         elif method == "tools/call" and params["name"] == "chat":
-            self._flood(event("notifications/message", params={"level": "info", "data": "chat " * 20}))
+            self._flood(PIECES["answer"])
         elif (result := self._result(method, params)) is None:
             self._reply(asked, {"error": {"code": -32601, "message": "Method not found"}})
         else:

@@ -1,4 +1,4 @@
-"""What an imported server prints or tells unasked: counted, slowed down where it floods, and reported.
+"""What an imported server prints or tells unasked: counted, slowed down where it floods, reported and logged.
 
 Everything that a server sends costs time of the process that reads it. Beyond a budget it is read later, so
 that the server waits in place of the calls of other servers.
@@ -7,7 +7,10 @@ that the server waits in place of the calls of other servers.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+
+import structlog
 
 FLOOD_BYTES = 1_000_000
 """What is read within one second before the reading waits for the next second."""
@@ -18,9 +21,16 @@ QUIET_S = 10.0
 REQUESTS = 100
 """Requests of a server that are answered within one second, because each answer is a request of ours."""
 
+MAX_LINES = 100
+"""Log lines of one server that are written within one minute."""
+
+_MINUTE_S = 60.0
+_SHOWN_CHARACTERS = 1_000
 _WINDOW_S = 1.0
 _PIECE_COST = 100
 """Bytes that a line or message counts beside its length: an empty one is work, too."""
+
+_log = structlog.get_logger("retinue.imports")
 
 
 class FloodMeter:
@@ -44,7 +54,9 @@ class FloodMeter:
 
         True if no more should be read before `wait` returns.
         """
-        return self._count(size + pieces * _PIECE_COST, f"it floods {what}: over {FLOOD_BYTES / 1e6:g} MB a second")
+        return self._count(
+            size + pieces * _PIECE_COST, f"it floods {what}: over {FLOOD_BYTES / 1e6:g} MB a second"
+        )
 
     def count_request(self) -> bool:
         """Count a request of the server; True if it should be answered only when `wait` returns."""
@@ -90,3 +102,28 @@ class FloodMeter:
     def _forget(self) -> None:
         self.reason = ""
         self._on_change()
+
+
+class LogLines:
+    """Writes the log lines of ``server`` that belong to no caller to the log of this process.
+
+    At most `MAX_LINES` a minute; the others are counted.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._began = float("-inf")
+        self._written = 0
+
+    def write(self, level: str, text: str) -> None:
+        """Write one line; ``level`` is one of `LogLevel`."""
+        now = time.monotonic()
+        if now - self._began >= _MINUTE_S:
+            if self._written > MAX_LINES:
+                _log.warning("log lines left out", server=self._server, lines=self._written - MAX_LINES)
+            self._began, self._written = now, 0
+        self._written += 1
+        if self._written <= MAX_LINES:
+            getattr(_log, level)("server log", server=self._server, line=text[:_SHOWN_CHARACTERS])
+        elif self._written == MAX_LINES + 1:
+            _log.warning("further log lines of this minute are left out", server=self._server)
