@@ -54,12 +54,14 @@ class Flooding(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The stream of changes of a session."""
-        if self.what in ("subscription", "answer"):
+        if self.what in ("subscription", "answer", "end of a session"):
             self._answer(405, b"")
         else:
             self._flood(PIECES[self.what])
 
     def do_DELETE(self) -> None:
+        if self.what == "end of a session":
+            threading.Event().wait()  # it is never answered
         self._answer(200, b"")
 
     def do_POST(self) -> None:

@@ -14,10 +14,14 @@ import pytest
 
 from retinue.core.record import Listing
 from retinue.mcp.upstream import flood
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imported_server import ImportSpec
 from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.web.http_client import HttpClient
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.flooding_http_server import PIECES
 from tests.mcp.upstream.foreign_server import make_server
+from tests.mcp.upstream.test_imported import running
 from tests.serving import serve_app
 from tests.system import Hub, System
 
@@ -111,6 +115,16 @@ async def test_a_flood_of_the_stream_of_changes_is_read_slowly_and_marked_until_
         assert peak_memory() - before < MOST_MEMORY
         end_flood(stop)
         assert (await until(hub, "loud", "healthy")).last_error is None
+
+
+async def test_a_server_that_never_answers_the_end_of_a_session_is_left_after_some_seconds(
+    stop: Path,
+) -> None:
+    """By an import that is removed, and by a hub that stops."""
+    async with flooding("end of a session", stop) as url, HttpClient() as http, asyncio.timeout(10):
+        spec = ImportSpec("loud", lambda: HttpTransport("loud", http, url, {}), url)
+        async with running(spec) as imports:
+            await imports.until("loud", lambda one: one.health == "healthy")
 
 
 def end_flood(stop: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -13,6 +14,7 @@ from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
     RemoteFaultError,
+    RetinueError,
     TooLargeError,
 )
 from retinue.mcp.codec.foreign import ServerFacts
@@ -40,6 +42,8 @@ _AUTHORIZATION = "authorization"
 _CHANGES = "the stream of its changes"
 _ANSWER = "the answer to a request"
 _PIECE_BYTES = 4096
+_END_S = 2.0
+"""How long a server may take to end a session."""
 _SCOPE = re.compile(r'\bscope="?([\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}?)(?:"|,|$)')
 
 
@@ -61,7 +65,8 @@ class HttpTransport:
         self._http = http
         self._url = url
         self._headers = {key.lower(): value for key, value in headers.items()}
-        self._authorize = None if _AUTHORIZATION in self._headers else authorize
+        self._has_token = _AUTHORIZATION in self._headers
+        self._authorize = None if self._has_token else authorize
         self._wire = Wire()
         self._listens = False
 
@@ -158,8 +163,9 @@ class HttpTransport:
         self.flood.close()
         if self._wire.session is None:
             return
-        with suppress(TransportError):  # a server that is gone has no session left
-            async with self._open("DELETE") as response:
+        # a server that is gone has no session left, and one that does not answer is not waited for
+        with suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(_END_S), self._open("DELETE") as response:
                 await response.drain(1.0)
         self._wire = Wire()
 
@@ -194,20 +200,23 @@ class HttpTransport:
             )
             raise AgentUnreachableError(self._name, self._url, cause, sent=False)
         if response.status == 403:
-            challenge = response.headers.get("www-authenticate", "")
-            if self._authorize is not None and "insufficient_scope" in challenge:
-                raise _too_few_scopes(self._name, challenge)
-            raise AgentUnreachableError(self._name, self._url, "it refuses the credentials", sent=False)
+            raise self._refused(response.headers.get("www-authenticate", ""))
         if response.status >= 500 and not response.is_json:
             raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)
 
-
-def _too_few_scopes(name: str, challenge: str) -> ExecutionFailedError:
-    """The login does not cover the request (RFC 6750); the other requests of the session go on."""
-    found = _SCOPE.search(challenge)
-    scopes = "" if found is None else found[1]
-    option = f" --scope {shlex.quote(scopes)}" if scopes else ""
-    return ExecutionFailedError(
-        f"server {name} asks for a login with more rights" + (f": {scopes}" if scopes else ""),
-        remedy=f"retinue imports login {name}{option}",
-    )
+    def _refused(self, challenge: str) -> RetinueError:
+        """The error of status 403. A login with too few rights fails one request, not the session."""
+        found = _SCOPE.search(challenge)
+        scopes = "" if found is None else found[1]
+        if "insufficient_scope" not in challenge:
+            cause = "it refuses the credentials"
+        elif self._authorize is not None:
+            option = f" --scope {shlex.quote(scopes)}" if scopes else ""
+            return ExecutionFailedError(
+                f"server {self._name} asks for a login with more rights" + (f": {scopes}" if scopes else ""),
+                remedy=f"retinue imports login {self._name}{option}",
+            )
+        else:
+            lacking = f"the scope {scopes}" if scopes else "a scope"
+            cause = f"the token in its headers lacks {lacking}" if self._has_token else f"it wants {lacking}"
+        return AgentUnreachableError(self._name, self._url, cause, sent=False)

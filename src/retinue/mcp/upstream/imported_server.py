@@ -210,7 +210,7 @@ class ImportedServer(LiveMember):
             except AgentUnreachableError as error:
                 self._lose(error.cause)
             except RetinueError as error:
-                self._lose(error.message)
+                self._lose(f"{error.message}; {error.remedy}" if error.remedy else error.message)
             finally:
                 self._session = None
                 await _finish(transport.aclose())
