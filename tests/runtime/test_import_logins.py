@@ -6,6 +6,7 @@ import asyncio
 import resource
 import stat
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -13,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError, StorageFullError
+from retinue.core.record import Listing
 from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported_server import ImportSpec
@@ -238,7 +240,7 @@ async def test_a_login_with_too_few_rights_for_a_session_is_listed_with_the_comm
             for scope in ("files:read", "files:list"):
                 command = f"retinue imports login docs --scope {scope}"
                 wanted = f"server docs asks for a login with more rights: {scope}; {command}"
-                await imports.until("docs", lambda one, wanted=wanted: one.last_error == wanted)
+                await imports.until("docs", partial(_is_listed_with, wanted))
                 table = ImportTable(url=login.url)
                 more = file.add_scopes(scope)
                 file.write(
@@ -248,6 +250,10 @@ async def test_a_login_with_too_few_rights_for_a_session_is_listed_with_the_comm
                 )
                 imports.servers.retry()
             await imports.until("docs", lambda one: one.health == "healthy")
+
+
+def _is_listed_with(reason: str, listing: Listing) -> bool:
+    return listing.last_error == reason
 
 
 def _file(state: State) -> LoginFile:

@@ -30,7 +30,7 @@ def main(messages: list[Any]) -> None:
         if "id" not in asked or "method" not in asked:
             continue
         if asked["method"] == "initialize":
-            offers = {"tools": {}, "logging": {}}
+            offers: dict[str, Any] = {"tools": {}, "logging": {}}
             info = {"serverInfo": {"name": "talking", "version": "1"}, "protocolVersion": "2025-11-25"}
             reply(asked["id"], {**info, "capabilities": offers})
         elif asked["method"] != "tools/call":

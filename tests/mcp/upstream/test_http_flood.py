@@ -27,6 +27,9 @@ from tests.system import Hub, System
 
 pytestmark = pytest.mark.timeout(120)
 CHANGES = "it floods the stream of its changes: over 1 MB a second"
+FLOODS = [one for one in PIECES if one not in ("start", "answer", "odd ids")]
+"""The floods of a stream of changes."""
+
 REASONS = dict.fromkeys(("questions", "questions without end"), "it sends over 100 requests a second")
 ANSWER = "it floods the answer to a request: over 1 MB a second"
 FLOOD_S = 2.0
@@ -95,7 +98,7 @@ async def call_good(hub: Hub, token: str) -> None:
             assert "good__shout" in listed
 
 
-@pytest.mark.parametrize("what", [one for one in PIECES if one not in ("start", "answer", "odd ids")])
+@pytest.mark.parametrize("what", FLOODS)
 async def test_a_flood_of_the_stream_of_changes_is_read_slowly_and_marked_until_it_ends(
     system: System, stop: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
