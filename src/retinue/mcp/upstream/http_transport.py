@@ -6,7 +6,7 @@ import asyncio
 import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from retinue.core.call import TraceContext
@@ -93,8 +93,9 @@ class HttpTransport:
                 if message.method == "initialize":
                     self._wire.session = response.headers.get(SESSION_HEADER)
                 unasked = _CHANGES if message.method == "subscriptions/listen" else _ANSWER
-                async for document in self._read(response, unasked):
-                    yield document
+                async with aclosing(self._read(response, unasked)) as documents:
+                    async for document in documents:
+                        yield document
                 if response.ending != "complete":
                     raise AgentUnreachableError(
                         self._name, self._url, f"status {response.status} without a response", sent=True
@@ -110,8 +111,10 @@ class HttpTransport:
             return
         try:
             async with self._open("GET") as response:
-                if response.is_stream:
-                    async for document in self._read(response, _CHANGES):
+                if not response.is_stream:
+                    return
+                async with aclosing(self._read(response, _CHANGES)) as documents:
+                    async for document in documents:
                         yield document
         except TooLargeError as error:
             cause = f"the stream of its changes: {error.message}"
