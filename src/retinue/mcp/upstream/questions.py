@@ -7,9 +7,9 @@ server are limited: how many within a second, how many at once, and how long it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from retinue.core.errors import AgentUnreachableError, RetinueError
 from retinue.mcp.codec.foreign import refusal, response
@@ -29,22 +29,14 @@ _NO_METHOD = -32601
 _CANNOT_ASK = -32603
 
 
-class AnswerTransport(Protocol):
-    """Sends the answers; part of the transport to the server."""
-
-    @property
-    def flood(self) -> FloodMeter:
-        """What counts the requests."""
-
-    async def send(self, message: Message) -> None:
-        """Send an answer. Raises AgentUnreachableError."""
-
-
 class Questions:
-    """The requests of one server that are being answered."""
+    """The requests of one server that are being answered; ``send`` sends an answer, ``flood`` counts them."""
 
-    def __init__(self, transport: AnswerTransport, calls: OpenCalls) -> None:
-        self._transport = transport
+    def __init__(
+        self, send: Callable[[Message], Awaitable[None]], flood: FloodMeter, calls: OpenCalls
+    ) -> None:
+        self._send = send
+        self._flood = flood
         self._calls = calls
         self._answering: dict[str | int, asyncio.Task[None]] = {}
 
@@ -53,8 +45,8 @@ class Questions:
 
         ``channel`` is that of the call on whose stream it came, None for the common stream.
         """
-        if self._transport.flood.count_request():
-            await self._transport.flood.wait()
+        if self._flood.count_request():
+            await self._flood.wait()
         request_id = document["id"]
         if not isinstance(request_id, str | int) or request_id in self._answering:
             return None  # not an id of JSON-RPC, or that of an open request
@@ -101,4 +93,4 @@ class Questions:
         # a server that has ended, or takes no answer, does not wait for one
         with suppress(AgentUnreachableError, TimeoutError):
             async with asyncio.timeout(_REPLY_S):
-                await self._transport.send(answer)
+                await self._send(answer)

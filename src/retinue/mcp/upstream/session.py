@@ -104,7 +104,7 @@ class ServerSession:
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
-        self._questions = Questions(transport, self._open)
+        self._questions = Questions(transport.send, transport.flood, self._open)
         self._lines = LogLines(name)
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()
