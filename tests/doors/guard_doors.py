@@ -80,6 +80,24 @@ class ServerGuard:
             return await server.call_tool(link.skill)
 
 
+class ServerUrlGuard:
+    """``ctx.mcp`` with the URL of the next agent, or of the hub. What is sent to a URL is never signed."""
+
+    hops = 1
+    tells_path = False
+
+    def __init__(self, name: str, url: str, tool: str) -> None:
+        self.name = name
+        self._url = url
+        self._tool = tool
+
+    async def call(self, link: Link) -> Any:
+        url = self._url.format(agent=link.urls[link.agent], hub=link.hub.url)
+        headers = {"authorization": link.system.token}
+        async with link.ctx.mcp(url, headers=headers) as server:
+            return await server.call_tool(self._tool.format(agent=link.agent, skill=link.skill))
+
+
 class WorkflowGuard:
     """A step of a workflow, in a branch; the run itself is a hop."""
 
@@ -342,6 +360,8 @@ def value_of(body: bytes) -> Any:
 ENDPOINTS: tuple[GuardEndpoint, ...] = (
     ExecuteGuard(),
     ServerGuard(),
+    ServerUrlGuard("ctx.mcp by the URL of the agent", "{agent}/mcp", "{skill}"),
+    ServerUrlGuard("ctx.mcp by the URL of the hub", "{hub}/mcp", "{agent}__{skill}"),
     WorkflowGuard(),
     SeedPeerGuard(),
     RestGuard(),

@@ -1,4 +1,4 @@
-"""The guard over loops through an imported server of somebody else, which forwards the trace or does not."""
+"""The guard over loops through a server of somebody else, which forwards the trace or does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.mcp.upstream.imported import MAX_IN_FLIGHT
+from retinue.mcp.upstream.open_calls import MAX_IN_FLIGHT
 from retinue.settings import ImportsTable, ImportTable, Settings
 from retinue.web.codec.trace import TRACE_KEYS
 from tests.mcp.clients import read_result, sessionless
@@ -62,33 +62,49 @@ class Foreign:
         return types.CallToolResult(content=[text], is_error=bool(result.get("isError")))
 
 
-@requirement("S-15")
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("forwards", ["nothing", "only headers", "only _meta"])
-async def test_a_loop_through_a_foreign_server_ends(system: System, wire: Wire, forwards: str) -> None:
-    depths: list[int] = []
+def agent_that_calls(server: str | None, depths: list[int]) -> Agent:
+    """Its skill calls a tool of the foreign server: as a skill, or of ``ctx.mcp(server)``."""
     agent = Agent("agent-a")
 
     @agent.skill("ask_a", expose=True)
     async def ask(ctx: Context) -> Any:
         depths.append(ctx.trace.depth)
-        return await ctx.call("again", agent="foreign")
+        if server is None:
+            return await ctx.call("again", agent="foreign")
+        async with ctx.mcp(server) as foreign:
+            return await foreign.call_tool("again")
 
+    return agent
+
+
+@requirement("S-15")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("reached", ["as a skill", "ctx.mcp by its name", "ctx.mcp by its URL"])
+@pytest.mark.parametrize("forwards", ["nothing", "only headers", "only _meta"])
+async def test_a_loop_through_a_foreign_server_ends(
+    system: System, wire: Wire, forwards: str, reached: str
+) -> None:
+    depths: list[int] = []
     foreign = Foreign(forwards)
-    url = await system.stack.enter_async_context(serve_app(foreign.server.streamable_http_app()))
-    imports = ImportsTable.model_validate({"foreign": ImportTable(url=f"{url}/mcp")})
-    system.settings = Settings(imports=imports)
+    url = await system.stack.enter_async_context(serve_app(foreign.server.streamable_http_app())) + "/mcp"
+    is_import = reached != "ctx.mcp by its URL"
+    if is_import:
+        imports = ImportsTable.model_validate({"foreign": ImportTable(url=url)})
+        system.settings = Settings(imports=imports)
     hub = await system.start_hub()
     foreign.hub = hub.url
-    served = await system.start_agent(agent)
-    await hub.wait_until_healthy("foreign")
+    by = {"as a skill": None, "ctx.mcp by its name": "foreign", "ctx.mcp by its URL": url}
+    served = await system.start_agent(agent_that_calls(by[reached], depths))
+    if is_import:
+        await hub.wait_until_healthy("foreign")
     await hub.mesh.directory.refresh()
     reply = await wire.call(served.url, "ask_a", x_openstarry_trace_id="loop")
     said = reply.error["message"]
     if forwards == "nothing":
         assert set(depths) == {0}
         assert len(depths) <= MAX_IN_FLIGHT + 1
-        assert "requests to server foreign are in flight" in said or "calls in flight" in said, said
+        server = "foreign" if is_import else url
+        assert f"requests to server {server} are in flight" in said, said
     else:
         # each round is two hops: to the server, and from it
         assert depths == [0, 2, 4]

@@ -49,7 +49,7 @@ class AuthorizationServer:
         self.scopes: dict[str, str] = {}
         """The scopes of each token."""
         self.wanted: Mapping[str, str] = {}
-        """The scope that a tool wants."""
+        """The scope that a tool wants, or a method."""
         self.resource: str | None = None
         """Another resource in the metadata than the true one."""
 
@@ -160,8 +160,9 @@ class _Guarded:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token in server.access:
             body = await request.body()
-            called = json.loads(body).get("params", {}).get("name") if body else None
-            missing = server.wanted.get(called or "")
+            asked = json.loads(body) if body else {}
+            called = asked.get("params", {}).get("name")
+            missing = server.wanted.get(called or asked.get("method", ""))
             if missing is None or missing in server.scopes[token].split():
                 await self._app(scope, _replay(body, receive), send)
                 return

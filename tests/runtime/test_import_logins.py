@@ -6,6 +6,7 @@ import asyncio
 import resource
 import stat
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -13,14 +14,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError, StorageFullError
+from retinue.core.record import Listing
 from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imported_server import ImportSpec
 from retinue.runtime.importing.browser_login import log_in
 from retinue.runtime.importing.logins import ImportLogin, Login, LoginFile, logins_folder
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server
+from tests.mcp.upstream.test_imported import running
 from tests.runtime.authorization_server import AuthorizationServer, browse, serve_with_login
 from tests.serving import serve_app
 
@@ -218,3 +222,53 @@ async def test_a_server_that_is_open_asks_for_no_login() -> None:
         table = ImportTable(url=f"{url}/mcp")
         with pytest.raises(NotAuthenticatedError, match="docs asks for no login"):
             await log_in("docs", table, Settings(), {}, show=Person().show, timeout_s=5.0)
+
+
+async def test_a_login_with_too_few_rights_for_a_session_is_listed_with_the_command_that_mends_it(
+    server: AuthorizationServer, state: State
+) -> None:
+    login = await _log_in(server, Person())
+    file = LoginFile(state, "docs", login.url)
+    file.write(login)
+    server.wanted = {"initialize": "files:read", "tools/list": "files:list"}
+    async with HttpClient() as http:
+
+        def connect() -> HttpTransport:
+            return HttpTransport("docs", http, login.url, {}, ImportLogin(file, http).authorize)
+
+        async with running(ImportSpec("docs", connect, login.url)) as imports:
+            for scope in ("files:read", "files:list"):
+                command = f"retinue imports login docs --scope {scope}"
+                wanted = f"server docs asks for a login with more rights: {scope}; {command}"
+                await imports.until("docs", partial(_is_listed_with, wanted))
+                table = ImportTable(url=login.url)
+                more = file.add_scopes(scope)
+                file.write(
+                    await log_in(
+                        "docs", table, Settings(), {}, show=Person().show, timeout_s=20.0, scope=more
+                    )
+                )
+                imports.servers.retry()
+            await imports.until("docs", lambda one: one.health == "healthy")
+
+
+def _is_listed_with(reason: str, listing: Listing) -> bool:
+    return listing.last_error == reason
+
+
+def _file(state: State) -> LoginFile:
+    return LoginFile(state, "docs", "http://127.0.0.1:1/mcp")
+
+
+async def test_a_token_in_the_headers_that_has_too_few_rights_is_refused_with_the_scope(
+    server: AuthorizationServer, state: State
+) -> None:
+    """A login would not be used beside it, so the command is not offered."""
+    login = await _log_in(server, Person())
+    server.wanted = {"initialize": "files:read"}
+    async with HttpClient() as http:
+        headers = {"Authorization": login.authorization}
+        transport = HttpTransport("docs", http, login.url, headers, ImportLogin(_file(state), http).authorize)
+        with pytest.raises(AgentUnreachableError) as refused:
+            await anext(transport.exchange(Requests("test", "1").initialize()))
+    assert refused.value.cause == "the token in its headers lacks the scope files:read"

@@ -42,7 +42,7 @@ from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import MeshBearer, MeshSigner
 
 if TYPE_CHECKING:
-    from retinue.mcp.upstream.servers import Route
+    from retinue.mcp.upstream.servers import MeshServers, Route
 
 _log = structlog.get_logger("retinue.mesh")
 
@@ -71,6 +71,7 @@ class JoinedMesh:
         self._hub_url = hub_url
         self._direct = direct
         self._token = state.local_token()
+        self._servers: MeshServers | None = None
 
     @classmethod
     @asynccontextmanager
@@ -129,10 +130,12 @@ class JoinedMesh:
 
     def connect(self, server: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Ask]:
         """A connection of ``ctx.mcp``: to an agent, through the hub if one runs, or to a server at a URL."""
-        # imported here, because most agents connect to no server
-        from retinue.mcp.upstream.servers import MeshServers
+        if self._servers is None:
+            # imported here, because most agents connect to no server
+            from retinue.mcp.upstream.servers import MeshServers
 
-        return MeshServers(self._http, self._route, version("retinue")).connect(server, headers)
+            self._servers = MeshServers(self._http, self._route, version("retinue"))
+        return self._servers.connect(server, headers)
 
     async def _route(self, name: str) -> tuple[Listing, AgentClient]:
         url = self._hub_url or find_hub_url(self._state)

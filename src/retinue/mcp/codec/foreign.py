@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from retinue.core.call import Part
+from retinue.core.call import Part, TraceContext
 from retinue.core.record import Hints, Prompt, PromptArgument, Resource, Schema, Skill, Visibility
 from retinue.core.uri_template import is_template
 from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import HANDSHAKE_VERSIONS, Message
 from retinue.mcp.codec.tool_calls import VERSION, WHOLE_KEY
 from retinue.mcp.codec.wire import VERSION_KEY
+from retinue.web.codec.trace import render_trace_meta
 
 HANDSHAKE_VERSION = "2025-11-25"
 """The version that ``initialize`` asks for."""
@@ -311,3 +312,11 @@ def _text(value: Any) -> str:
 
 def _schema(value: Any) -> Schema | None:
     return value if isinstance(value, Mapping) else None
+
+
+def trace_for(trace: TraceContext) -> dict[str, Any]:
+    """The trace in the ``_meta`` of a request to a server of somebody else.
+
+    Without ``via``: a server that sends the trace back as it came may use this hub, one hop further on.
+    """
+    return render_trace_meta(replace(trace, via=()))

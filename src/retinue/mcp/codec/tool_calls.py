@@ -134,7 +134,7 @@ def parse_feedback(document: Mapping[str, Any]) -> Feedback | None:
             "progress", text if isinstance(text, str) else "", progress / total if known else None
         )
     if document.get("method") == "notifications/message":
-        level = _LEVELS.get(params.get("level"), "error")
+        level = _LEVELS.get(str(params.get("level")), "error")
         said = params.get("data")
         if isinstance(said, dict) and isinstance(said.get("message"), str):
             rest = {key: value for key, value in said.items() if key != "message"}

@@ -231,7 +231,8 @@ class ServerProgram:
                 self._junk = shown[:_SHOWN_CHARACTERS]
                 _log.warning("not a message on standard output", server=self._name, line=self._junk)
             return False
-        inbox = self._open.get(_owner_of(document))
+        owner = _owner_of(document)
+        inbox = self._open.get(owner) if isinstance(owner, str | int) else None
         if inbox is not None:
             inbox.put_nowait(document)
             return True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
+from retinue.core.call import TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
     RemoteFaultError,
+    RetinueError,
     TooLargeError,
 )
 from retinue.mcp.codec.foreign import ServerFacts
@@ -32,7 +35,15 @@ Given a header that the server refused ("" for none), it gives another one, or N
 NEEDS_LOGIN = "it asks for a login"
 """How the reason begins of a server that answers with status 401."""
 
+CLOSE_S = 5.0
+"""How long a stream of changes may flood until it is closed, to be opened again."""
+
 _AUTHORIZATION = "authorization"
+_CHANGES = "the stream of its changes"
+_ANSWER = "the answer to a request"
+_PIECE_BYTES = 4096
+_END_S = 2.0
+"""How long a server may take to end a session."""
 _SCOPE = re.compile(r'\bscope="?([\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}?)(?:"|,|$)')
 
 
@@ -48,11 +59,14 @@ class HttpTransport:
         authorize: Authorize | None = None,
     ) -> None:
         self.flood = FloodMeter()
+        self.trace: TraceContext | None = None
+        """The trace of requests that name none, such as those that begin and end a session of one call."""
         self._name = name
         self._http = http
         self._url = url
         self._headers = {key.lower(): value for key, value in headers.items()}
-        self._authorize = None if _AUTHORIZATION in self._headers else authorize
+        self._has_token = _AUTHORIZATION in self._headers
+        self._authorize = None if self._has_token else authorize
         self._wire = Wire()
         self._listens = False
 
@@ -78,10 +92,10 @@ class HttpTransport:
                 self._check(response)
                 if message.method == "initialize":
                     self._wire.session = response.headers.get(SESSION_HEADER)
-                while batch := await response.next():
-                    for incoming in batch:
-                        if incoming.document is not None:
-                            yield incoming.document
+                unasked = _CHANGES if message.method == "subscriptions/listen" else _ANSWER
+                async with aclosing(self._read(response, unasked)) as documents:
+                    async for document in documents:
+                        yield document
                 if response.ending != "complete":
                     raise AgentUnreachableError(
                         self._name, self._url, f"status {response.status} without a response", sent=True
@@ -99,14 +113,42 @@ class HttpTransport:
             async with self._open("GET") as response:
                 if not response.is_stream:
                     return
-                while batch := await response.next():
-                    for incoming in batch:
-                        if incoming.document is not None:
-                            yield incoming.document
-                        if self.flood.count("the stream of its changes", len(incoming.raw)):
-                            await self.flood.wait()
+                async with aclosing(self._read(response, _CHANGES)) as documents:
+                    async for document in documents:
+                        yield document
+        except TooLargeError as error:
+            cause = f"the stream of its changes: {error.message}"
+            raise AgentUnreachableError(self._name, self._url, cause, sent=False) from error
         except TransportError as error:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
+
+    async def _read(self, response: McpResponse, unasked: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The messages of a response. What is not its reply counts as sent unasked, and waits in a flood.
+
+        A stream of changes has no reply, so that its bytes count before they are a message.
+        """
+        if not response.is_stream:
+            for incoming in await response.next():
+                if incoming.document is not None:
+                    yield incoming.document
+            return
+        while not response.is_over and (chunk := await response.read_some()):
+            # a little at a time: a chunk may hold tens of thousands of empty events
+            for start in range(0, len(chunk), _PIECE_BYTES):
+                piece = chunk[start : start + _PIECE_BYTES]
+                found = response.feed(piece)
+                for incoming in found:
+                    if incoming.document is not None:
+                        yield incoming.document
+                told = [len(incoming.raw) for incoming in found if incoming.reply is None]
+                size = len(piece) if unasked == _CHANGES else sum(told)
+                if (size or told) and self.flood.count(unasked, size, pieces=len(told)):
+                    await self.flood.wait()
+                if unasked == _CHANGES and self.flood.lasts_s > CLOSE_S:
+                    # what waits in the buffers of both sides would be read for minutes after the flood
+                    raise AgentUnreachableError(self._name, self._url, self.flood.reason, sent=False)
+                if response.is_over:
+                    break
 
     async def send(self, message: Message) -> None:
         try:
@@ -124,8 +166,9 @@ class HttpTransport:
         self.flood.close()
         if self._wire.session is None:
             return
-        with suppress(TransportError):  # a server that is gone has no session left
-            async with self._open("DELETE") as response:
+        # a server that is gone has no session left, and one that does not answer is not waited for
+        with suppress(TransportError, TimeoutError):
+            async with asyncio.timeout(_END_S), self._open("DELETE") as response:
                 await response.drain(1.0)
         self._wire = Wire()
 
@@ -133,7 +176,7 @@ class HttpTransport:
     async def _open(self, method: str, message: Message | None = None) -> AsyncIterator[McpResponse]:
         """Send a message, and once more with a renewed login if the server refuses it (401)."""
         headers = self._headers | self._wire.headers_of(message)
-        trace = None if message is None else parse_trace_meta(message.meta)
+        trace = (None if message is None else parse_trace_meta(message.meta)) or self.trace
         if trace is not None:
             headers = render_trace_headers(trace) | headers  # a server may forward these alone
         if self._authorize is not None:
@@ -160,20 +203,23 @@ class HttpTransport:
             )
             raise AgentUnreachableError(self._name, self._url, cause, sent=False)
         if response.status == 403:
-            challenge = response.headers.get("www-authenticate", "")
-            if self._authorize is not None and "insufficient_scope" in challenge:
-                raise _too_few_scopes(self._name, challenge)
-            raise AgentUnreachableError(self._name, self._url, "it refuses the credentials", sent=False)
+            raise self._refused(response.headers.get("www-authenticate", ""))
         if response.status >= 500 and not response.is_json:
             raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)
 
-
-def _too_few_scopes(name: str, challenge: str) -> ExecutionFailedError:
-    """The login does not cover the request (RFC 6750); the other requests of the session go on."""
-    found = _SCOPE.search(challenge)
-    scopes = "" if found is None else found[1]
-    option = f" --scope {shlex.quote(scopes)}" if scopes else ""
-    return ExecutionFailedError(
-        f"server {name} asks for a login with more rights" + (f": {scopes}" if scopes else ""),
-        remedy=f"retinue imports login {name}{option}",
-    )
+    def _refused(self, challenge: str) -> RetinueError:
+        """The error of status 403. A login with too few rights fails one request, not the session."""
+        found = _SCOPE.search(challenge)
+        scopes = "" if found is None else found[1]
+        if "insufficient_scope" not in challenge:
+            cause = "it refuses the credentials"
+        elif self._authorize is not None:
+            option = f" --scope {shlex.quote(scopes)}" if scopes else ""
+            return ExecutionFailedError(
+                f"server {self._name} asks for a login with more rights" + (f": {scopes}" if scopes else ""),
+                remedy=f"retinue imports login {self._name}{option}",
+            )
+        else:
+            lacking = f"the scope {scopes}" if scopes else "a scope"
+            cause = f"the token in its headers lacks {lacking}" if self._has_token else f"it wants {lacking}"
+        return AgentUnreachableError(self._name, self._url, cause, sent=False)

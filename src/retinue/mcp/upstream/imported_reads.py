@@ -20,9 +20,11 @@ from retinue.mcp.codec.foreign import (
     parse_completion,
     parse_contents,
     parse_prompt_messages,
+    trace_for,
 )
 from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
-from retinue.mcp.upstream.imported import IMPORTS, ImportedServer, ImportedServers, trace_for
+from retinue.mcp.upstream.imported import ImportedServers
+from retinue.mcp.upstream.imported_server import IMPORTS, ImportedServer
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.guard.trace_guard import AdmittedCall

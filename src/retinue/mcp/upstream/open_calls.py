@@ -1,4 +1,4 @@
-"""The calls of one session that are in flight, and which of them a question of the server belongs to.
+"""The requests to one server that are in flight: how many may be, and which of them a question belongs to.
 
 A question that comes on the stream of a call belongs to it. On standard streams, and on the GET stream of
 a session, a question names no call (https://modelcontextprotocol.io/specification/2025-11-25). It must not
@@ -20,12 +20,36 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.errors import InputRequiredError
+from retinue.core.errors import BusyError, InputRequiredError
 from retinue.mcp.codec.messages import MessageId
 from retinue.mesh.channel import Channel
 
+MAX_IN_FLIGHT = 200
+"""Requests to one server at once. It also ends a loop through a server that forwards no trace: each round of
+such a loop is a new chain of calls to the guard, and one more request in flight here.
+"""
+
 HOLD_S = 10.0
 """How long a question waits for the calls that cannot have asked it to end."""
+
+
+class RequestLimit:
+    """At most `MAX_IN_FLIGHT` requests to ``server`` at once."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._in_flight = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count a request as in flight while inside. Raises BusyError when as many as may be are."""
+        if self._in_flight >= MAX_IN_FLIGHT:
+            raise BusyError(f"{self._in_flight} requests to server {self._server} are in flight", 1.0)
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
 
 
 @dataclass(slots=True, eq=False)

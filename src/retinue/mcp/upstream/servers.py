@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from retinue.core.call import Principal
 from retinue.core.errors import ExecutionFailedError, InvalidParametersError, Problem
@@ -21,19 +22,20 @@ from retinue.mcp.codec.foreign import (
     parse_resources,
     parse_tools,
     read_page,
+    trace_for,
 )
 from retinue.mcp.codec.messages import Reply, name_read
 from retinue.mcp.codec.tool_calls import list_questions, read_answer, read_state
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import trace_for
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, read_reply
+from retinue.mcp.upstream.open_calls import RequestLimit
 from retinue.mcp.upstream.session import MAX_LISTED, ServerSession, fault_of
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import OutgoingCall
 from retinue.mesh.reading import Completion, Message, PromptText
 from retinue.mesh.servers import Ask, ServerRequest
-from retinue.web.codec.trace import find_calls_used
+from retinue.web.codec.trace import find_calls_used, parse_trace_meta
 from retinue.web.http_client import HttpClient
 
 Route = Callable[[str], Awaitable[tuple[Listing, AgentClient]]]
@@ -50,12 +52,17 @@ _NO_METHOD = -32601
 
 
 class MeshServers:
-    """The servers that the skills of one process use; URLs pass the checks of ``http``."""
+    """The servers that the skills of one process use; URLs pass the checks of ``http``.
+
+    Requests to one URL are limited as those to an import are: the limit ends a loop through a server that
+    forwards no trace.
+    """
 
     def __init__(self, http: HttpClient, route: Route, client_version: str) -> None:
         self._http = http
         self._route = route
         self._version = client_version
+        self._limits: WeakValueDictionary[str, RequestLimit] = WeakValueDictionary()
 
     @asynccontextmanager
     async def connect(self, server: str, headers: Mapping[str, str]) -> AsyncIterator[Ask]:
@@ -67,9 +74,10 @@ class MeshServers:
             listing, client = await self._route(server)
             yield _AgentConnection(listing, client, self._version).ask
             return
+        limit = self._limits.setdefault(server, RequestLimit(server))
         transport = HttpTransport(server, self._http, server, headers)
         try:
-            yield _UrlConnection(ServerSession(server, transport, self._version)).ask
+            yield _UrlConnection(ServerSession(server, transport, self._version), transport, limit).ask
         finally:
             await transport.aclose()
 
@@ -77,8 +85,10 @@ class MeshServers:
 class _UrlConnection:
     """One session with a server at a URL."""
 
-    def __init__(self, session: ServerSession) -> None:
+    def __init__(self, session: ServerSession, transport: HttpTransport, limit: RequestLimit) -> None:
         self._session = session
+        self._transport = transport
+        self._limit = limit
         self._starting = asyncio.Lock()
         self._is_started = False
 
@@ -86,11 +96,15 @@ class _UrlConnection:
         self, request: ServerRequest, outgoing: OutgoingCall, principal: Principal, channel: Channel
     ) -> Any:
         outgoing.record_usage(0)  # its own calls are not of this mesh
+        with self._limit.running():
+            return await self._send(request, trace_for(outgoing.trace), channel)
+
+    async def _send(self, request: ServerRequest, meta: Mapping[str, Any], channel: Channel) -> Any:
         async with self._starting:
             if not self._is_started:
+                self._transport.trace = parse_trace_meta(meta)
                 await self._session.start()
                 self._is_started = True
-        meta = trace_for(outgoing.trace)
         if request.kind == "call":
             return await self._session.call(Skill(request.name), dict(request.arguments), meta, channel)
 

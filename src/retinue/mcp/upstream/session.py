@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import structlog
 
 from retinue.core.call import Answer
-from retinue.core.errors import AgentUnreachableError, ExecutionFailedError, RemoteFaultError, RetinueError
+from retinue.core.errors import AgentUnreachableError, ExecutionFailedError, RemoteFaultError
 from retinue.core.record import Skill
 from retinue.mcp.codec.foreign import (
     Era,
@@ -28,22 +28,20 @@ from retinue.mcp.codec.foreign import (
     parse_discovered,
     parse_initialized,
     read_page,
-    refusal,
-    response,
 )
 from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
 from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
 from retinue.mcp.codec.wire import VERSION_KEY
-from retinue.mcp.upstream.flood import FloodMeter
-from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, answer_questions
+from retinue.mcp.upstream.flood import FloodMeter, LogLines
+from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_questions
 from retinue.mcp.upstream.open_calls import OpenCalls
+from retinue.mcp.upstream.questions import Questions
 from retinue.mesh.channel import Channel, NullChannel
 
 MAX_LISTED = 10_000
 """Entries of one list of a server; the rest is left out, with a line in the log."""
 
 _NO_METHOD = -32601
-_CANNOT_ASK = -32603
 _GIVE_UP_S = 2.0
 """How long a cancelled request may take to tell the server so."""
 
@@ -106,8 +104,8 @@ class ServerSession:
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
-        self._answering: dict[Any, asyncio.Task[None]] = {}
-        """The questions of the server that are being answered, by their ids."""
+        self._questions = Questions(transport.send, transport.flood, self._open)
+        self._lines = LogLines(name)
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()
         self._is_level_set = False
@@ -175,7 +173,8 @@ class ServerSession:
             else:
                 await asyncio.gather(listening, subscribed)
         finally:
-            for task in (listening, subscribed, *self._answering.values()):
+            self._questions.withdraw_all()
+            for task in (listening, subscribed):
                 task.cancel()
             await asyncio.gather(listening, subscribed, return_exceptions=True)
 
@@ -338,48 +337,28 @@ class ServerSession:
         """
         method = document.get("method")
         if "id" in document and isinstance(method, str):
-            task = asyncio.create_task(self._answer(document, channel))
-            self._answering[document["id"]] = task
-            task.add_done_callback(lambda _: self._answering.pop(document["id"], None))
-            return task
+            return await self._questions.begin(document, channel)
         if method == "notifications/cancelled":
             params = document.get("params")
             withdrawn = params.get("requestId") if isinstance(params, Mapping) else None
-            if isinstance(withdrawn, str | int) and withdrawn in self._answering:
-                self._answering[withdrawn].cancel()
+            if isinstance(withdrawn, str | int):
+                self._questions.withdraw(withdrawn)
             return None
         told = parse_feedback(document)
         if told is None:
             return None
         if told.kind == "progress":
-            owner = self._open.find_by_token(document)
-            channel = owner.channel if channel is None and owner is not None else channel
+            named = self._open.find_by_token(document)
+            channel = named.channel if channel is None and named is not None else channel
             await (channel or _NOBODY).progress(told.fraction, told.text)
         else:
             # a log line on the common stream names no call: with several in flight it is nobody's
-            channel = channel or self._open.find_only() or _NOBODY
-            await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+            owner = channel or self._open.find_only()
+            if owner is None or owner is _NOBODY or (channel is None and "log" not in owner.capabilities):
+                self._lines.write(told.level, told.text)
+            else:
+                await owner.log(told.level, told.text, told.data)  # type: ignore[arg-type]
         return None
-
-    async def _answer(self, document: Mapping[str, Any], channel: Channel | None) -> None:
-        request_id, method, params = document["id"], document["method"], document.get("params")
-        if method == "ping":
-            answer = response(request_id, {})
-        elif method not in ("elicitation/create", "sampling/createMessage"):
-            answer = refusal(request_id, _NO_METHOD, f"Method not found: {method}")
-        else:
-            asked = params if isinstance(params, Mapping) else {}
-            try:
-                if channel is not None:
-                    found = await answer_question(channel, str(request_id), method, asked)
-                else:
-                    with (await self._open.find_asker(document)).asking() as asker:
-                        found = await answer_question(asker, str(request_id), method, asked)
-                answer = response(request_id, found)
-            except RetinueError as error:
-                answer = refusal(request_id, _CANNOT_ASK, error.message)
-        with suppress(AgentUnreachableError):  # a server that has ended does not wait for an answer
-            await self._transport.send(answer)
 
 
 def fault_of(name: str, error: Mapping[str, Any]) -> RemoteFaultError:

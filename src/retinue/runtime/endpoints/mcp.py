@@ -21,8 +21,8 @@ from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
-from retinue.mcp.upstream.imported import IMPORTS
 from retinue.mcp.upstream.imported_reads import HubReads, ServerReads
+from retinue.mcp.upstream.imported_server import IMPORTS
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.guard.trace_guard import AdmittedCall

@@ -22,7 +22,8 @@ from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import ImportedServers, ImportSpec
+from retinue.mcp.upstream.imported import ImportedServers
+from retinue.mcp.upstream.imported_server import ImportSpec
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source

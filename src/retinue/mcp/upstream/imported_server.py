@@ -1,0 +1,334 @@
+"""One imported MCP server as an agent: a task connects it, reads its lists and watches them for changes.
+
+The task connects again with back-off. While there is no session, the server is listed as unreachable with
+the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Literal, TypeVar
+
+import orjson
+import structlog
+
+from retinue.cards.pallet_card import render_card
+from retinue.core.errors import AgentUnreachableError, RetinueError
+from retinue.core.record import AgentRecord, Health, Listing
+from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
+from retinue.mcp.upstream.open_calls import RequestLimit
+from retinue.mcp.upstream.session import ServerSession, Transport
+from retinue.mesh.directory.sources import LiveMember, OnChange
+from retinue.mesh.pins import Pins
+
+IMPORTS = "imports"
+"""The name of the source."""
+
+FIRST_BACK_OFF_S = 0.5
+LAST_BACK_OFF_S = 60.0
+RELIST_S = 60.0
+"""How often the lists of a server are read again that does not tell of changes."""
+
+REOPEN_S = 1.0
+"""How long after its end a stream of changes is opened again; one that ended sooner counts as none."""
+
+REREAD_S = 1.0
+"""The least time between two readings of the lists of a server that tells of changes."""
+
+MAX_FOLLOWED = 1_000
+"""Resources of one server whose changes are followed."""
+
+OnResource = Callable[[str, str], None]
+"""Called with the name of a server and the URI of its resource that changed."""
+
+MAX_DESCRIPTION = 1_000
+"""Characters of a server's instructions that become the description of its agent."""
+
+INSTRUCTIONS = "(instructions)"
+"""The name under which the instructions of a server are accepted like a tool."""
+
+T = TypeVar("T")
+
+_ALL = frozenset({"mesh", "exposed"})
+
+_log = structlog.get_logger("retinue.imports")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSpec:
+    """One import: how to connect, and who sees its tools."""
+
+    name: str
+    connect: Callable[[], Transport]
+    place: str
+    visibility: Literal["mesh", "exposed"] = "exposed"
+    start_s: float = 60.0
+    fingerprint: str = ""
+    """Changes whenever the import is configured differently."""
+
+
+class ImportedServer(LiveMember):
+    """One imported server, connected by a task of its own."""
+
+    def __init__(
+        self,
+        spec: ImportSpec,
+        client_version: str,
+        pins: Pins,
+        on_change: OnChange,
+        on_resource: OnResource = lambda name, uri: None,
+    ) -> None:
+        self.spec = spec
+        self.fingerprint = spec.fingerprint
+        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.start_s)"
+        self._client_version = client_version
+        self._pins = pins
+        self._on_change = on_change
+        self._tools = pins.accepted_tools(spec.name)
+        self._has_lists = False
+        self._instructions = ""
+        self._record = AgentRecord(spec.name)
+        self._on_resource = on_resource
+        self._limit = RequestLimit(spec.name)
+        self._followed = frozenset[str]()
+        self._follows_others = asyncio.Event()
+        self._session: ServerSession | None = None
+        self._transport: Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._subscribes = False
+        self._is_tried = False
+        """Whether an attempt to connect has failed, or a session was lost."""
+        self._is_opened = False
+        """Whether the last attempt to connect succeeded."""
+        self._settled = asyncio.Event()
+        """Set at the end of an attempt to connect; cleared by a call that waits for one."""
+        self._wake = asyncio.Event()
+        self._renew = asyncio.Event()
+        self._describe(self._tools)
+
+    @property
+    def listing(self) -> Listing:
+        """The server as an agent, with what is known of it now."""
+        record = self._record
+        shown = [render_card(record, scopes=_ALL), [one.uri for one in record.resources]]
+        digest = sha256(orjson.dumps([*shown, [one.name for one in record.prompts]])).hexdigest()
+        return Listing(record=record, source=IMPORTS, key=self.spec.name, digest=f"sha256:{digest}")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a session is open."""
+        return self._session is not None
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with a server that answers; "" if nothing is."""
+        return self._transport.flood.reason if self._session and self._transport else ""
+
+    def start(self) -> None:
+        """Connect in the background."""
+        self._task = asyncio.create_task(self._run(), name=f"import {self.spec.name}")
+
+    async def stop(self) -> None:
+        """End the session, and the program behind it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.reason = "it is not imported any more"
+        self._settled.set()
+
+    def retry(self) -> None:
+        """Connect now if there is no session, instead of after the back-off."""
+        if not self.is_ready:
+            self._wake.set()
+
+    def review(self) -> None:
+        """Compare the tools with the accepted ones again; nothing to do before the first session."""
+        if self._has_lists:
+            self._describe(self._pins.review(self.spec.name, self._tools))
+            self._changed()
+
+    @property
+    def record(self) -> AgentRecord:
+        """What it offers, as an agent."""
+        return self._record
+
+    def follow(self, uris: frozenset[str]) -> None:
+        """Tell of changes of these resources, and no others, from now on."""
+        self._followed = frozenset(sorted(uris)[:MAX_FOLLOWED])
+        self._follows_others.set()
+
+    async def open_session(self) -> ServerSession:
+        """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
+        if self._session is None:
+            self._settled.clear()
+            self._wake.set()
+            await self._settled.wait()
+        if self._session is None:
+            raise AgentUnreachableError(self.spec.name, self.spec.place, self.reason, sent=False)
+        return self._session
+
+    async def renew_session(self, lost: ServerSession) -> ServerSession:
+        """The session after ``lost``. Raises AgentUnreachableError."""
+        if self._session is lost:
+            self._session = None
+            self._renew.set()
+        return await self.open_session()
+
+    async def with_session(self, work: Callable[[ServerSession], Awaitable[T]]) -> T:
+        """``work`` with the session; once more with a new one if the request was certainly not sent.
+
+        Raises BusyError while `MAX_IN_FLIGHT` others run.
+        """
+        with self._limit.running():
+            session = await self.open_session()
+            try:
+                return await work(session)
+            except AgentUnreachableError as error:
+                if error.sent:
+                    raise
+                return await work(await self.renew_session(session))
+
+    async def _run(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            self._wake.clear()
+            self._renew.clear()
+            self._is_opened = False
+            began = time.monotonic()
+            transport = self._transport = self.spec.connect()
+            transport.flood.subscribe(self._changed)
+            try:
+                await self._serve(transport)
+                self._lose("the connection ended")
+            except TimeoutError:
+                limit = f"it did not start within {self.spec.start_s:g} s (imports.start_s)"
+                self._lose(f"{limit}; {transport.hint}" if transport.hint else limit)
+            except AgentUnreachableError as error:
+                self._lose(error.cause)
+            except RetinueError as error:
+                self._lose(f"{error.message}; {error.remedy}" if error.remedy else error.message)
+            finally:
+                self._session = None
+                await _finish(transport.aclose())
+            if time.monotonic() - began > LAST_BACK_OFF_S:
+                back_off_s = FIRST_BACK_OFF_S
+            try:
+                async with asyncio.timeout(back_off_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
+
+    async def _serve(self, transport: Transport) -> None:
+        """Open a session, and return when it has ended."""
+        session = ServerSession(self.spec.name, transport, self._client_version)
+        async with asyncio.timeout(self.spec.start_s):
+            await transport.open()
+            facts = await session.start()
+            lists = await session.read_lists()
+        self._instructions = facts.instructions[:MAX_DESCRIPTION]
+        self._subscribes = facts.subscribes
+        self._record = replace(self._record, version=facts.server_version or None)
+        self._take(lists)
+        self._session, self.reason, self._is_opened = session, "", True
+        self._settled.set()
+        self._changed()
+
+        has_news = asyncio.Event()
+
+        async def keep_lists() -> None:
+            while True:
+                await has_news.wait()
+                has_news.clear()
+                self._take(await session.read_lists())
+                self._changed()
+                await asyncio.sleep(REREAD_S)
+
+        def pass_on(uri: str) -> None:
+            self._on_resource(self.spec.name, uri)
+
+        async def watch() -> None:
+            while True:
+                began = time.monotonic()
+                try:
+                    await session.watch(has_news.set, pass_on)
+                except AgentUnreachableError:
+                    if transport.ends_with_stream:
+                        raise
+                if transport.ends_with_stream:
+                    return
+                # what was said while nobody listened is not said again
+                is_kept = time.monotonic() - began > REOPEN_S
+                await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
+                has_news.set()
+
+        async def keep_following() -> None:
+            while True:
+                self._follows_others.clear()
+                await session.follow(self._followed)
+                await self._follows_others.wait()
+
+        work = (watch(), keep_lists(), keep_following(), _until(self._renew))
+        tasks = [asyncio.create_task(one) for one in work]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take(self, lists: ServerLists) -> None:
+        self._tools, self._has_lists = lists.tools, True
+        if self._instructions:
+            self._tools = (*lists.tools, {"name": INSTRUCTIONS, "description": self._instructions})
+        seen = self.spec.visibility
+        live = self._subscribes
+        self._record = replace(
+            self._record,
+            resources=tuple(parse_resources(lists.resources, seen, live=live)),
+            prompts=tuple(parse_prompts(lists.prompts, seen)),
+        )
+        self._describe(self._pins.review(self.spec.name, self._tools))
+
+    def _describe(self, listed: Iterable[Mapping[str, Any]]) -> None:
+        tools = {str(tool.get("name")): tool for tool in listed}
+        described = str(tools.pop(INSTRUCTIONS, {}).get("description", ""))
+        skills = tuple(parse_tools(tools.values(), self.spec.visibility))
+        self._record = replace(self._record, description=described, skills=skills)
+
+    def _lose(self, reason: str) -> None:
+        if reason != self.reason:
+            _log.warning("import unreachable", server=self.spec.name, reason=reason)
+        self.reason, self._is_tried = reason, True
+        self._session = None
+        if not self._is_opened:
+            self._settled.set()
+        self._changed()
+
+    def _changed(self) -> None:
+        if not self.is_ready:
+            health: Health = "unreachable" if self._is_tried else "unknown"
+            self._on_change(self.listing, health, self.reason)
+        elif self.complaint:
+            self._on_change(self.listing, "degraded", self.complaint)
+        else:
+            self._on_change(self.listing, "healthy", "")
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, even when cancelled meanwhile: a program must not outlive its import."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
