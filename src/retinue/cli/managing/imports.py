@@ -78,6 +78,7 @@ def mcp_server(
         raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
     if url is not None:
+        _check_url("--url", url)
         found |= {"url": url, "headers": _pairs("--header", headers)}
         found |= {"client_id": client_id, "client_secret": client_secret}
         found |= {"client_metadata_url": client_metadata_url}
@@ -132,9 +133,9 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
     from the hub's environment.
     """
-    host = _host_of(url)
+    _check_url("URL", url)
     if name is None:
-        name = _name_for(url, host)
+        name = _name_for(url, (urlsplit(url).hostname or "").lower())
     pairs = _pairs("--header", headers)
     if token_env is not None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
@@ -145,17 +146,12 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     _add({_check_name(name): found})
 
 
-def _host_of(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname if parts.scheme in ("http", "https") else None
-    except ValueError:
-        host = None
-    if host is None:
-        raise InvalidSettingError(
-            "URL", f"{url[:60]!r} is no http or https url", remedy="give one such as http://127.0.0.1:8001"
-        )
-    return host.lower()
+def _check_url(field: str, url: str) -> None:
+    from retinue.mcp.client_configs.servers import is_web_url
+
+    if not is_web_url(url):
+        problem = f"{url[:60]!r} is not an http or https url"
+        raise InvalidSettingError(field, problem, remedy="give one such as https://mcp.example.com/mcp")
 
 
 def _from_client(client: str) -> click.Command:
@@ -278,26 +274,47 @@ def remove(name: str) -> None:
 
 def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Keep imports, and show what a running hub makes of them."""
-    from pydantic import ValidationError
-
-    from retinue.runtime.importing.imports import write_import
-    from retinue.settings import ImportTable
+    from retinue.runtime.commands.importing import check_names
+    from retinue.runtime.importing.imports import read_imports, write_import
     from retinue.storage.state import find_hub_url
 
     session = open_session()
-    read: dict[str, ImportTable] = {}
-    for name, found in tables.items():
-        try:
-            read[name] = ImportTable.model_validate(found)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
-            raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
+    read = {name: _read_table(name, found) for name, found in tables.items()}
+    kept = read_imports(session.settings, session.state)
+    check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
+    for name, table in read.items():
+        if name in kept and kept[name] != table:
+            _say(f"{name} replaces the import of {_describe(kept[name])}")
     if find_hub_url(session.state) is not None:
         run_command(_keep_and_wait(session, read))
         return
     for name, table in read.items():
         write_import(session.state, name, table)
     _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
+
+
+def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+    from pydantic import ValidationError
+
+    from retinue.settings import ImportTable
+
+    try:
+        return ImportTable.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
+
+
+def _list_agents(session: Session) -> set[str]:
+    """The agents of the running hub, imports included; none if no hub runs."""
+    from retinue.runtime.commands.importing import list_rows
+    from retinue.storage.state import find_hub_url
+
+    async def read() -> set[str]:
+        async with session.client() as client:
+            return set(await list_rows(client))
+
+    return set() if find_hub_url(session.state) is None else run_command(read())
 
 
 async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
@@ -320,18 +337,18 @@ def _say_outcomes(outcomes: Sequence[Outcome]) -> None:
 
 
 def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
-    from retinue.runtime.commands.connect import list_servers
-    from retinue.runtime.commands.moved_servers import import_name_of
+    from retinue.runtime.commands.connect import find_own_url, list_servers
 
-    found = list_servers(client, project)
-    if not found:
+    session = open_session()
+    found = list_servers(client, project, find_own_url(session.settings, session.state))
+    if not found and not names:
         _say(f"{client} has no MCP servers besides this hub")
         return
     if missing := sorted(set(names) - {one.name for one in found}):
         raise InvalidSettingError(
             "NAMES",
             f"{client} has no server {missing[0]!r}",
-            remedy=f"one of {', '.join(one.name for one in found)}",
+            remedy=f"one of {', '.join(one.name for one in found)}" if found else "it has none",
         )
     chosen = [one for one in found if every or one.name in names]
     for one in chosen:
@@ -341,12 +358,36 @@ def _import_from(client: str, names: Sequence[str], project: Path | None, *, eve
                     "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
                 )
             _say(f"{one.name} is left out: {one.stays}")
-    tables = {import_name_of(one.name): one.table for one in chosen if one.table is not None}
-    if tables:
+    if tables := _choose_names(session, client, chosen):
         _add(tables)
     elif not chosen:
         print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
         _say(f"import them: retinue import {client} --all, or with their names")
+
+
+def _choose_names(
+    session: Session, client: str, chosen: Sequence[FoundServer]
+) -> dict[str, Mapping[str, Any]]:
+    """The new imports by name; says where a name is not that of the server, and what is imported already."""
+    from retinue.runtime.commands.importing import choose_name, import_name_of
+    from retinue.runtime.importing.imports import read_imports
+
+    imports = dict(read_imports(session.settings, session.state))
+    agents = _list_agents(session) - imports.keys() if chosen else set()
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in chosen:
+        if one.table is None:
+            continue
+        table = _read_table(one.name, one.table)
+        name, is_new = choose_name(one.name, table, client, imports, agents)
+        if not is_new:
+            _say(f"{one.name} is imported already, as {name}")
+            continue
+        if name != (usual := import_name_of(one.name)):
+            of = f"the import of {_describe(imports[usual])}" if usual in imports else "an agent"
+            _say(f"{one.name} becomes {name}: {usual} is {of}")
+        imports[name], found[name] = table, one.table
+    return found
 
 
 def _place_of(server: FoundServer) -> str:
