@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 from retinue.core.errors import (
@@ -32,6 +33,10 @@ Given a header that the server refused ("" for none), it gives another one, or N
 NEEDS_LOGIN = "it asks for a login"
 """How the reason begins of a server that answers with status 401."""
 
+_CHECK_PATH = (
+    ": check the path of its url, often /mcp; a server of the HTTP+SSE transport of 2024 alone, often /sse, "
+    "is not supported"
+)
 _AUTHORIZATION = "authorization"
 _SCOPE = re.compile(r'\bscope="?([\x20\x21\x23-\x5b\x5d-\x7e]{1,1000}?)(?:"|,|$)')
 
@@ -83,9 +88,10 @@ class HttpTransport:
                         if incoming.document is not None:
                             yield incoming.document
                 if response.ending != "complete":
-                    raise AgentUnreachableError(
-                        self._name, self._url, f"status {response.status} without a response", sent=True
-                    )
+                    cause = f"status {response.status} without a response"
+                    if message.method == "initialize":
+                        cause = f"{cause} of MCP{_CHECK_PATH}"
+                    raise AgentUnreachableError(self._name, self._url, cause, sent=True)
         except (TooLargeError, ResponseTooLargeError) as error:
             raise RemoteFaultError(self._name, -32603, f"server {self._name}: {error}") from error
         except TransportError as error:
@@ -165,7 +171,8 @@ class HttpTransport:
                 raise _too_few_scopes(self._name, challenge)
             raise AgentUnreachableError(self._name, self._url, "it refuses the credentials", sent=False)
         if response.status >= 500 and not response.is_json:
-            raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)
+            hint = _CHECK_PATH if response.status == HTTPStatus.NOT_IMPLEMENTED else ""
+            raise AgentUnreachableError(self._name, self._url, f"status {response.status}{hint}", sent=True)
 
 
 def _too_few_scopes(name: str, challenge: str) -> ExecutionFailedError:

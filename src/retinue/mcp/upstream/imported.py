@@ -78,6 +78,9 @@ class ImportSpec:
     fingerprint: str = ""
     """Changes whenever the import is configured differently."""
 
+    problem: str = ""
+    """Why the server cannot be connected to as it is configured; "" if it can."""
+
 
 class ImportedServer(LiveMember):
     """One imported server, connected by a task of its own."""
@@ -171,7 +174,7 @@ class ImportedServer(LiveMember):
 
     async def open_session(self) -> ServerSession:
         """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
-        if self._session is None:
+        if self._session is None and not self.spec.problem:
             self._settled.clear()
             self._wake.set()
             await self._settled.wait()
@@ -202,10 +205,16 @@ class ImportedServer(LiveMember):
                 if error.sent:
                     raise
                 return await work(await self.renew_session(session))
+        except AgentUnreachableError as error:
+            error.remedy = "the hub connects to it again for the next call; its state: retinue imports"
+            raise
         finally:
             self._in_flight -= 1
 
     async def _run(self) -> None:
+        if self.spec.problem:
+            self._lose(self.spec.problem)
+            return
         back_off_s = FIRST_BACK_OFF_S
         while True:
             self._wake.clear()

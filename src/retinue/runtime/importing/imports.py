@@ -145,7 +145,21 @@ def _spec_of(
         visibility=table.visibility,
         start_s=table.start_s,
         fingerprint=repr((table, headers, environ)),
+        problem=_find_missing("headers", table.headers, own) or _find_missing("env", table.env, own),
     )
+
+
+def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """What is wrong if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
+    for name, text in texts.items():
+        for found in Template.pattern.finditer(text):
+            variable = found["braced"]
+            if variable is not None and variable not in own:
+                return (
+                    f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
+                    "set it and start the hub again"
+                )
+    return ""
 
 
 class Imports:
