@@ -120,6 +120,16 @@ def test_the_hub_does_not_import_itself(run: Run, hub: str) -> None:
     assert run("import", "mcp-server", "other", "--url", "http://127.0.0.1:1/mcp").returncode == 0
 
 
+def test_a_hub_that_its_settings_name_as_an_import_is_not_connected_to_itself(
+    run: Run, tmp_path: Path, port: int
+) -> None:
+    (tmp_path / "retinue.toml").write_text(f'[imports.mesh]\nurl = "http://localhost:{port}/mcp"\n')
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        hub.wait_for("hub at")
+        reason = "its url is that of this hub itself: remove it"
+        wait_until(lambda: reason in run("imports", cwd=tmp_path).stdout, "the reason is told")
+
+
 @pytest.mark.parametrize("url", ["notes", "ftp://x.example/mcp", "http://", "http://[::1"])
 def test_a_url_that_cannot_be_one_is_refused_before_it_is_kept(run: Run, url: str) -> None:
     refused = run("import", "mcp-server", "docs", "--url", url)

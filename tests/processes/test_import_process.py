@@ -261,8 +261,8 @@ def test_a_variable_that_the_hub_lacks_is_named_and_never_passed_on_as_text(
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--env", "KEY=a ${NO_SUCH_KEY}", "--", *SERVER, "plain")
         assert said == (
-            "loud is kept, but does not run: the variable NO_SUCH_KEY for its env KEY is not set in the hub's "
-            "environment: set it and start the hub again\n"
+            "loud is kept, but does not run: the variable NO_SUCH_KEY for its env KEY is not set in the "
+            "hub's environment: set it and start the hub again\n"
         )
         said = run(
             "import", "mcp-server", "web", "--url", f"http://127.0.0.1:{port}/x", "--header", "A=${NO_KEY}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, print_json, print_table
+from retinue.cli.output import clean, note, print_json, print_table
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from retinue.settings import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
+_SHOWN_LINES = 400
+_SHOWN_NAMES = 8
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -50,6 +52,9 @@ def import_() -> None:
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
 )
+@click.option(
+    "--start-s", type=float, metavar="S", help="Time in which the server must have answered; default: 60."
+)
 @click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
 def mcp_server(
     name: str,
@@ -61,6 +66,7 @@ def mcp_server(
     client_metadata_url: str | None,
     environ: tuple[str, ...],
     folder: Path | None,
+    start_s: float | None,
     private: bool,
 ) -> None:
     """Import one MCP server as the agent NAME.
@@ -76,7 +82,11 @@ def mcp_server(
         raise click.UsageError("give either --url URL or a command after --")
     if command and command[0].startswith(("http://", "https://")):
         raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
+    if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
+        raise click.UsageError(f"the command is one word: give its words one by one: -- {command[0]}")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
+    if start_s is not None:
+        found["start_s"] = start_s
     if url is not None:
         _check_url("--url", url)
         found |= {"url": url, "headers": _pairs("--header", headers)}
@@ -187,15 +197,24 @@ def imports(context: click.Context, as_json: bool) -> None:
 
 @imports.command()
 @click.argument("name")
-def accept(name: str) -> None:
+@click.option("--show", is_flag=True, help="Show the changes, and accept nothing.")
+def accept(name: str, show: bool) -> None:
     """Accept the tools of NAME that have changed or are new."""
+    from retinue.mesh.pins import describe_change
     from retinue.runtime.commands.importing import unknown_import
     from retinue.runtime.importing.imports import open_pins, read_imports
 
     session = open_session()
     if name not in read_imports(session.settings, session.state):
         raise unknown_import(name)
-    names = open_pins(session.settings, session.state).accept(name)
+    pins = open_pins(session.settings, session.state)
+    if show and (changes := pins.list_changes(name)):
+        for tool, (before, after) in changes.items():
+            _say(f"{tool}, {'new' if before is None else 'changed'}:")
+            for line in describe_change(before, after, lines=_SHOWN_LINES).splitlines():
+                _say(line)
+        return
+    names = [] if show else pins.accept(name)
     _say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
@@ -256,7 +275,9 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         async with session.client() as client:
             before = await list_rows(client)
             file.write(found)
-            _say_outcomes(await wait_for_hub(client, {name: table}, before))
+            _say_outcomes(
+                session, await wait_for_hub(client, {name: table}, before, _say_slow({name: table}))
+            )
 
     run_command(keep())
 
@@ -301,8 +322,9 @@ def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
     try:
         return ImportTable.model_validate(found)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"]
-        raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
+        first = error.errors()[0]
+        field = ".".join(["imports", name, *map(str, first["loc"])])
+        raise InvalidSettingError(field, first["msg"], remedy="see --help") from None
 
 
 def _list_agents(session: Session) -> set[str]:
@@ -322,22 +344,47 @@ async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) ->
     from retinue.runtime.commands.importing import keep_and_wait
 
     async with session.client() as client:
-        _say_outcomes(await keep_and_wait(client, session.state, tables))
+        _say_outcomes(session, await keep_and_wait(client, session.state, tables, _say_slow(tables)))
 
 
-def _say_outcomes(outcomes: Sequence[Outcome]) -> None:
+def _say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], None]:
+    """Prints which servers are still starting, and how long that may take."""
+
+    def say(names: Sequence[str]) -> None:
+        most_s = max(tables[name].start_s for name in names)
+        note(
+            f"waiting for {', '.join(names)}, which may take {most_s:g} s to start; "
+            "Ctrl-C leaves it to the hub"
+        )
+
+    return say
+
+
+def _say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
+    from retinue.runtime.importing.imports import open_pins
+
+    pins = open_pins(session.settings, session.state)
     for one in outcomes:
         if one.problem:
             _say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
         elif not one.is_listed:
             _say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
         else:
-            shown = f"{', '.join(one.skills[:8])}{' …' * (len(one.skills) > 8)}"
-            _say(f"{one.name}: {len(one.skills)} skills: {clean(shown)}")
+            _say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
+        if waiting := pins.list_waiting(one.name):
+            _say(
+                f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
+                f"see it: retinue imports accept {one.name} --show"
+            )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN_NAMES])}{' …' * (len(names) > _SHOWN_NAMES)}"
 
 
 def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
-    from retinue.runtime.commands.connect import find_own_url, list_servers
+    from retinue.runtime.commands.connect import list_servers
+    from retinue.runtime.importing.imports import find_own_url
 
     session = open_session()
     found = list_servers(client, project, find_own_url(session.settings, session.state))
@@ -425,7 +472,7 @@ def _list(as_json: bool) -> None:
                 row["name"],
                 row["connects_to"],
                 row["problem"] or row["status"],
-                ", ".join(row["waiting"]) or "-",
+                _shorten(row["waiting"]) or "-",
             )
             for row in rows
         ]

@@ -95,7 +95,7 @@ class ImportedServer(LiveMember):
     ) -> None:
         self.spec = spec
         self.fingerprint = spec.fingerprint
-        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.start_s)"
+        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.{spec.name}.start_s)"
         self._client_version = client_version
         self._pins = pins
         self._on_change = on_change
@@ -227,7 +227,8 @@ class ImportedServer(LiveMember):
                 await self._serve(transport)
                 self._lose("the connection ended")
             except TimeoutError:
-                limit = f"it did not start within {self.spec.start_s:g} s (imports.start_s)"
+                setting = f"imports.{self.spec.name}.start_s"
+                limit = f"it did not start within {self.spec.start_s:g} s ({setting})"
                 self._lose(f"{limit}; {transport.hint}" if transport.hint else limit)
             except AgentUnreachableError as error:
                 self._lose(error.cause)

@@ -178,14 +178,6 @@ def find_places(client: Client, project: Path | None = None) -> list[Place]:
     return found
 
 
-def find_own_url(settings: Settings, state: State) -> str | None:
-    """The url of MCP at the hub of this state, which may not run yet; None if its port is not known."""
-    running = state.read_hub()
-    if running is not None:
-        return running.url.rstrip("/") + PATH
-    return None if settings.hub.port == 0 else _configured_url(settings) + PATH
-
-
 def read_servers(client: Client, place: Place, own_url: str | None) -> list[tuple[FoundServer, Any]]:
     """The servers at a place with their entries; entries of a hub are left out.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,16 @@ from retinue.core.errors import InvalidSettingError
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.runtime.commands.client import Client
-from retinue.runtime.commands.connect import find_own_url
-from retinue.runtime.importing.imports import open_pins, read_imports, write_import
+from retinue.runtime.importing.imports import find_own_url, open_pins, read_imports, write_import
 from retinue.runtime.importing.logins import LoginFile
 from retinue.settings import ImportTable, Settings
 from retinue.storage.state import State
 
 NOTICED_WITHIN_S = 3.0
 """After this time the hub has seen the file, even if the server looks the same as before."""
+
+TOLD_AFTER_S = 3.0
+"""After this time a person is told which servers are still starting."""
 
 WAIT_MORE_S = 5.0
 """How long the hub may take longer than a server may take to start."""
@@ -51,28 +53,43 @@ async def list_rows(client: Client) -> dict[str, Mapping[str, Any]]:
         asked["after"] = page["next"]
 
 
-async def keep_and_wait(client: Client, state: State, tables: Mapping[str, ImportTable]) -> list[Outcome]:
+OnSlow = Callable[[Sequence[str]], None]
+"""Called once with the imports that are still starting after `TOLD_AFTER_S`."""
+
+
+async def keep_and_wait(
+    client: Client,
+    state: State,
+    tables: Mapping[str, ImportTable],
+    on_slow: OnSlow = lambda names: None,
+) -> list[Outcome]:
     """Keep imports, and wait until the hub has connected to each, or says why it cannot."""
     before = await list_rows(client)
     for name, table in tables.items():
         write_import(state, name, table)
-    return await wait_for_hub(client, tables, before)
+    return await wait_for_hub(client, tables, before, on_slow)
 
 
 async def wait_for_hub(
-    client: Client, tables: Mapping[str, ImportTable], before: Mapping[str, Mapping[str, Any]]
+    client: Client,
+    tables: Mapping[str, ImportTable],
+    before: Mapping[str, Mapping[str, Any]],
+    on_slow: OnSlow = lambda names: None,
 ) -> list[Outcome]:
     """Wait until the hub lists the imports in another way than ``before``, or does not change them."""
     clock = asyncio.get_running_loop().time
     began = clock()
+    is_told = False
     waits_s = max((table.start_s for table in tables.values()), default=0.0) + WAIT_MORE_S
     while True:
         rows = await list_rows(client)
         waited_s = clock() - began
-        if waited_s > waits_s or all(
-            _is_settled(rows.get(name), before.get(name), waited_s) for name in tables
-        ):
+        open_ones = [name for name in tables if not _is_settled(rows.get(name), before.get(name), waited_s)]
+        if waited_s > waits_s or not open_ones:
             return [_outcome_of(name, rows.get(name)) for name in tables]
+        if waited_s > TOLD_AFTER_S and not is_told:
+            is_told = True
+            on_slow(open_ones)
         await asyncio.sleep(_LOOK_S)
 
 

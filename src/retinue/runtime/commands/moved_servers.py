@@ -25,14 +25,13 @@ from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.commands.client import Client as MeshClient
 from retinue.runtime.commands.connect import (
     Place,
-    find_own_url,
     find_places,
     has_token,
     moves_file,
     read_servers,
 )
 from retinue.runtime.commands.importing import Outcome, choose_name, keep_and_wait, list_rows, remove_import
-from retinue.runtime.importing.imports import read_imports
+from retinue.runtime.importing.imports import find_own_url, read_imports
 from retinue.settings import ImportTable, Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
