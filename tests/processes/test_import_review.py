@@ -49,7 +49,7 @@ def test_what_is_wrong_with_an_import_is_a_finding_of_doctor(run: Run) -> None:
     found = run("doctor")
     assert found.returncode == 0
     assert "no-such-program does not start" in found.stdout
-    assert "retinue imports" in found.stdout
+    assert "retinue imports remove gone" in found.stdout
     run("imports", "remove", "gone")
     assert "1 of 1 connected" in run("doctor").stdout
 

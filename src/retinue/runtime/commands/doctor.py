@@ -112,7 +112,8 @@ async def _check_imports(settings: Settings, state: State) -> list[Check]:
         status, reason = row.get("status", "not listed"), str(row.get("last_error") or "")
         connected += status in ("available", "degraded")
         if status != "available":
-            found.append(Check(f"import {name}", "warn", reason or str(status), "see: retinue imports"))
+            remedy = f"mend it, or remove it: retinue imports remove {name}"
+            found.append(Check(f"import {name}", "warn", reason or str(status), remedy))
         if waiting := pins.list_waiting(name):
             names = f"{', '.join(list(waiting)[:_SHOWN_NAMES])}{' …' * (len(waiting) > _SHOWN_NAMES)}"
             remedy = f"see the changes: retinue imports accept {name} --show"
