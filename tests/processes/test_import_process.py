@@ -268,6 +268,10 @@ def test_a_variable_that_the_hub_lacks_is_named_and_never_passed_on_as_text(
             "import", "mcp-server", "web", "--url", f"http://127.0.0.1:{port}/x", "--header", "A=${NO_KEY}"
         )
         assert "the variable NO_KEY for its headers A is not set in the hub's environment" in said
+        said = run("import", "a2a", f"http://127.0.0.1:{port}/x", "--name", "peer", "--token-env", "NO_TOKEN")
+        assert (
+            "the variable NO_TOKEN for its headers Authorization is not set in the hub's environment" in said
+        )
         assert "NO_SUCH_KEY" in run("imports")
         # a dollar sign that begins no variable is text
         said = run("import", "mcp-server", "loud", "--env", "KEY=$$5 $x", "--", *SERVER, "plain")

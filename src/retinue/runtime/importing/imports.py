@@ -306,7 +306,12 @@ class Imports:
 def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
     headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
     return AgentSpec(
-        name, table.a2a or "", headers, visibility=table.visibility, fingerprint=repr((table, headers))
+        name,
+        table.a2a or "",
+        headers,
+        visibility=table.visibility,
+        fingerprint=repr((table, headers)),
+        problem=_find_missing("headers", table.headers, own),
     )
 
 
