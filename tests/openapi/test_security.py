@@ -88,7 +88,8 @@ def test_missing_credentials_are_told_by_the_names_of_their_variables() -> None:
             [{"ApiKey": [], "inQuery": []}, {"token": []}], {"MY_API_API_KEY": "secret", "MY_API_TOKEN": ""}
         )
     assert refused.value.remedy == (
-        "set the environment variable MY_API_API_KEY and MY_API_IN_QUERY or MY_API_TOKEN of the agent"
+        "set the environment variable MY_API_API_KEY and MY_API_IN_QUERY or MY_API_TOKEN "
+        "and start the hub again"
     )
     assert "secret" not in f"{refused.value}{refused.value.remedy}"
 

@@ -252,3 +252,27 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
                 result = await client.call_tool("pets__getPet", {"id": 8, "lang": "text"})
                 assert result.structured_content == {"id": "8", "name": "text"}
                 assert "differs from the API's document" in getattr(result.content[-1], "text", "")
+
+
+def test_a_variable_that_the_hub_lacks_is_named_and_never_passed_on_as_text(
+    tmp_path: Path, port: int, run: Run
+) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        hub.wait_for("0 agents")
+        said = run("import", "mcp-server", "loud", "--env", "KEY=a ${NO_SUCH_KEY}", "--", *SERVER, "plain")
+        assert said == (
+            "loud is kept, but does not run: the variable NO_SUCH_KEY for its env KEY is not set in the "
+            "hub's environment: set it and start the hub again\n"
+        )
+        said = run(
+            "import", "mcp-server", "web", "--url", f"http://127.0.0.1:{port}/x", "--header", "A=${NO_KEY}"
+        )
+        assert "the variable NO_KEY for its headers A is not set in the hub's environment" in said
+        said = run("import", "a2a", f"http://127.0.0.1:{port}/x", "--name", "peer", "--token-env", "NO_TOKEN")
+        assert (
+            "the variable NO_TOKEN for its headers Authorization is not set in the hub's environment" in said
+        )
+        assert "NO_SUCH_KEY" in run("imports")
+        # a dollar sign that begins no variable is text
+        said = run("import", "mcp-server", "loud", "--env", "KEY=$$5 $x", "--", *SERVER, "plain")
+        assert "loud: 9 skills" in said

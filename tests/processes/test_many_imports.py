@@ -83,12 +83,12 @@ def broken(folder: Path, dead_port: int, failing: str) -> dict[str, ImportTable]
 STARTING = "it is starting, which may take"
 REASONS = {
     "dead-port": ("unavailable", "nothing listens there"),
-    "hangs": ("unavailable", "did not start within 2 s (imports.start_s)"),
+    "hangs": ("unavailable", "did not start within 2 s (imports.hangs.start_s)"),
     "junk": ("available", "it floods standard output"),
     "flood": ("available", "it floods standard error"),
     "missing": ("unavailable", "No such file"),
     "exits": ("unavailable", "code 3"),
-    "slow": ("unknown", f"{STARTING} 60 s (imports.start_s)"),
+    "slow": ("unknown", f"{STARTING} 60 s (imports.slow.start_s)"),
     "needs-variable": ("unavailable", "TOKEN is not set"),
     "http-500": ("unavailable", "status 500"),
 }
@@ -143,7 +143,7 @@ def tells(row: tuple[str, str], wanted: tuple[str, str]) -> bool:
 
 def early(name: str) -> list[tuple[str, str]]:
     """What may be told of a broken server before it is known to be one."""
-    starting = ("unknown", f"{STARTING} {2 if name == 'hangs' else 60} s (imports.start_s)")
+    starting = ("unknown", f"{STARTING} {2 if name == 'hangs' else 60} s (imports.{name}.start_s)")
     # a flooding server answers, and has not flooded for a second
     return [starting, ("available", "")] if name in FLOODS else [starting]
 

@@ -308,6 +308,57 @@ def test_a_move_that_is_killed_leaves_servers_that_can_be_put_back(home: Path, r
     assert file.read_bytes() == before
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_move_under_another_name_says_how_to_undo_it(home: Path, run: Run) -> None:
+    file = _write(home, "cursor", {"loud": LOUD})
+    before = file.read_bytes()
+    moved = run("connect", "cursor", "--replace", "--yes", "--name", "mesh")
+    assert "put everything back with: retinue connect cursor --remove --name mesh\n" in moved.stdout
+    unnamed = run("connect", "cursor", "--remove")
+    assert "servers were moved under the name 'mesh'" in unnamed.stderr
+    assert "retinue connect cursor --remove --name mesh" in unnamed.stderr
+    assert run("connect", "cursor", "--remove", "--name", "mesh").returncode == 0
+    assert file.read_bytes() == before
+    assert _imports(run) == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_mode_of_the_file_comes_back_with_its_bytes(home: Path, run: Run) -> None:
+    file = _write(home, "cursor", {"loud": LOUD})
+    file.chmod(0o644)
+    assert run("connect", "cursor", "--replace", "--yes").returncode == 0
+    assert file.stat().st_mode & 0o777 == 0o600  # it holds the token of the hub
+    assert run("connect", "cursor", "--remove").returncode == 0
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_refused_move_names_every_server_that_does_not_run(home: Path, run: Run) -> None:
+    missing = {"command": "no-such-program"}
+    file = _write(home, "cursor", {"loud": LOUD, "broken": BROKEN, "gone here": missing})
+    before = file.read_bytes()
+    refused = run("connect", "cursor", "--replace", "--yes")
+    assert "'broken' does not run in the mesh: it ended with code 3: TOKEN is not set" in refused.stderr
+    assert "'gone here' does not run in the mesh: no-such-program does not start" in refused.stderr
+    assert "--keep broken --keep 'gone here'" in refused.stderr
+    assert file.read_bytes() == before
+    assert _imports(run) == []
+    kept = run("connect", "cursor", "--replace", "--yes", "--keep", "broken", "--keep", "gone here")
+    assert kept.returncode == 0, kept.stderr
+
+
+def test_the_hub_itself_stays_however_it_is_named(home: Path, run: Run, tmp_path: Path, port: int) -> None:
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        hub.wait_for("0 agents")
+        own = {"url": f"http://localhost:{port}/mcp"}
+        file = _write(home, "cursor", {"loud": LOUD, "mesh": own})
+        moved = run("connect", "cursor", "--replace", "--yes")
+        assert moved.returncode == 0, moved.stderr
+        assert "stays: it is this hub" in moved.stdout
+        assert _servers(file, "cursor")["mesh"] == own
+        assert _imports(run) == ["loud"]
+
+
 def _servers(file: Path, client: str) -> dict[str, Any]:
     return CLIENTS[client].list_entries(file.read_text(), "f")
 

@@ -86,14 +86,14 @@ class ImportedApi(LiveMember):
                 content = await self.spec.load()
                 # a document of some megabytes takes seconds
                 api = await asyncio.to_thread(self._parse, content)
+            except AgentUnreachableError as error:
+                self._fail(f"its document {error.url}: {error.cause}")
             except RetinueError as error:
-                self.reason = f"{error.message}" + (f" — {error.remedy}" if error.remedy else "")
-                _log.warning("import unreachable", api=self.spec.name, reason=self.reason)
-                self._on_change(self.listing, "unreachable", self.reason)
-                await asyncio.sleep(back_off_s)
-                back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
-                continue
-            break
+                self._fail(f"{error.message}" + (f" — {error.remedy}" if error.remedy else ""))
+            else:
+                break
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
         for note in api.notes:
             _log.info("import shortened", api=self.spec.name, note=note)
         described = (api.description or api.title)[:MAX_DESCRIPTION]
@@ -103,6 +103,11 @@ class ImportedApi(LiveMember):
         )
         self.client = self._make_client(api)
         self._on_change(self.listing, "healthy", "")
+
+    def _fail(self, reason: str) -> None:
+        self.reason = reason
+        _log.warning("import unreachable", api=self.spec.name, reason=reason)
+        self._on_change(self.listing, "unreachable", reason)
 
     def _offer(self, skill: Skill) -> Skill:
         output_schema = skill.output_schema if self.spec.strict else documented_only(skill.output_schema)

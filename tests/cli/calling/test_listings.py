@@ -231,4 +231,4 @@ def test_a_name_taken_from_a_host_replaces_no_import_of_another_url(retinue: Ret
 def test_an_import_of_what_is_no_url_says_so(retinue: Retinue, url: str) -> None:
     refused = retinue("import", "a2a", url)
     assert refused.exit_code != 0
-    assert "is no http or https url" in refused.stderr
+    assert "is not an http or https url" in refused.stderr

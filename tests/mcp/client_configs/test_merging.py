@@ -110,6 +110,21 @@ def test_into_a_file_that_is_gone_come_the_servers_alone(name: str) -> None:
     assert client.list_entries(back.text, "f") == client.list_entries(before, "f")
 
 
+@pytest.mark.parametrize("name", ["cursor", "zed"])
+def test_a_server_added_again_since_stands_once_in_the_file(name: str) -> None:
+    client = CLIENTS[name]
+    before = _with_servers(client)
+    after, moved = _move(client, before)
+    # the edits here replace an entry, so the text shows whether there are two
+    text = set_value(after, (client.container, "one"), {"command": "mine"}, "f")
+    back = _back(client, text, before, after, moved)
+    assert back.kept == ("one",)
+    assert "two" in back.restored
+    assert back.text is not None
+    assert back.text.count('"one":') == 1
+    assert client.list_entries(back.text, "f")["one"] == {"command": "mine"}
+
+
 KEYS = st.sampled_from(["a", "b", "theme", "x y", "ü"])
 VALUES: st.SearchStrategy[Any] = st.one_of(
     st.booleans(), st.integers(-5, 5), st.text(max_size=5), st.just({}), st.just({"k": [1]})

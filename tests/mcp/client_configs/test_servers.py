@@ -84,12 +84,26 @@ def test_the_former_form_of_zed_is_read_too() -> None:
         ("vscode", {"command": "x", "env": {"K": "${input:key}"}}, "only the client knows ${input:key}"),
         ("vscode", {"command": "x", "envFile": ".env"}, "envFile"),
         ("zed", {"source": "extension", "settings": {}}, "it may belong to an extension"),
+        ("cursor", {"command": "x", "args": "run.py"}, "its args is a string, not a list"),
+        ("cursor", {"command": "x", "args": ["-n", True]}, "its args hold true or false, not a text"),
+        ("cursor", {"command": "x", "args": [None]}, "its args hold null, not a text"),
+        ("cursor", {"command": "x", "env": {"K": True}}, "its env K is true or false, not a text"),
+        ("cursor", {"command": "x", "env": ["K=1"]}, "its env is a list, not an object"),
+        ("cursor", {"url": "https://x.example/mcp", "headers": {"A": {}}}, "its headers A is an object"),
+        ("cursor", {"url": "ws://x.example/mcp"}, "its url is not an http or https url"),
+        ("cursor", {"url": "https://"}, "its url is not an http or https url"),
+        ("cursor", {"url": "http://[::1/mcp"}, "its url is not an http or https url"),
     ],
 )
 def test_what_the_hub_cannot_do_as_the_client_does_stays_with_its_reason(
     client: str, entry: Any, reason: str
 ) -> None:
     assert reason in _read(client, entry)
+
+
+def test_numbers_are_read_as_text_and_a_variable_without_a_value_is_left_out() -> None:
+    table = _read("vscode", {"command": "x", "args": ["-p", 80], "env": {"N": 3, "NONE": None}})
+    assert table == {"command": "x", "args": ["-p", "80"], "env": {"N": "3"}}
 
 
 def test_a_hub_is_known_by_its_command_or_by_its_token() -> None:

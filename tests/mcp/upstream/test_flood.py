@@ -72,7 +72,9 @@ async def test_a_server_that_floods_and_does_not_start_says_both(what: str, tmp_
     )
     async with running(ImportSpec("loud", program("-c", text), "a program", start_s=3)) as imports:
         found = await imports.until("loud", lambda one: one.health == "unreachable")
-        assert (found.last_error or "").startswith("it did not start within 3 s (imports.start_s); it floods")
+        assert (found.last_error or "").startswith(
+            "it did not start within 3 s (imports.loud.start_s); it floods"
+        )
 
 
 async def test_what_a_server_said_explains_that_it_does_not_start() -> None:
@@ -128,7 +130,7 @@ async def test_the_reason_of_a_server_that_starts_says_so_and_for_how_long() -> 
     async with running(ImportSpec("slow", program("-c", text), "a program", start_s=7)) as imports:
         server = imports.servers.find("slow")
         assert server is not None
-        assert server.reason == "it is starting, which may take 7 s (imports.start_s)"
+        assert server.reason == "it is starting, which may take 7 s (imports.slow.start_s)"
 
 
 async def test_a_review_before_the_first_session_keeps_what_waits_to_be_accepted() -> None:

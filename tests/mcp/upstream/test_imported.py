@@ -293,7 +293,7 @@ async def test_a_slow_server_is_named_with_the_setting() -> None:
     spec = ImportSpec("slow", lambda: ServerProgram("slow", silent, {}, own={}), "slow", start_s=0.2)
     async with running(spec) as imports:
         listing = await imports.until("slow", lambda one: one.health == "unreachable")
-        assert listing.last_error == "it did not start within 0.2 s (imports.start_s)"
+        assert listing.last_error == "it did not start within 0.2 s (imports.slow.start_s)"
 
 
 async def test_after_a_restart_of_a_server_the_next_call_opens_a_new_session() -> None:

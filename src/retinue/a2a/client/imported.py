@@ -69,6 +69,9 @@ class AgentSpec:
     visibility: Literal["mesh", "exposed"] = "exposed"
     fingerprint: str = ""
 
+    problem: str = ""
+    """Why the agent cannot be called as it is configured; "" if it can."""
+
 
 class ImportedAgent(LiveMember):
     """One imported agent, whose card is read by a task of its own."""
@@ -118,6 +121,9 @@ class ImportedAgent(LiveMember):
             self._changed()
 
     async def _keep(self) -> None:
+        if self.spec.problem:
+            self._lose(self.spec.problem)
+            return
         back_off_s = FIRST_BACK_OFF_S
         while True:
             try:
@@ -126,12 +132,15 @@ class ImportedAgent(LiveMember):
             except RetinueError as error:
                 cause = error.cause if isinstance(error, AgentUnreachableError) else error.message
                 reason = cause + (f" — {error.remedy}" if error.remedy else "")
-                if reason != self.reason:
-                    _log.warning("import unreachable", agent=self.spec.name, reason=reason)
-                self.client, self.reason = None, reason
-                self._changed()
+                self._lose(reason)
                 wait_s, back_off_s = back_off_s, min(back_off_s * 2, LAST_BACK_OFF_S)
             await asyncio.sleep(wait_s)
+
+    def _lose(self, reason: str) -> None:
+        if reason != self.reason:
+            _log.warning("import unreachable", agent=self.spec.name, reason=reason)
+        self.client, self.reason = None, reason
+        self._changed()
 
     async def _refresh(self) -> None:
         raw = await self._fetch()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from retinue.runtime.commands.connect import Hub
     from retinue.runtime.commands.moved_servers import Plan, Restored
 
+DEFAULT_NAME = "retinue"
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
 
@@ -40,7 +41,7 @@ NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed
 @click.option("--remove", is_flag=True, help="Remove the entry, and put moved servers back.")
 @click.option("--url", metavar="URL", help="URL of the hub; default: the hub of this state.")
 @click.option(
-    "--name", metavar="NAME", default="retinue", show_default=True, help="Name of the entry in the client."
+    "--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help="Name of the entry in the client."
 )
 @json_option
 def connect(
@@ -111,9 +112,15 @@ def _remove(client_name: str, name: str) -> None:
     imports: list[str] = []
     if moves_file(find_state(), client).exists():
         # imported here: it loads what imports need, and most clients were only connected
-        from retinue.runtime.commands.moved_servers import restore
+        from retinue.runtime.commands.moved_servers import list_names, restore
 
         session = open_session()
+        for other in list_names(session.state, client):
+            if other != name:
+                warn(
+                    f"servers were moved under the name {other!r}; they come back with: "
+                    f"retinue connect {client.name} --remove --name {other}"
+                )
         restored, imports = restore(session.settings, session.state, client, name)
     for one in restored:
         if one.names:
@@ -179,7 +186,8 @@ def _replace(
                 click.echo(f"changed: {clean(changed.path)}")
                 if changed.backup:
                     note(f"backup: {changed.backup}")
-            click.echo(f"put everything back with: retinue connect {client.name} --remove")
+            named = "" if name == DEFAULT_NAME else f" --name {name}"
+            click.echo(f"put everything back with: retinue connect {client.name} --remove{named}")
             click.echo(f"then: {client.next_step}")
             return False
 

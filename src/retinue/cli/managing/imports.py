@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, print_json, print_table
+from retinue.cli.output import clean, note, print_json, print_table
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from retinue.settings import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
+_SHOWN_LINES = 400
+_SHOWN_NAMES = 8
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -50,6 +52,9 @@ def import_() -> None:
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
 )
+@click.option(
+    "--start-s", type=float, metavar="S", help="Time in which the server must have answered; default: 60."
+)
 @click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
 def mcp_server(
     name: str,
@@ -61,6 +66,7 @@ def mcp_server(
     client_metadata_url: str | None,
     environ: tuple[str, ...],
     folder: Path | None,
+    start_s: float | None,
     private: bool,
 ) -> None:
     """Import one MCP server as the agent NAME.
@@ -76,8 +82,13 @@ def mcp_server(
         raise click.UsageError("give either --url URL or a command after --")
     if command and command[0].startswith(("http://", "https://")):
         raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
+    if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
+        raise click.UsageError(f"the command is one word: give its words one by one: -- {command[0]}")
     found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
+    if start_s is not None:
+        found["start_s"] = start_s
     if url is not None:
+        _check_url("--url", url)
         found |= {"url": url, "headers": _pairs("--header", headers)}
         found |= {"client_id": client_id, "client_secret": client_secret}
         found |= {"client_metadata_url": client_metadata_url}
@@ -132,9 +143,9 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
     from the hub's environment.
     """
-    host = _host_of(url)
+    _check_url("URL", url)
     if name is None:
-        name = _name_for(url, host)
+        name = _name_for(url, (urlsplit(url).hostname or "").lower())
     pairs = _pairs("--header", headers)
     if token_env is not None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
@@ -145,17 +156,12 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     _add({_check_name(name): found})
 
 
-def _host_of(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname if parts.scheme in ("http", "https") else None
-    except ValueError:
-        host = None
-    if host is None:
-        raise InvalidSettingError(
-            "URL", f"{url[:60]!r} is no http or https url", remedy="give one such as http://127.0.0.1:8001"
-        )
-    return host.lower()
+def _check_url(field: str, url: str) -> None:
+    from retinue.mcp.client_configs.servers import is_web_url
+
+    if not is_web_url(url):
+        problem = f"{url[:60]!r} is not an http or https url"
+        raise InvalidSettingError(field, problem, remedy="give one such as https://mcp.example.com/mcp")
 
 
 def _from_client(client: str) -> click.Command:
@@ -191,15 +197,24 @@ def imports(context: click.Context, as_json: bool) -> None:
 
 @imports.command()
 @click.argument("name")
-def accept(name: str) -> None:
+@click.option("--show", is_flag=True, help="Show the changes, and accept nothing.")
+def accept(name: str, show: bool) -> None:
     """Accept the tools of NAME that have changed or are new."""
+    from retinue.mesh.pins import describe_change
     from retinue.runtime.commands.importing import unknown_import
     from retinue.runtime.importing.imports import open_pins, read_imports
 
     session = open_session()
     if name not in read_imports(session.settings, session.state):
         raise unknown_import(name)
-    names = open_pins(session.settings, session.state).accept(name)
+    pins = open_pins(session.settings, session.state)
+    if show and (changes := pins.list_changes(name)):
+        for tool, (before, after) in changes.items():
+            _say(f"{tool}, {'new' if before is None else 'changed'}:")
+            for line in describe_change(before, after, lines=_SHOWN_LINES).splitlines():
+                _say(line)
+        return
+    names = [] if show else pins.accept(name)
     _say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
@@ -260,7 +275,9 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         async with session.client() as client:
             before = await list_rows(client)
             file.write(found)
-            _say_outcomes(await wait_for_hub(client, {name: table}, before))
+            _say_outcomes(
+                session, await wait_for_hub(client, {name: table}, before, _say_slow({name: table}))
+            )
 
     run_command(keep())
 
@@ -278,20 +295,17 @@ def remove(name: str) -> None:
 
 def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Keep imports, and show what a running hub makes of them."""
-    from pydantic import ValidationError
-
-    from retinue.runtime.importing.imports import write_import
-    from retinue.settings import ImportTable
+    from retinue.runtime.commands.importing import check_names
+    from retinue.runtime.importing.imports import read_imports, write_import
     from retinue.storage.state import find_hub_url
 
     session = open_session()
-    read: dict[str, ImportTable] = {}
-    for name, found in tables.items():
-        try:
-            read[name] = ImportTable.model_validate(found)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
-            raise InvalidSettingError(f"import {name}", problem, remedy="see --help") from None
+    read = {name: _read_table(name, found) for name, found in tables.items()}
+    kept = read_imports(session.settings, session.state)
+    check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
+    for name, table in read.items():
+        if name in kept and kept[name] != table:
+            _say(f"{name} replaces the import of {_describe(kept[name])}")
     if find_hub_url(session.state) is not None:
         run_command(_keep_and_wait(session, read))
         return
@@ -300,38 +314,88 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
 
 
+def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+    from pydantic import ValidationError
+
+    from retinue.settings import ImportTable
+
+    try:
+        return ImportTable.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(["imports", name, *map(str, first["loc"])])
+        raise InvalidSettingError(field, first["msg"], remedy="see --help") from None
+
+
+def _list_agents(session: Session) -> set[str]:
+    """The agents of the running hub, imports included; none if no hub runs."""
+    from retinue.runtime.commands.importing import list_rows
+    from retinue.storage.state import find_hub_url
+
+    async def read() -> set[str]:
+        async with session.client() as client:
+            return set(await list_rows(client))
+
+    return set() if find_hub_url(session.state) is None else run_command(read())
+
+
 async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
     """Keep new imports in the state, and print the tools of each, or why there are none."""
     from retinue.runtime.commands.importing import keep_and_wait
 
     async with session.client() as client:
-        _say_outcomes(await keep_and_wait(client, session.state, tables))
+        _say_outcomes(session, await keep_and_wait(client, session.state, tables, _say_slow(tables)))
 
 
-def _say_outcomes(outcomes: Sequence[Outcome]) -> None:
+def _say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], None]:
+    """Prints which servers are still starting, and how long that may take."""
+
+    def say(names: Sequence[str]) -> None:
+        most_s = max(tables[name].start_s for name in names)
+        note(
+            f"waiting for {', '.join(names)}, which may take {most_s:g} s to start; "
+            "Ctrl-C leaves it to the hub"
+        )
+
+    return say
+
+
+def _say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
+    from retinue.runtime.importing.imports import open_pins
+
+    pins = open_pins(session.settings, session.state)
     for one in outcomes:
         if one.problem:
             _say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
         elif not one.is_listed:
             _say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
         else:
-            shown = f"{', '.join(one.skills[:8])}{' …' * (len(one.skills) > 8)}"
-            _say(f"{one.name}: {len(one.skills)} skills: {clean(shown)}")
+            _say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
+        if waiting := pins.list_waiting(one.name):
+            _say(
+                f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
+                f"see it: retinue imports accept {one.name} --show"
+            )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN_NAMES])}{' …' * (len(names) > _SHOWN_NAMES)}"
 
 
 def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
     from retinue.runtime.commands.connect import list_servers
-    from retinue.runtime.commands.moved_servers import import_name_of
+    from retinue.runtime.importing.imports import find_own_url
 
-    found = list_servers(client, project)
-    if not found:
+    session = open_session()
+    found = list_servers(client, project, find_own_url(session.settings, session.state))
+    if not found and not names:
         _say(f"{client} has no MCP servers besides this hub")
         return
     if missing := sorted(set(names) - {one.name for one in found}):
         raise InvalidSettingError(
             "NAMES",
             f"{client} has no server {missing[0]!r}",
-            remedy=f"one of {', '.join(one.name for one in found)}",
+            remedy=f"one of {', '.join(one.name for one in found)}" if found else "it has none",
         )
     chosen = [one for one in found if every or one.name in names]
     for one in chosen:
@@ -341,12 +405,36 @@ def _import_from(client: str, names: Sequence[str], project: Path | None, *, eve
                     "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
                 )
             _say(f"{one.name} is left out: {one.stays}")
-    tables = {import_name_of(one.name): one.table for one in chosen if one.table is not None}
-    if tables:
+    if tables := _choose_names(session, client, chosen):
         _add(tables)
     elif not chosen:
         print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
         _say(f"import them: retinue import {client} --all, or with their names")
+
+
+def _choose_names(
+    session: Session, client: str, chosen: Sequence[FoundServer]
+) -> dict[str, Mapping[str, Any]]:
+    """The new imports by name; says where a name is not that of the server, and what is imported already."""
+    from retinue.runtime.commands.importing import choose_name, import_name_of
+    from retinue.runtime.importing.imports import read_imports
+
+    imports = dict(read_imports(session.settings, session.state))
+    agents = _list_agents(session) - imports.keys() if chosen else set()
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in chosen:
+        if one.table is None:
+            continue
+        table = _read_table(one.name, one.table)
+        name, is_new = choose_name(one.name, table, client, imports, agents)
+        if not is_new:
+            _say(f"{one.name} is imported already, as {name}")
+            continue
+        if name != (usual := import_name_of(one.name)):
+            of = f"the import of {_describe(imports[usual])}" if usual in imports else "an agent"
+            _say(f"{one.name} becomes {name}: {usual} is {of}")
+        imports[name], found[name] = table, one.table
+    return found
 
 
 def _place_of(server: FoundServer) -> str:
@@ -384,7 +472,7 @@ def _list(as_json: bool) -> None:
                 row["name"],
                 row["connects_to"],
                 row["problem"] or row["status"],
-                ", ".join(row["waiting"]) or "-",
+                _shorten(row["waiting"]) or "-",
             )
             for row in rows
         ]

@@ -7,7 +7,7 @@ An entry says how its client connects to a server. `read_server` gives the same 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ _SWITCHED_OFF = {"disabled": True, "enabled": False}
 _TOOL_FILTERS = (
     *("includeTools", "excludeTools", "enabledTools", "disabledTools", "enabled_tools", "disabled_tools"),
 )
+_OTHER_HUB = frozenset({"RETINUE_HOME", "RETINUE_HUB"})
 _OWN_LOGINS = ("oauth", "headersHelper", "authProviderType", "auth")
 
 _DOLLAR_NAME = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -48,9 +49,7 @@ def is_hub(entry: Any, client: Client) -> bool:
         return False
     command, args = entry.get("command"), entry.get("args")
     if isinstance(command, str):
-        words = [str(one) for one in args] if isinstance(args, list) else []
-        named = Path(command).name.removesuffix(".exe") == "retinue" or words[:2] == ["-m", "retinue"]
-        return named and "mcp" in words
+        return _starts_hub([command, *map(str, args if isinstance(args, list) else ())])
     url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), "")
     headers = entry.get(client.headers_key)
     given = headers.values() if isinstance(headers, dict) else ()
@@ -82,14 +81,17 @@ def _read_table(entry: Any, client: Client, text: _Text) -> dict[str, Any]:
         is_old = client.url_key == "httpUrl" and "httpUrl" not in entry
         if entry.get("type", "sse" if is_old else "http") == "sse":
             raise _StaysError("it uses the HTTP+SSE transport of 2024, which the hub does not speak")
-        return {"url": text.read_fixed(url, "its url"), "headers": _read_headers(entry, client, text)}
+        place = text.read_fixed(url, "its url")
+        if not is_web_url(place):
+            raise _StaysError("its url is not an http or https url")
+        return {"url": place, "headers": _read_headers(entry, client, text)}
     return _read_program(entry, text)
 
 
 def _read_headers(entry: Mapping[str, Any], client: Client, text: _Text) -> dict[str, str]:
-    headers = {**_strings(entry.get("headers")), **_strings(entry.get(client.headers_key))}
+    headers = _read_texts(entry, "headers") | _read_texts(entry, client.headers_key)
     found = {key: text.read(value) for key, value in headers.items()}
-    for key, variable in _strings(entry.get("env_http_headers")).items():
+    for key, variable in _read_texts(entry, "env_http_headers").items():
         found[key] = f"${{{variable}}}"
     if token_variable := entry.get("bearer_token_env_var"):
         found["Authorization"] = f"Bearer ${{{token_variable}}}"
@@ -105,12 +107,15 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
     if not isinstance(command, str) or not command:
         raise _StaysError("it has neither a command nor a url: it may belong to an extension of the client")
     args = entry.get("args")
+    if args is not None and not isinstance(args, list):
+        raise _StaysError(f"its args is {_kind_of(args)}, not a list")
+    for one in args or ():
+        if not _is_text(one):
+            raise _StaysError(f"its args hold {_kind_of(one)}, not a text")
     table: dict[str, Any] = {
         "command": text.read_fixed(command, "its command"),
-        "args": [text.read_fixed(str(one), "its arguments") for one in args]
-        if isinstance(args, list)
-        else [],
-        "env": {key: text.read(value) for key, value in _strings(entry.get("env")).items()},
+        "args": [text.read_fixed(str(one), "its arguments") for one in args or ()],
+        "env": {key: text.read(value) for key, value in _read_texts(entry, "env").items()},
     }
     passed_on = entry.get("env_vars")
     for variable in passed_on if isinstance(passed_on, list) else ():
@@ -126,8 +131,63 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
     return table
 
 
-def _strings(found: Any) -> dict[str, str]:
-    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+def _read_texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
+    """The texts by name at ``key``; null stands for none. Raises `_StaysError` for anything else."""
+    found = entry.get(key)
+    if found is not None and not isinstance(found, dict):
+        raise _StaysError(f"its {key} is {_kind_of(found)}, not an object")
+    given = {name: value for name, value in (found or {}).items() if value is not None}
+    for name, value in given.items():
+        if not _is_text(value):
+            raise _StaysError(f"its {key} {name} is {_kind_of(value)}, not a text")
+    return {name: str(value) for name, value in given.items()}
+
+
+def _is_text(value: Any) -> bool:
+    """Whether every client passes it on as one text: a number looks the same in each."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def _kind_of(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def is_web_url(url: str) -> bool:
+    """Whether it is an http or https url with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def is_own_hub(table: Mapping[str, Any], hub_url: str | None) -> bool:
+    """Whether an import would connect to the hub that runs it: by its url, or by ``retinue mcp``.
+
+    ``RETINUE_HOME`` and ``RETINUE_HUB`` in its env lead to another hub; ``--agent`` to one agent.
+    """
+    if command := table.get("command"):
+        words = [str(command), *map(str, table.get("args") or ())]
+        env = table.get("env") or {}
+        return _starts_hub(words) and "--agent" not in words and not env.keys() & _OTHER_HUB
+    given, own = table.get("url"), hub_url
+    if not given or not own:
+        return False
+    return _address_of(str(given)) == (*_address_of(own)[:2], "/mcp")
+
+
+def _starts_hub(words: Sequence[str]) -> bool:
+    named = Path(words[0]).name.removesuffix(".exe") == "retinue" or list(words[1:3]) == ["-m", "retinue"]
+    return named and "mcp" in words[1:]
+
+
+def _address_of(url: str) -> tuple[str, int | None, str]:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    is_here = host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")  # noqa: S104 - read
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return "localhost" if is_here else host, port, parts.path.rstrip("/")
 
 
 class _Text:

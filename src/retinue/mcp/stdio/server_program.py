@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,7 +28,7 @@ from retinue.mcp.upstream.flood import FloodMeter
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 STOP_WITHIN_S = 2.0
-_KEPT_LINES = 10
+_KEPT_LINES = 40
 _CHUNK = 65536
 _SHOWN_CHARACTERS = 300
 _QUEUED = 1_000
@@ -41,6 +42,12 @@ _INHERITED = frozenset(
     }
 )
 """Variables of this process that the program gets; others only where the import names them."""
+
+_NODE_VERSION = re.compile(r"Node\.js v\d")
+_ERROR = re.compile(r"(?:Uncaught )?[\w.]*(?:Error|Exception)\b[^:]{0,40}: ")
+_NPM_ERROR = re.compile(r"npm (?:error|ERR!) (?!code )(?:\S+ )?(?=\S+ )")
+_BESIDE = re.compile(r"npm (?:notice|warn|WARN)\b|Node\.js v\d|at |[^a-zA-Z]*$")
+"""Lines that explain no end: notes of npm, the version that Node prints last, frames of a stack, rules."""
 
 _log = structlog.get_logger("retinue.imports")
 
@@ -88,6 +95,7 @@ class ServerProgram:
         self._others: asyncio.Queue[Document | None] = asyncio.Queue(_QUEUED)
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._junk = ""
+        self._fault = ""
         self._writing = asyncio.Lock()
 
     @property
@@ -105,7 +113,7 @@ class ServerProgram:
             return self.flood.reason
         if self._junk:
             return f"it prints to standard output what is no message: {self._junk}"
-        return f"it said: {self._tail[-1]}" if self._tail else ""
+        return f"it said: {last}" if (last := find_cause(self._tail)) else ""
 
     async def open(self) -> None:
         """Start the program. Raises AgentUnreachableError when it cannot be started."""
@@ -152,6 +160,7 @@ class ServerProgram:
     async def listen(self) -> AsyncGenerator[Document, None]:
         while (document := await self._others.get()) is not None:
             yield document
+        raise await self._ended(sent=False)
 
     async def send(self, message: Message) -> None:
         await self._write(message.document)
@@ -202,9 +211,9 @@ class ServerProgram:
             # its last line may still wait to be read
             await asyncio.wait(self._readers[1:], timeout=STOP_WITHIN_S)
         code = None if self._process is None else self._process.returncode
-        last = self._tail[-1] if self._tail else ""
-        cause = "it ended" if code is None else f"it ended with code {code}"
-        return AgentUnreachableError(self._name, self.place, cause + (f": {last}" if last else ""), sent=sent)
+        last = find_cause(self._tail)
+        cause = _describe_end(code) + (f": {last}" if last else "")
+        return AgentUnreachableError(self._name, self.place, self._fault or cause, sent=sent)
 
     async def _read(self, process: asyncio.subprocess.Process, pipe: _Pipe) -> None:
         stream = pipe.reader
@@ -213,7 +222,7 @@ class ServerProgram:
                 if not self._sort(line):
                     await self._count("standard output", len(line), pipe)
         except ValueError:
-            self._tail.append(f"a message is longer than {MAX_LINE_BYTES:,} bytes")
+            self._fault = f"it sent a message of more than {MAX_LINE_BYTES:,} bytes"
         if stream.at_eof():
             await process.wait()
         for inbox in (*self._open.values(), self._others):
@@ -259,6 +268,30 @@ class ServerProgram:
             await self._count("standard error", len(chunk), pipe)
         if rest.strip():
             self._tail.append(rest.decode("utf-8", "replace").strip())
+
+
+def find_cause(lines: Sequence[str]) -> str:
+    """The line that says best why a program ended, "" if there is none: its last one, with exceptions.
+
+    npm and Node print other lines after the cause.
+    """
+    if (npm := next((line for line in lines if _NPM_ERROR.match(line)), None)) is not None:
+        return npm
+    shown = [line.lstrip("| ") for line in lines]
+    if any(map(_NODE_VERSION.match, shown)):
+        errors = [line for line in shown if _ERROR.match(line)]
+        if errors:
+            return errors[-1]
+    telling = [line for line in shown if not _BESIDE.match(line)]
+    return (telling or list(lines) or [""])[-1]
+
+
+def _describe_end(code: int | None) -> str:
+    if code is None:
+        return "it ended"
+    if code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"it ended with code {code}"
 
 
 def _owner_of(document: Document) -> Any:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 from retinue.core.call import TraceContext
@@ -38,6 +39,10 @@ NEEDS_LOGIN = "it asks for a login"
 CLOSE_S = 5.0
 """How long a stream of changes may flood until it is closed, to be opened again."""
 
+_CHECK_PATH = (
+    ": check the path of its url, often /mcp; a server of the HTTP+SSE transport of 2024 alone, often /sse, "
+    "is not supported"
+)
 _AUTHORIZATION = "authorization"
 _CHANGES = "the stream of its changes"
 _ANSWER = "the answer to a request"
@@ -97,9 +102,10 @@ class HttpTransport:
                     async for document in documents:
                         yield document
                 if response.ending != "complete":
-                    raise AgentUnreachableError(
-                        self._name, self._url, f"status {response.status} without a response", sent=True
-                    )
+                    cause = f"status {response.status} without a response"
+                    if message.method == "initialize":
+                        cause = f"{cause} of MCP{_CHECK_PATH}"
+                    raise AgentUnreachableError(self._name, self._url, cause, sent=True)
         except (TooLargeError, ResponseTooLargeError) as error:
             raise RemoteFaultError(self._name, -32603, f"server {self._name}: {error}") from error
         except TransportError as error:
@@ -205,7 +211,8 @@ class HttpTransport:
         if response.status == 403:
             raise self._refused(response.headers.get("www-authenticate", ""))
         if response.status >= 500 and not response.is_json:
-            raise AgentUnreachableError(self._name, self._url, f"status {response.status}", sent=True)
+            hint = _CHECK_PATH if response.status == HTTPStatus.NOT_IMPLEMENTED else ""
+            raise AgentUnreachableError(self._name, self._url, f"status {response.status}{hint}", sent=True)
 
     def _refused(self, challenge: str) -> RetinueError:
         """The error of status 403. A login with too few rights fails one request, not the session."""

@@ -70,6 +70,9 @@ class ImportSpec:
     fingerprint: str = ""
     """Changes whenever the import is configured differently."""
 
+    problem: str = ""
+    """Why the server cannot be connected to as it is configured; "" if it can."""
+
 
 class ImportedServer(LiveMember):
     """One imported server, connected by a task of its own."""
@@ -84,7 +87,7 @@ class ImportedServer(LiveMember):
     ) -> None:
         self.spec = spec
         self.fingerprint = spec.fingerprint
-        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.start_s)"
+        self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.{spec.name}.start_s)"
         self._client_version = client_version
         self._pins = pins
         self._on_change = on_change
@@ -163,7 +166,7 @@ class ImportedServer(LiveMember):
 
     async def open_session(self) -> ServerSession:
         """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
-        if self._session is None:
+        if self._session is None and not self.spec.problem:
             self._settled.clear()
             self._wake.set()
             await self._settled.wait()
@@ -184,15 +187,22 @@ class ImportedServer(LiveMember):
         Raises BusyError while `MAX_IN_FLIGHT` others run.
         """
         with self._limit.running():
-            session = await self.open_session()
             try:
-                return await work(session)
+                session = await self.open_session()
+                try:
+                    return await work(session)
+                except AgentUnreachableError as error:
+                    if error.sent:
+                        raise
+                    return await work(await self.renew_session(session))
             except AgentUnreachableError as error:
-                if error.sent:
-                    raise
-                return await work(await self.renew_session(session))
+                error.remedy = "the hub connects to it again for the next call; its state: retinue imports"
+                raise
 
     async def _run(self) -> None:
+        if self.spec.problem:
+            self._lose(self.spec.problem)
+            return
         back_off_s = FIRST_BACK_OFF_S
         while True:
             self._wake.clear()
@@ -205,7 +215,8 @@ class ImportedServer(LiveMember):
                 await self._serve(transport)
                 self._lose("the connection ended")
             except TimeoutError:
-                limit = f"it did not start within {self.spec.start_s:g} s (imports.start_s)"
+                setting = f"imports.{self.spec.name}.start_s"
+                limit = f"it did not start within {self.spec.start_s:g} s ({setting})"
                 self._lose(f"{limit}; {transport.hint}" if transport.hint else limit)
             except AgentUnreachableError as error:
                 self._lose(error.cause)

@@ -331,7 +331,9 @@ def _check_server(url: str, where: str) -> str:
         usable = False
     if not usable:
         problem = f"{url[:200]!r} is not an absolute http or https url without credentials and query"
-        raise InvalidSettingError(where, problem, remedy="give the url of the API's server")
+        raise InvalidSettingError(
+            where, problem, remedy="give the url of the API's server: --server URL, or server in the table"
+        )
     return url.rstrip("/")
 
 

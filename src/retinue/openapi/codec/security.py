@@ -115,7 +115,7 @@ def list_variables(alternatives: Alternatives, schemes: Mapping[str, SecuritySch
 def _remedy(alternatives: Alternatives, schemes: Mapping[str, SecurityScheme]) -> str:
     variables = list_variables(alternatives, schemes)
     if variables:
-        return f"set the environment variable {' or '.join(variables)} of the agent"
+        return f"set the environment variable {' or '.join(variables)} and start the hub again"
     names = ", ".join(dict.fromkeys(name for one in alternatives for name in one))
     return f"none: the security schemes {names} are not supported"
 

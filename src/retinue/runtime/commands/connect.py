@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from retinue.core.errors import InvalidSettingError
 from retinue.mcp.client_configs.clients import CLIENTS, TOKEN_KEYS, Client, Places, get_client
 from retinue.mcp.client_configs.config_files import Changed, change_text, find_file, read_backups, read_text
-from retinue.mcp.client_configs.servers import FoundServer, is_hub, read_server
+from retinue.mcp.client_configs.servers import FoundServer, is_hub, is_own_hub, read_server
 from retinue.settings import Settings
 from retinue.storage.state import State
 
@@ -178,27 +178,32 @@ def find_places(client: Client, project: Path | None = None) -> list[Place]:
     return found
 
 
-def read_servers(client: Client, place: Place) -> list[tuple[FoundServer, Any]]:
+def read_servers(client: Client, place: Place, own_url: str | None) -> list[tuple[FoundServer, Any]]:
     """The servers at a place with their entries; entries of a hub are left out.
 
-    Raises InvalidSettingError for an invalid file.
+    ``own_url`` is that of this hub, which stays. Raises InvalidSettingError for an invalid file.
     """
     text = read_text(place.file)
     entries = {} if text is None else client.list_entries(text, str(place.file), place.container)
-    return [
-        (read_server(name, entry, client, places(), place.folder), entry)
-        for name, entry in entries.items()
-        if not is_hub(entry, client)
-    ]
+    found = []
+    for name, entry in entries.items():
+        if is_hub(entry, client):
+            continue
+        server = read_server(name, entry, client, places(), place.folder)
+        if server.table is not None and is_own_hub(server.table, own_url):
+            server = FoundServer(name, None, "it is this hub")
+        found.append((server, entry))
+    return found
 
 
-def list_servers(client_name: str, project: Path | None = None) -> list[FoundServer]:
+def list_servers(client_name: str, project: Path | None, own_url: str | None) -> list[FoundServer]:
     """The MCP servers in a client's configuration; entries of a hub are left out.
 
     Raises InvalidSettingError for an unknown client and an invalid file.
     """
     client = get_client(client_name)
-    return [server for place in find_places(client, project) for server, _ in read_servers(client, place)]
+    found = [read_servers(client, place, own_url) for place in find_places(client, project)]
+    return [server for servers in found for server, _ in servers]
 
 
 def is_seen(client: Client, file: Path) -> bool:

@@ -34,12 +34,16 @@ from retinue.runtime.checks.state import (
     check_space,
     check_token,
 )
+from retinue.runtime.commands.client import open_client
+from retinue.runtime.commands.importing import list_rows
 from retinue.runtime.factories import configured_registry
+from retinue.runtime.importing.imports import open_pins, read_imports
 from retinue.runtime.models import list_model_states
 from retinue.settings import Settings
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
+_SHOWN_NAMES = 8
 OPTIONAL_PROGRAMS = ("docker-registry", "skopeo")
 
 
@@ -83,10 +87,38 @@ async def examine(
             url = hub_url
             checks += await check_ready(state, url, settings, http)
             checks.append(await guarded("tool list", lambda: check_list(state, url, settings, http)))
+            if not given:
+                checks += await _check_imports(settings, state)
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
     return checks + _check_models(settings, state, environ)
+
+
+async def _check_imports(settings: Settings, state: State) -> list[Check]:
+    """Each import that does not run, or whose tools wait to be accepted; else that all are connected."""
+    try:
+        kept, pins = read_imports(settings, state), open_pins(settings, state)
+        if not kept:
+            return []
+        async with open_client(settings, state) as client:
+            rows = await list_rows(client)
+    except RetinueError as error:
+        return [failed("imports", error)]
+    found = []
+    connected = 0
+    for name in kept:
+        row = rows.get(name, {})
+        status, reason = row.get("status", "not listed"), str(row.get("last_error") or "")
+        connected += status in ("available", "degraded")
+        if status != "available":
+            remedy = f"mend it, or remove it: retinue imports remove {name}"
+            found.append(Check(f"import {name}", "warn", reason or str(status), remedy))
+        if waiting := pins.list_waiting(name):
+            names = f"{', '.join(list(waiting)[:_SHOWN_NAMES])}{' …' * (len(waiting) > _SHOWN_NAMES)}"
+            remedy = f"see the changes: retinue imports accept {name} --show"
+            found.append(Check(f"import {name}", "warn", f"waits to be accepted: {names}", remedy))
+    return [Check("imports", "ok", f"{connected} of {len(kept)} connected"), *found]
 
 
 async def _check_registry(url: str, settings: Settings, http: HttpClient) -> Check:

@@ -7,7 +7,7 @@ writes the files. If a step fails, those before it are undone. The note stays un
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,14 +23,18 @@ from retinue.mcp.client_configs.config_files import Changed, change_text, check_
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.commands.client import Client as MeshClient
-from retinue.runtime.commands.connect import Place, find_places, has_token, moves_file, read_servers
-from retinue.runtime.commands.importing import keep_and_wait, list_rows, remove_import
-from retinue.runtime.importing.imports import read_imports
+from retinue.runtime.commands.connect import (
+    Place,
+    find_places,
+    has_token,
+    moves_file,
+    read_servers,
+)
+from retinue.runtime.commands.importing import Outcome, choose_name, keep_and_wait, list_rows, remove_import
+from retinue.runtime.importing.imports import find_own_url, read_imports
 from retinue.settings import ImportTable, Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
-
-_LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ async def plan_move(
     stays: list[tuple[str, str]] = []
     found = find_places(client, project)
     for place in found:
-        for server, entry in read_servers(client, place):
+        for server, entry in read_servers(client, place, find_own_url(settings, state)):
             if server.name == hub_name and place.folder is None:
                 continue
             if server.name in keep:
@@ -109,7 +113,7 @@ async def plan_move(
                 stays.append((server.name, server.stays))
             else:
                 table = _read_table(server.name, server.table)
-                name, is_new = _choose_name(server.name, table, client.name, imports, agents)
+                name, is_new = choose_name(server.name, table, client.name, imports, agents)
                 imports[name] = table
                 moving.append(Moving(place, server.name, entry, name, table, is_new))
     names = {one.name for one in moving} | {name for name, _ in stays}
@@ -139,7 +143,7 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
             _write_moves(state, plan.client.name, [*moves, _note(plan, new, _edit_files(plan))])
             outcomes = await keep_and_wait(mesh, state, new)
             if failed := [one for one in outcomes if one.problem or not one.is_listed]:
-                _refuse(plan, {one.import_name: one.name for one in plan.moving}, failed[0])
+                raise _refusal(plan, failed)
             texts = _edit_files(plan)
             _write_moves(state, plan.client.name, [*moves, _note(plan, new, texts)])
             return _write_files(plan, texts)
@@ -151,19 +155,25 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
             raise
 
 
-def _refuse(plan: Plan, names: Mapping[str, str], failed: Any) -> None:
-    name = names[failed.name]
-    problem = failed.problem or "the hub does not list it"
-    if problem.startswith(NEEDS_LOGIN):
-        url = next(one.table.url for one in plan.moving if one.import_name == failed.name)
-        raise StateError(
-            f"nothing was changed, because {name!r} asks for a login",
-            remedy=f"retinue import mcp-server {failed.name} --url {url}; "
-            f"retinue imports login {failed.name}; then try again, or leave it: --keep {name}",
-        )
-    raise StateError(
-        f"nothing was changed, because {name!r} does not run in the mesh: {problem}",
-        remedy=f"mend it, or leave it in {plan.client.title}: --keep {name}",
+def _refusal(plan: Plan, failed: Sequence[Outcome]) -> StateError:
+    """The error for servers that do not run in the mesh; it names each, so that one repetition is enough."""
+    names = {one.import_name: one.name for one in plan.moving}
+    keep = " ".join(f"--keep {shlex.quote(names[one.name])}" for one in failed)
+    problems, logins = [], []
+    for one in failed:
+        name, problem = names[one.name], one.problem or "the hub does not list it"
+        if not problem.startswith(NEEDS_LOGIN):
+            problems.append(f"{name!r} does not run in the mesh: {problem}")
+            continue
+        problems.append(f"{name!r} asks for a login")
+        url = next(moving.table.url for moving in plan.moving if moving.import_name == one.name)
+        logins.append(f"retinue import mcp-server {one.name} --url {url}; retinue imports login {one.name}; ")
+    mend = f"{''.join(logins)}then try again, or leave it" if logins else "mend it, or leave it"
+    if len(failed) > 1:
+        mend = mend.replace("it,", "them,").replace("leave it", "leave them")
+    return StateError(
+        f"nothing was changed, because {'; '.join(problems)}",
+        remedy=f"{mend} in {plan.client.title}: {keep}",
     )
 
 
@@ -189,6 +199,7 @@ def _note(plan: Plan, new: Mapping[str, ImportTable], texts: Texts) -> dict[str,
                 "before": before,
                 "after": after,
                 "adds_hub": _adds_hub(plan, file, before),
+                "mode": None if before is None else file.stat().st_mode & 0o777,
                 "moved": [
                     {"container": one.place.container, "name": one.name, "entry": one.entry}
                     for one in plan.moving
@@ -268,6 +279,11 @@ def restore(
         return restored, removed
 
 
+def list_names(state: State, client: Client) -> list[str]:
+    """The names of the entries under which servers of this client were moved."""
+    return list(dict.fromkeys(str(note["hub"]) for note in _read_moves(state, client.name)))
+
+
 def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Restored:
     file = Path(note["path"])
     moved = [MovedEntry(tuple(one["container"]), one["name"], one["entry"]) for one in note["moved"]]
@@ -287,6 +303,10 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
         return result.text
 
     changed = change_text(file, edit, secret=False)
+    mode = note.get("mode")
+    if mode is not None and changed.changed:
+        with storage_errors(file):
+            file.chmod(mode)  # a token of the hub made the file readable for its owner only
     return Restored(file, result.restored, result.kept, changed)
 
 
@@ -318,25 +338,6 @@ def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
         return ImportTable.model_validate(found)
     except ValidationError as error:
         raise InvalidSettingError(name, error.errors()[0]["msg"], remedy=f"leave it: --keep {name}") from None
-
-
-def import_name_of(name: str) -> str:
-    """The name of the agent that a client's server becomes."""
-    found = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST_NAME] or "server"
-    return "pin-server" if found == "pin" else found
-
-
-def _choose_name(
-    name: str, table: ImportTable, client_name: str, imports: Mapping[str, ImportTable], agents: set[str]
-) -> tuple[str, bool]:
-    """The name of the import, and whether it is new: an equal import is shared."""
-    base = import_name_of(name)
-    if (same := next((one for one, found in imports.items() if found == table), None)) is not None:
-        return same, False
-    second = f"{base[: _LONGEST_NAME - len(client_name) - 1]}-{client_name}"
-    numbered = (f"{second[: _LONGEST_NAME - 4]}-{number}" for number in range(2, 1000))
-    free = (one for one in (base, second, *numbered) if one not in imports and one not in agents)
-    return next(free), True
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from retinue.a2a.client.imported import AgentSpec, ImportedAgents
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StateDamagedError
 from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
+from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported import ImportedServers
@@ -46,6 +47,15 @@ DOCUMENT_TIMEOUT_S = 30.0
 PRIVATE = 0o600
 
 _log = structlog.get_logger("retinue.imports")
+
+
+def find_own_url(settings: Settings, state: State) -> str | None:
+    """The url of MCP at the hub of this state, which may not run yet; None if its port is not known."""
+    running = state.read_hub()
+    if running is not None:
+        return f"{running.url.rstrip('/')}/mcp"
+    host, port = settings.hub.host, settings.hub.port
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp" if port else None
 
 
 def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
@@ -120,18 +130,34 @@ def _read_pins(state: State) -> Document:
 
 
 def import_specs(
-    tables: Mapping[str, ImportTable], http: HttpClient, own: Mapping[str, str], state: State
+    tables: Mapping[str, ImportTable],
+    http: HttpClient,
+    own: Mapping[str, str],
+    state: State,
+    own_url: str | None,
 ) -> dict[str, ImportSpec]:
-    """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``."""
-    return {name: _spec_of(name, table, http, own, state) for name, table in tables.items()}
+    """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``.
+
+    ``own_url`` is that of this hub, which is not connected to itself.
+    """
+    return {name: _spec_of(name, table, http, own, state, own_url) for name, table in tables.items()}
 
 
 def _spec_of(
-    name: str, table: ImportTable, http: HttpClient, own: Mapping[str, str], state: State
+    name: str,
+    table: ImportTable,
+    http: HttpClient,
+    own: Mapping[str, str],
+    state: State,
+    own_url: str | None,
 ) -> ImportSpec:
     headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
     environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
     command = (table.command, *table.args) if table.command else ()
+
+    problem = _find_missing("headers", table.headers, own) or _find_missing("env", table.env, own)
+    if is_own_hub(table.model_dump(), own_url):
+        problem = f"its {'url' if table.url else 'command'} is that of this hub itself: remove it"
 
     def connect() -> Transport:
         if table.url is not None:
@@ -146,7 +172,21 @@ def _spec_of(
         visibility=table.visibility,
         start_s=table.start_s,
         fingerprint=repr((table, headers, environ)),
+        problem=problem,
     )
+
+
+def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """What is wrong if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
+    for name, text in texts.items():
+        for found in Template.pattern.finditer(text):
+            variable = found["braced"]
+            if variable is not None and variable not in own:
+                return (
+                    f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
+                    "set it and start the hub again"
+                )
+    return ""
 
 
 class Imports:
@@ -237,7 +277,8 @@ class Imports:
         apis = {name: table for name, table in tables.items() if table.openapi is not None}
         agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
         servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
-        await self._servers.configure(import_specs(servers, http, own, self._state))
+        own_url = find_own_url(self._settings, self._state)
+        await self._servers.configure(import_specs(servers, http, own, self._state, own_url))
         await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
         await self._agents.configure(agents, http)
 
@@ -266,7 +307,12 @@ class Imports:
 def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
     headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
     return AgentSpec(
-        name, table.a2a or "", headers, visibility=table.visibility, fingerprint=repr((table, headers))
+        name,
+        table.a2a or "",
+        headers,
+        visibility=table.visibility,
+        fingerprint=repr((table, headers)),
+        problem=_find_missing("headers", table.headers, own),
     )
 
 
@@ -304,7 +350,7 @@ async def _fetch(name: str, url: str, http: HttpClient) -> bytes:
     except TransportError as error:
         raise AgentUnreachableError(name, url, error.cause, sent=False) from error
     if reply.status != 200:
-        raise AgentUnreachableError(name, url, f"its document answers with status {reply.status}")
+        raise AgentUnreachableError(name, url, f"it answers with status {reply.status}")
     return reply.body
 
 
