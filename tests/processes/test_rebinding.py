@@ -184,7 +184,9 @@ def test_a_push_url_whose_name_becomes_private_is_not_asked(
     assert hub is not None
     places = (url, f"{base}/agents/slow-agent")
     tasks = [
-        (place, begin_push(place, f"http://{name}:{stranger.port}/push")) for place in places for name in hooks
+        (place, begin_push(place, f"http://{name}:{stranger.port}/push"))
+        for place in places
+        for name in hooks
     ]
     names.set(**hooks)
     for place, task_id in tasks:
