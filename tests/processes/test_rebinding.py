@@ -1,4 +1,4 @@
-"""A name in the url of a stranger resolves to a public address when it is given, and to another when it is asked."""
+"""Names of strangers that resolve to another address when they are asked than when they were given."""
 
 from __future__ import annotations
 

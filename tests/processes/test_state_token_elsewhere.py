@@ -47,7 +47,16 @@ AT_HUB: dict[str, tuple[str, ...]] = {
 }
 """The commands that ask the hub, with arguments."""
 
-AT_NO_HUB = frozenset(TABLE) - AT_HUB.keys()
+AT_REGISTRY: dict[str, tuple[str, ...]] = {
+    "publish": ("card.json", "--registry"),
+    "pull": ("agents/x", "--registry"),
+    "mirror": ("copies",),
+}
+"""The commands that ask a registry, which may be a hub of another state; its URL is the last argument."""
+
+AT_NEITHER = frozenset(
+    ("backup", "completion", "connect", "demo", "hub", "keys", "koi", "logs", "new", "status", "stop")
+) | {"token", "worker"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -69,7 +78,7 @@ def stranger() -> Iterator[Recorder]:
 
 def run(name: str, folder: Path, hub: str, names: Names) -> None:
     """Run a command to its end, whatever it makes of the answers of that hub."""
-    arguments = AT_HUB.get(name, ())
+    arguments = (*AT_REGISTRY[name], hub) if name in AT_REGISTRY else AT_HUB[name]
     environment = {**names.environment, "RETINUE_HUB": hub, "HOME": str(folder)}
     if name == "serve":
         with program(name, *arguments, cwd=folder, environment=environment) as served:
@@ -91,9 +100,12 @@ def run_all(folder: Path, hub: str, names: Names, stranger: Recorder) -> dict[st
     State(Path(os.environ["RETINUE_HOME"])).prepare()
     write_agent(folder, "one-agent", "1.0.0", "who", "one")
     tables = b'[x]\nurl = "http://127.0.0.1:9/mcp"\n'
+    (folder / "copies").mkdir(exist_ok=True)
+    (folder / "card.json").write_text('{"name": "x", "url": "http://127.0.0.1:9", "skills": [{"id": "x"}]}')
     (Path(os.environ["RETINUE_HOME"]) / "imports.toml").write_bytes(tables)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda name: run(name, folder, f"{hub}/as-{name}-", names), AT_HUB))
+        list(pool.map(lambda name: run(name, folder, hub, names), AT_REGISTRY))
     return {
         name: b"\n".join(one for one in stranger.requests if f"/as-{name}-".encode() in one)
         for name in AT_HUB
@@ -108,15 +120,19 @@ def test_the_state_token_goes_to_a_hub_on_this_machine_and_to_no_other(
     names.set(hub_example="127.0.0.1")
     token = State(retinue_home).local_token().encode()
     key = mesh_key(State(retinue_home).keys)
+    challenge = (401, {"www-authenticate": 'Basic realm="registry"'}, b"{}")
+    stranger.answer = lambda method, path: challenge if path.startswith("/v2") else None
     sent = run_all(tmp_path, f"http://hub.example:{stranger.port}", names, stranger)
     # a link to a dashboard is made for the bearer of a token, and there is none for that hub
     assert [name for name, found in sent.items() if not found] == ["dashboard"], "they have asked the hub"
+    assert stranger.received.count(b" /v2") >= 2, "and the registry"
     assert find_secret(token, stranger.received) is None
     assert find_secret(key, stranger.received) is None
     assert b"rtnm_" not in stranger.received
-    assert AT_NO_HUB == frozenset(
-        "backup completion connect demo hub keys koi logs mirror new publish pull status stop token worker".split()
-    ), "name a new command above if it asks the hub"
+
+
+def test_every_command_is_listed_here() -> None:
+    assert {*AT_HUB, *AT_REGISTRY, *AT_NEITHER} == set(TABLE)
 
 
 @pytest.mark.timeout(300)
