@@ -142,7 +142,7 @@ def test_the_state_token_does_not_follow_a_redirect_of_a_hub_on_this_machine(
     token = State(retinue_home).local_token().encode()
     with recorder() as elsewhere:
         moved = (307, {"location": f"http://hub.example:{elsewhere.port}/execute"}, b"")
-        alive = (401, {}, b"{}")
+        alive: tuple[int, dict[str, str], bytes] = (401, {}, b"{}")
         stranger.answer = lambda method, path: alive if path.endswith("/agent-card") else moved
         names = Names(tmp_path)
         names.set(hub_example="127.0.0.1")
