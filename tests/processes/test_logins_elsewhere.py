@@ -6,8 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -29,6 +30,7 @@ class LoggedIn:
     stranger: Recorder
     hub: Program
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     async def run(self, *arguments: str, code: int = 0) -> str:
         """What a command prints, or the error where it is to end with another code than 0."""
@@ -37,7 +39,7 @@ class LoggedIn:
             "-m",
             "retinue",
             *arguments,
-            env={**os.environ, "HOME": str(self.folder)},
+            env={**os.environ, "HOME": str(self.folder), **self.environment},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,17 +69,33 @@ def stranger() -> Iterator[Recorder]:
 async def docs(
     tmp_path: Path, port: int, stranger: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LoggedIn]:
-    browser = tmp_path / "browser.py"
+    monkeypatch.setenv("BROWSER", make_browser(tmp_path))
+    async with log_in_at_docs(tmp_path, port, stranger) as found:
+        yield found
+
+
+def make_browser(folder: Path) -> str:
+    """A command that opens the page of a login and lets the person in."""
+    browser = folder / "browser.py"
     browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
-    monkeypatch.setenv("BROWSER", f"{sys.executable} {browser} %s")
+    return f"{sys.executable} {browser} %s"
+
+
+@asynccontextmanager
+async def log_in_at_docs(
+    folder: Path, port: int, stranger: Recorder, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[LoggedIn]:
+    known = environment or {}
     async with serve_with_login() as server:
-        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-            found = LoggedIn(server, stranger, hub, tmp_path)
+        with program("hub", "--bare", "--port", str(port), cwd=folder, environment=known) as hub:
+            found = LoggedIn(server, stranger, hub, folder, known)
             await asyncio.to_thread(hub.wait_for, "0 agents")
             await found.run("import", "mcp-server", "docs", "--url", f"{server.resource_url}/mcp")
             await found.run("imports", "login", "docs")
             assert await found.shout("in") == "IN"
             yield found
+            # in a thread, because the hub ends its session at the server, which runs here
+            await asyncio.to_thread(hub.close)
 
 
 async def test_a_redirect_of_the_server_takes_no_token_along(docs: LoggedIn) -> None:
