@@ -63,6 +63,7 @@ async def examine(
         if folder.status == "fail":
             skipped = [
                 "local token",
+                "mesh key",
                 "database",
                 "runs",
                 "registry",
