@@ -1,4 +1,4 @@
-"""What only the mesh itself may say to its hub, and others that say it: alone, through agents and workflows."""
+"""What only the mesh itself may say to its hub, said by others: alone, through agents and workflows."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ async def log_in_at_docs(
             await found.run("imports", "login", "docs")
             assert await found.shout("in") == "IN"
             yield found
+            assert "secret-" not in hub.output
             # in a thread, because the hub ends its session at the server, which runs here
             await asyncio.to_thread(hub.close)
 

@@ -83,10 +83,11 @@ def ask(url: str, method: str, path: str, headers: Mapping[str, str], body: byte
     answer = bytearray()
     with socket.create_connection((str(parts.hostname), parts.port or 80), timeout=10) as connection:
         connection.sendall(head + body)
-        connection.settimeout(ANSWER_S)
+        # the first request of a protocol may load what it needs; its end is the end of a stream, too
         with contextlib.suppress(TimeoutError, ConnectionError):
             while chunk := connection.recv(65536):
                 answer += chunk
+                connection.settimeout(ANSWER_S)
     return bytes(answer)
 
 
