@@ -87,6 +87,19 @@ def serve(tmp_path: Path, names: Names) -> Iterator[Any]:
         yield start
 
 
+def change(names: Names, addresses: dict[str, str], *urls: str) -> None:
+    """Let names resolve to other addresses, and wait until the processes at the urls know."""
+    names.set(changed_example=PUBLIC, **addresses)
+    hook, to = "http://changed.example/x", {"agent_id": "slow-agent"}
+    for url in urls:
+
+        def knows(url: str = url) -> bool:
+            told = say(url, "SUBSCRIBE", {"topic": "capabilities"}, callback_url=hook, receiver=to)
+            return bool(told["performative"] == "TASK_ACCEPT")
+
+        wait_until(knows, "the process reads the names again")
+
+
 def begin_task(url: str, hook: str, **more: Any) -> None:
     accepted = say(url, "TASK_REQUEST", WORK, callback_url=hook, **more)
     assert accepted["performative"] == "TASK_ACCEPT", accepted
@@ -146,7 +159,7 @@ def test_a_callback_whose_name_becomes_private_is_not_asked(
         begin_task(url, hook)
         begin_task(base, hook, receiver={"agent_id": "slow-agent"})
         say(url, "SUBSCRIBE", {"topic": "capabilities"}, callback_url=hook, message_id=f"s-{name}")
-    names.set(**hooks)
+    change(names, hooks, url, base)
     finish(url)
     for running in (served, hub):
         problems = wait_for_reasons(running, "message not delivered", len(hooks))
@@ -188,7 +201,7 @@ def test_a_push_url_whose_name_becomes_private_is_not_asked(
         for place in places
         for name in hooks
     ]
-    names.set(**hooks)
+    change(names, hooks, url, base)
     for place, task_id in tasks:
         end_push(place, task_id)
     for running in (served, hub):
@@ -214,7 +227,7 @@ def test_where_private_urls_are_allowed_they_are_asked_but_metadata_services_nev
         loopback = begin_push(url, f"http://loopback.example:{stranger.port}/push")
         moved = begin_push(url, f"http://loopback.example:{stranger.port}/moved")
         metadata = begin_push(url, f"http://metadata.example:{stranger.port}/push")
-        names.set(loopback_example="127.0.0.1", metadata_example="169.254.169.254")
+        change(names, {"loopback.example": "127.0.0.1", "metadata.example": "169.254.169.254"}, url)
         finish(url)
         for task_id in (loopback, moved, metadata):
             end_push(url, task_id)
