@@ -22,13 +22,17 @@ from joserfc.jwk import ECKey, KeySet
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.cards.pallet_card import encode_card, render_card
+from retinue.core.record import AgentRecord
+from retinue.core.record import Endpoint as CardEndpoint
+from retinue.oci.registry import publish_card
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming, parts_of
 from tests.mcp.clients import ACCEPT, read_result, sessionless
 from tests.requirements import requirement
-from tests.system import Hub, Reply, Served, System, Wire, open_system
+from tests.system import NOON, Hub, Reply, Served, System, Wire, open_system
 
 SECRET, SKILL = "secret-agent", "keep_secret"
 WORD = "secret://word"
@@ -308,6 +312,76 @@ async def test_what_a_caller_does_not_see_answers_as_what_is_not_there(
         hidden, missing = plain(await ask(with_it, tokens[0])), plain(await ask(without, tokens[1]))
         assert hidden == missing, name
         assert name.startswith("list") or b"told" not in hidden[1], name
+
+
+SECRET_PLACES = ("/v2/agents/secret/tags/list", "/v2/agents/secret/manifests/v1", "/v2/agents/secret/x")
+
+
+async def read_registry(world: World, digests: tuple[str, str], token: dict[str, str]) -> list[Reply]:
+    """The answers about the agent: lists, its tags, its manifest and card by name and by digest."""
+    manifest, blob = digests
+    wanted = orjson.dumps({"manifests": {"agents/secret": manifest}})
+    url = world.hub.url
+    answers = [
+        await world.wire.get(f"{url}/v2/_catalog", **token),
+        await world.wire.get(f"{url}/v2/_catalog?n=1&last=agents/open", **token),
+        await world.wire.get(f"{url}/v2/_catalog", accept="application/vnd.retinue.catalog.v1+json", **token),
+        await world.wire.post(f"{url}/v2/_manifests", wanted, **token),
+        await world.wire.get(f"{url}/v2/agents/secret/manifests/{manifest}", **token),
+        await world.wire.get(f"{url}/v2/agents/secret/blobs/{blob}", **token),
+        await world.wire.get(f"{url}/v2/agents/secret/blobs/{blob}", range="bytes=0-5", **token),
+        await world.wire.get(
+            f"{url}/v2/agents/secret/manifests/{manifest}", if_none_match=f'"{manifest}"', **token
+        ),
+    ]
+    return answers + [await world.wire.get(f"{url}{path}", **token) for path in SECRET_PLACES]
+
+
+@requirement("S-17")
+@pytest.mark.parametrize("caller", ["anonymous, whom it does not hear", "a token that it does not hear"])
+async def test_the_registry_has_no_card_of_an_agent_for_callers_that_do_not_see_it(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire, caller: str
+) -> None:
+    access = {SECRET: {"receive": ["token:friend"]}}
+    with_it = await start(stack, tmp_path / "with", wire, True, access=access)
+    without = await start(stack, tmp_path / "without", wire, False)
+    own = {"authorization": with_it.system.token}
+    found = await wire.get(f"{with_it.hub.url}/v2/agents/secret/manifests/v1", **own)
+    digests = found.headers["docker-content-digest"], found.json["layers"][0]["digest"]
+    tokens = [CALLERS[caller](world) for world in (with_it, without)]
+    hidden = await read_registry(with_it, digests, tokens[0])
+    missing = await read_registry(without, digests, tokens[1])
+    assert [plain(one) for one in hidden] == [plain(one) for one in missing]
+    assert "agents/open" in hidden[0].json["repositories"]
+    assert (await wire.get(f"{with_it.hub.url}/v2/agents/open/manifests/v1", **tokens[0])).status == 200
+    # whom it hears, the commands of the state and machines that have joined read it
+    _, joined = TokenFile(with_it.system.state.keys).issue(["mesh"], kind="join")
+    for token in (with_it.token("mesh", name="friend"), own, {"authorization": f"Bearer {joined}"}):
+        shown = await read_registry(with_it, digests, token)
+        assert [one.status for one in shown] == [200] * 6 + [206, 304, 200, 200, 404]
+        assert "agents/secret" in shown[0].json["repositories"]
+        assert b"secret" in shown[3].body
+
+
+@requirement("S-17")
+async def test_a_repository_whose_agent_is_not_known_is_shown_to_no_caller_from_whom_one_is_hidden(
+    stack: AsyncExitStack, tmp_path: Path, wire: Wire
+) -> None:
+    """A card that no source takes is in no list; nobody can say who may see it."""
+    world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
+    open_world = await start(stack, tmp_path / "open", wire, True)
+    for one, status in ((world, 404), (open_world, 200)):
+        record = AgentRecord("loud-agent", endpoints=(CardEndpoint("execute", "http://127.0.0.1:9"),))
+        refused = encode_card(render_card(record, scopes=frozenset({"mesh"}))).replace(
+            b"loud-agent", b"loud\\u202eagent"
+        )
+        await publish_card(
+            one.system.home, "loud-agent", refused, version=None, skills=(), created=NOON, tag="v1"
+        )
+        reply = await wire.get(f"{one.hub.url}/v2/agents/loud/tags/list", **one.token("mesh"))
+        assert reply.status == status, reply.body
+        own = {"authorization": one.system.token}
+        assert (await wire.get(f"{one.hub.url}/v2/agents/loud/tags/list", **own)).status == 200
 
 
 @requirement("S-17")

@@ -18,6 +18,7 @@ from retinue.mcp.client_configs.clients import CLIENTS, Client, Places
 from retinue.mcp.client_configs.config_files import find_file
 from retinue.mcp.client_configs.jsonc import set_value
 from retinue.mcp.client_configs.toml import set_table
+from retinue.storage.state import State
 from tests.mcp.client_configs.samples import BY_CLIENT
 from tests.processes.running import program, wait_until
 
@@ -191,6 +192,50 @@ def test_the_servers_of_a_project_move_too_and_its_file_gets_no_token(
     assert shared.read_bytes() == before[0]
     assert own.read_bytes() == before[1].replace(b'"numStartups": 1', b'"numStartups": 2')
     assert _imports(run) == []
+
+
+WITH_PROJECTS = [name for name, client in CLIENTS.items() if client.project_file]
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("name", WITH_PROJECTS)
+def test_no_file_of_a_project_ever_holds_the_token(
+    home: Path, run: Run, tmp_path: Path, retinue_home: Path, name: str
+) -> None:
+    """Also with a project that names a hub already, and after the servers were put back."""
+    client, project, token = CLIENTS[name], tmp_path / "app", State(retinue_home).local_token()
+    shared = project / client.project_file
+    shared.parent.mkdir(parents=True, exist_ok=True)
+    servers: dict[str, Any] = {"loud": LOUD, "kept": LOUD | {"env": {"A": "1"}}}
+    own_entry: dict[str, Any] = {client.url_key: "http://127.0.0.1:9/mcp"} if client.url_key else LOUD
+    if client.format == "toml":
+        text = ""
+        for server, entry in {**servers, "retinue": own_entry}.items():
+            text = set_table(text, (client.container, server), entry, frozenset(), "f")
+    else:
+        text = json.dumps({client.container: {**servers, "retinue": own_entry}})
+    shared.write_text(text)
+
+    of_project = ("--project", str(project), "--keep", "retinue")
+
+    def list_tokens() -> list[Path]:
+        return [path for path in project.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+
+    for arguments in (
+        (),
+        ("--remove",),
+        ("--replace", "--yes", *of_project, "--keep", "kept"),
+        (),
+        ("--replace", "--yes", *of_project),
+        ("--remove",),
+        ("--replace", "--yes", *of_project, "--print"),
+    ):
+        done = run("connect", name, *arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert list_tokens() == [], arguments
+        if client.url_key is not None and arguments == ():
+            assert token in _file(home, name).read_text(), "in the person's own configuration"
+    assert shared.read_bytes() == text.encode()
 
 
 @pytest.mark.usefixtures("hub")

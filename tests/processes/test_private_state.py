@@ -10,8 +10,10 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.fuzzing import attacked_processes
 from tests.processes.running import execute, program, write_agent
 from tests.processes.test_access_process import retinue
+from tests.processes.test_mesh_key_stays import list_answers
 
 STEPS = {"name": "w", "steps": [{"id": "a", "skill": "who"}]}
 
@@ -46,6 +48,16 @@ def test_what_hub_agents_runs_and_commands_write_is_private(tmp_path: Path, reti
         assert list_readable(retinue_home) == []
 
 
+@pytest.mark.timeout(180)
+def test_what_requests_to_every_endpoint_leave_is_private(tmp_path: Path, retinue_home: Path) -> None:
+    """Tasks, uploads, sessions, journals, caches and whatever else only some endpoint writes."""
+    with attacked_processes(tmp_path, retinue_home) as processes:
+        for one in processes.values():
+            assert sum(answer.startswith(b"HTTP/1.1 200") for _, answer in list_answers(one)) > 20
+        assert {"tasks", "koi"} <= {path.name for path in retinue_home.iterdir()}
+        assert list_readable(retinue_home) == []
+
+
 def test_a_state_of_an_earlier_version_is_named_by_doctor_and_repaired_by_the_next_hub(
     tmp_path: Path, retinue_home: Path
 ) -> None:
@@ -53,7 +65,8 @@ def test_a_state_of_an_earlier_version_is_named_by_doctor_and_repaired_by_the_ne
         hub.wait_for("exposed to MCP clients")
     for path in (retinue_home, *retinue_home.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    (retinue_home / "keys" / "local.token").chmod(0o600)
+    for name in ("local.token", "mesh.key"):
+        (retinue_home / "keys" / name).chmod(0o600)
     checks = {one["check"]: one for one in orjson.loads(retinue("doctor", "--json", cwd=tmp_path))["checks"]}
     assert checks["state"]["status"] == "warn"
     assert "accessible to other users (755)" in checks["state"]["found"]

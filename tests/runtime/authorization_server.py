@@ -52,6 +52,12 @@ class AuthorizationServer:
         """The scope that a tool wants, or a method."""
         self.resource: str | None = None
         """Another resource in the metadata than the true one."""
+        self.moved_to: str | None = None
+        """Where the MCP server sends every request on to, by a redirect."""
+        self.token_moved_to: str | None = None
+        """Where the token endpoint does."""
+        self.named: str | None = None
+        """Another authorization server in the metadata of the resource than the true one."""
 
     def app(self) -> Starlette:
         routes = [
@@ -99,6 +105,8 @@ class AuthorizationServer:
         return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(found)}")
 
     async def _token(self, request: Request) -> Response:
+        if self.token_moved_to is not None:
+            return RedirectResponse(f"{self.token_moved_to}/token")  # 307: the same request, with its body
         form = {key: values[0] for key, values in parse_qs((await request.body()).decode()).items()}
         kind = form["grant_type"]
         self.requests[kind] += 1
@@ -152,9 +160,12 @@ class _Guarded:
             await self._app(scope, receive, send)
             return
         request, server = Request(scope, receive), self._server
+        if server.moved_to is not None and request.url.path == "/mcp":
+            await RedirectResponse(f"{server.moved_to}/mcp")(scope, receive, send)
+            return
         if request.url.path.startswith("/.well-known/oauth-protected-resource"):
             resource = server.resource or f"{server.resource_url}/mcp"
-            found = {"resource": resource, "authorization_servers": [server.url]}
+            found = {"resource": resource, "authorization_servers": [server.named or server.url]}
             await JSONResponse(found)(scope, receive, send)
             return
         token = request.headers.get("authorization", "").removeprefix("Bearer ")

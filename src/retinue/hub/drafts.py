@@ -19,7 +19,7 @@ from retinue.core.errors import (
 )
 from retinue.hub.run_access import reject_limited
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 from retinue.workflows.definitions.loading import Loaded, inspect_text, list_builtins, load
 from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.library import LONG_TEXT, Library, bundle
@@ -81,8 +81,7 @@ def add_draft_skills(
         text: Annotated[str, Field(description="The workflow as YAML or JSON")], ctx: Context
     ) -> Json:
         """Stores a workflow in the registry of this mesh, in place of the one of the same name."""
-        principal = ctx.principal
-        if principal.kind not in ("mesh", "local") or "mesh" not in principal.scopes:
+        if not is_mesh_itself(ctx.principal):
             raise NotAllowedError(
                 "only the mesh itself stores workflows",
                 remedy="use the token of the state (retinue dashboard), or retinue publish FILE",

@@ -16,6 +16,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer
+from retinue.core.errors import NotAllowedError
 from retinue.core.record import HUB_NAME, Listing, Stats
 from retinue.hub.asking import add_query_skill
 from retinue.hub.calls import ReadCalls, add_call_skills
@@ -41,7 +42,7 @@ from retinue.hub.search import add_search_skills, list_missing
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.call_figures import TrackRecord
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 from retinue.mesh.reading import Change
 from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
@@ -156,6 +157,12 @@ def hub_agent(
         forgotten: Annotated[str | None, Field(description="Agent that somebody removed")] = None,
     ) -> Json:
         """Reads the registries again now."""
+        if (withdrawn is not None or forgotten is not None) and not is_mesh_itself(ctx.principal):
+            # what waits for an agent that is away fails when it is forgotten, and its name on KOI is free
+            raise NotAllowedError(
+                "only the mesh itself says that an agent has gone",
+                remedy="leave withdrawn and forgotten out; or use the command: retinue forget NAME",
+            )
         if withdrawn is None:
             await directory.refresh()
         else:

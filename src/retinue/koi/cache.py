@@ -75,7 +75,7 @@ class KoiCache:
         """Changes that are in the journal and not yet in the files; None = to be deleted."""
         self._writing: dict[str, bytes | None] = {}
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
-        self._lock = FileLock(folder / ".lock", thread_local=False)
+        self._lock = FileLock(folder / ".lock", mode=0o600, thread_local=False)
         self._journal: mmap.mmap | None = None
         self._journal_end = 0
         self._checkpoint: asyncio.Task[None] | None = None

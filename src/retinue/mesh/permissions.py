@@ -32,6 +32,8 @@ EXPOSED_HERE = "exposed_here"
 
 _MCP_SCOPES = frozenset({"exposed"})
 _REMEMBERED_GLOBS = 1024
+_OWN_IDS = frozenset({"local", "mesh"})
+"""The ids of the state token and of a mesh token, where no other caller is named."""
 
 MCP_CLIENT = replace(ANONYMOUS, scopes=_MCP_SCOPES)
 """An MCP client without a token."""
@@ -57,6 +59,18 @@ def check_scopes(skill: Skill, call: Call) -> None:
 def may_call(skill: Skill, scopes: frozenset[str]) -> bool:
     """Whether `check_scopes` lets a caller with these scopes through."""
     return not skill.hints.runs_code or "runs_code" in scopes
+
+
+def is_mesh_itself(principal: Principal) -> bool:
+    """Whether a process of the mesh asks on its own behalf, such as a command or an agent that stops.
+
+    An agent sends its calls with the token of its mesh, too, and names itself: what it calls may have been
+    chosen by a caller without any token.
+    """
+    is_own = principal.kind == "local" or (
+        principal.kind == "mesh" and (principal.id in _OWN_IDS or principal.id.startswith("join:"))
+    )
+    return is_own and "mesh" in principal.scopes
 
 
 def as_mcp_client(principal: Principal) -> Principal:

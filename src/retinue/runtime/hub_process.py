@@ -54,6 +54,7 @@ from retinue.runtime.configuration_reload import (
 from retinue.runtime.endpoints.a2a import A2aEndpoints, open_hub_a2a
 from retinue.runtime.endpoints.dashboard import HubDashboard, make_dashboard
 from retinue.runtime.endpoints.mcp import HubMcp, open_hub_mcp
+from retinue.runtime.endpoints.registry import shown_repositories
 from retinue.runtime.factories import http_limits, public_card_key
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.koi.rest_routes import hub_rest
@@ -340,7 +341,7 @@ def hub_app(
             keys_route(partial(public_card_key, settings, state)),
             *discovery(mesh, settings, url).routes(),
             *metadata_routes(protected_resource(settings)),
-            *oci.routes(mesh.home, mesh.home),
+            *oci.routes(mesh.home, mesh.home, shown_repositories(mesh.directory, mesh.access)),
             *(() if dashboard is None else dashboard.routes),
         ]
     )

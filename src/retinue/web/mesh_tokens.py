@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import NotAuthenticatedError
-from retinue.storage.mesh_key import key_id
+from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
+from retinue.web.addresses import is_loopback_url
 from retinue.web.codec.trace_signature import is_signed, render_key_id, sign_trace
 
 BEARER_PREFIX = "rtnm_"
@@ -37,6 +38,14 @@ MESH_MEMBER = Principal("mesh", "mesh", frozenset({"exposed", "mesh", "runs_code
 _ALGORITHM = "HS256"
 _LATEST_S = BEARER_LIFETIME_S + CLOCK_SKEW_S
 _MAX_PLACES = 1000
+
+
+def find_hub_token(state: State, url: str) -> str | None:
+    """The token that a process of this state sends to the hub at ``url``; None if it has none for it.
+
+    That of joining this very hub, or the state's own for a hub on this machine: it is secret elsewhere.
+    """
+    return joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
 
 
 class ReplayWindow:

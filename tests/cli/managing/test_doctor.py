@@ -100,11 +100,27 @@ def test_a_damaged_token_is_named(retinue: Retinue, retinue_home: Path) -> None:
     assert _examine(retinue)["local token"]["status"] == "fail"
 
 
+def test_a_mesh_key_that_others_can_read_or_that_is_damaged_is_named(
+    retinue: Retinue, retinue_home: Path
+) -> None:
+    State(retinue_home).mesh_key()
+    path = retinue_home / "keys" / "mesh.key"
+    assert _examine(retinue)["mesh key"]["status"] == "ok"
+    path.chmod(0o644)
+    check = _examine(retinue)["mesh key"]
+    assert (check["status"], check["remedy"]) == ("fail", f"chmod 600 {path}")
+    path.chmod(0o600)
+    path.write_text("short")
+    check = _examine(retinue)["mesh key"]
+    assert check["status"] == "fail"
+    assert "remove the file" in check["remedy"]
+
+
 def test_a_state_folder_that_is_a_file_is_named(retinue: Retinue, retinue_home: Path) -> None:
     retinue_home.write_text("no folder")
     checks = _examine(retinue)
     assert checks["state"]["found"] == f"{retinue_home} is not a folder"
-    for name in ("local token", "database", "registry", "hub"):
+    for name in ("local token", "mesh key", "database", "registry", "hub"):
         assert (checks[name]["status"], checks[name]["found"]) == ("warn", "not checked")
 
 

@@ -2,14 +2,15 @@
 
 It implements "Pull" and "Content Discovery" of the distribution spec 1.1, and two extensions that save a
 reading hub most requests (`retinue.oci.codec.catalog` and `bulk`). `retinue.oci.server.push` is the write
-side. Reads are open, except to tokens limited to part of the mesh. Without a store, every write is answered
+side. Reads are open, except to tokens limited to part of the mesh; a repository that a caller may not see is
+answered as one that does not exist. Without a store, every write is answered
 with UNSUPPORTED (P-02 … P-05).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from urllib.parse import urlencode
 
 import orjson
@@ -47,13 +48,27 @@ from retinue.web.rejections import REGISTRY_CHALLENGE
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
 
 
-def routes(registry: LayoutRegistry, store: LayoutRegistry | None = None) -> list[BaseRoute]:
+IsShown = Callable[[str], bool]
+"""Whether a repository is shown."""
+
+FindShown = Callable[[Request], Awaitable[IsShown | None]]
+"""What is shown to the caller of a request; None = every repository."""
+
+
+async def show_all(request: Request) -> IsShown | None:
+    """Shows every repository to every caller."""
+    return None
+
+
+def routes(
+    registry: LayoutRegistry, store: LayoutRegistry | None = None, find_shown: FindShown = show_all
+) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
-    rejected.
+    rejected. ``find_shown`` hides repositories from callers that may not write.
     """
-    pull = _PullEndpoint(registry, writable=store is not None)
+    pull = _PullEndpoint(registry, find_shown, writable=store is not None)
 
     def reading(handler: Handler) -> Handler:
         return with_error_responses(handler if store is None else require_full_view(handler))
@@ -93,8 +108,9 @@ def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
 
 
 class _PullEndpoint:
-    def __init__(self, registry: LayoutRegistry, *, writable: bool) -> None:
+    def __init__(self, registry: LayoutRegistry, find_shown: FindShown, *, writable: bool) -> None:
         self._registry = registry
+        self._find_shown = find_shown
         self._writable = writable
 
     async def root(self, request: Request) -> Response:
@@ -111,20 +127,26 @@ class _PullEndpoint:
     async def catalog(self, request: Request) -> Response:
         """GET /v2/_catalog: plain, or with the digests of all tags when the client accepts `CATALOG_TYPE`."""
         if CATALOG_TYPE not in request.headers.get("accept", ""):
-            return _page(request, await self._registry.list_repositories(), "repositories")
+            names = await self._keep_shown(request, await self._registry.list_repositories())
+            return _page(request, names, "repositories")
         catalog = await self._registry.read_catalog()
-        return _page(request, list(catalog.repositories), "repositories", heads=catalog.heads)
+        names = await self._keep_shown(request, catalog.repositories)
+        return _page(request, names, "repositories", heads=catalog.heads)
 
     async def manifests(self, request: Request) -> Response:
         """POST /v2/_manifests: many manifests by digest (extension)."""
         wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
-        found = await self._registry.find_manifests(wanted, MAX_MANIFESTS_BYTES)
-        return Response(render_manifests(found), headers={**API_VERSION, "content-type": BULK_TYPE})
+        shown = set(await self._keep_shown(request, wanted))
+        readable = {name: digest for name, digest in wanted.items() if name in shown}
+        found = await self._registry.find_manifests(readable, MAX_MANIFESTS_BYTES)
+        # one that is hidden is answered as one that is missing; those that are left out may be asked again
+        answered = {name: found.get(name) for name in wanted if name in found or name not in shown}
+        return Response(render_manifests(answered), headers={**API_VERSION, "content-type": BULK_TYPE})
 
     async def tags(self, request: Request) -> Response:
         """GET …/tags/list"""
         name = read_repository(request)
-        tags = await self._registry.list_tags(name)
+        tags = await self._list_tags(request, name)
         if not tags:
             raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
         return _page(request, tags, "tags", {"name": name})
@@ -132,9 +154,11 @@ class _PullEndpoint:
     async def manifest(self, request: Request) -> Response:
         """GET …/manifests/<tag or digest>"""
         name, target = read_repository(request), read_target(request)
-        stored = await self._registry.find_manifest(name, target)
+        stored = (
+            await self._registry.find_manifest(name, target) if await self._shows(request, name) else None
+        )
         if stored is None:
-            if not await self._registry.list_tags(name):
+            if not await self._list_tags(request, name):
                 raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
             raise Refusal("MANIFEST_UNKNOWN", f"{name} has no {target}")
         return _content(request, stored.content, stored.digest, stored.media_type)
@@ -142,10 +166,20 @@ class _PullEndpoint:
     async def blob(self, request: Request) -> Response:
         """GET …/blobs/<digest>, with range requests."""
         name, digest = read_repository(request), check_digest(request.path_params["digest"])
-        content = await self._registry.find_blob(name, digest)
+        content = await self._registry.find_blob(name, digest) if await self._shows(request, name) else None
         if content is None:
             raise Refusal("BLOB_UNKNOWN", f"{name} has no {digest}")
         return _content(request, content, digest, OCTETS_TYPE, partly=True)
+
+    async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
+        is_shown = await self._find_shown(request)
+        return list(names) if is_shown is None else [name for name in names if is_shown(name)]
+
+    async def _shows(self, request: Request, name: str) -> bool:
+        return bool(await self._keep_shown(request, [name]))
+
+    async def _list_tags(self, request: Request, name: str) -> list[str]:
+        return await self._registry.list_tags(name) if await self._shows(request, name) else []
 
     async def refuse(self, request: Request) -> Response:
         """Any other path or method."""

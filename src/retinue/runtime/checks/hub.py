@@ -19,10 +19,9 @@ from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
 from retinue.runtime.checks.machine import Check, failed
 from retinue.settings import Settings
-from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import HUB_VARIABLE, State
-from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
+from retinue.web.mesh_tokens import find_hub_token
 from retinue.web.transport import TransportError
 
 BYTES_PER_TOKEN = 4
@@ -54,7 +53,7 @@ async def check_hub(
 
 async def check_ready(state: State, url: str, settings: Settings, http: HttpClient) -> list[Check]:
     """What the hub itself misses; nothing for a hub without ``/ready``."""
-    token = _token_for(state, url)
+    token = find_hub_token(state, url)
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     # its own answer takes two seconds while the database hangs
     timeout_s = settings.timeouts.probe_s + READY_S
@@ -84,17 +83,12 @@ async def check_ready(state: State, url: str, settings: Settings, http: HttpClie
     ]
 
 
-def _token_for(state: State, url: str) -> str | None:
-    """The token for a hub: that of joining it, or the state's for one on this machine."""
-    return joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
-
-
 async def check_list(state: State, url: str, settings: Settings, http: HttpClient) -> Check:
     """Estimate the tokens of the hub's tool list."""
     # the first MCP request of a hub loads the SDK
     timeout_s = max(settings.timeouts.probe_s, LIST_TIMEOUT_S)
     shown = await measure_list(http, url, None, timeout_s=timeout_s)
-    token = _token_for(state, url)
+    token = find_hub_token(state, url)
     connected = None if token is None else await measure_list(http, url, token, timeout_s=timeout_s)
     if connected is None and token is not None:
         raise StateError(

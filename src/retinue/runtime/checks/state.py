@@ -1,4 +1,4 @@
-"""Checks of the state: its folder, space, token, database, runs, registry and signatures."""
+"""Checks of the state: its folder, space, keys, database, runs, registry and signatures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -90,19 +91,25 @@ def _nearest_folder(path: Path) -> Path:
 
 def check_token(state: State) -> Check:
     """Whether the local token is private and readable."""
-    path = state.keys / "local.token"
+    return _check_key("local token", state.keys / "local.token", state.local_token)
+
+
+def check_mesh_key(state: State) -> Check:
+    """Whether the mesh key, without which no process starts, is private and readable."""
+    return _check_key("mesh key", state.keys / "mesh.key", state.mesh_key)
+
+
+def _check_key(name: str, path: Path, read: Callable[[], object]) -> Check:
     if not path.exists():
-        return Check("local token", "ok", "created when needed")
+        return Check(name, "ok", "created when needed")
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        return Check(
-            "local token", "fail", f"{path} is accessible to other users ({mode:o})", f"chmod 600 {path}"
-        )
+        return Check(name, "fail", f"{path} is accessible to other users ({mode:o})", f"chmod 600 {path}")
     try:
-        state.local_token()
+        read()
     except RetinueError as error:
-        return failed("local token", error)
-    return Check("local token", "ok", f"{path} is accessible to its owner only ({mode:o})")
+        return failed(name, error)
+    return Check(name, "ok", f"{path} is accessible to its owner only ({mode:o})")
 
 
 def check_database(state: State) -> Check:

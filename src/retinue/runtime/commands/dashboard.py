@@ -10,18 +10,26 @@ from retinue.dashboard.sessions import ROOT
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
+from retinue.web.mesh_tokens import find_hub_token
 from retinue.web.transport import TransportError
 
 
 async def make_dashboard_link(settings: Settings, state: State) -> str:
     """A link that signs in once, with the rights of this state's commands.
 
-    Raises StateError without a running hub, AgentUnreachableError and RemoteFaultError.
+    Raises StateError without a running hub, and for a hub that this state has no token for,
+    AgentUnreachableError and RemoteFaultError.
     """
     url = find_hub_url(state)
     if url is None:
         raise StateError("no hub is running", remedy="start it: retinue hub")
-    headers = {"authorization": f"Bearer {state.local_token()}", "content-type": "application/json"}
+    token = find_hub_token(state, url)
+    if token is None:
+        raise StateError(
+            f"the hub at {url} is on another machine, and this state has no token for it",
+            remedy=f"open {url}{ROOT}/sign-in and sign in with a token of that hub",
+        )
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     async with HttpClient() as http:
         try:
             reply = await http.request(

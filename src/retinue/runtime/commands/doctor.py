@@ -29,6 +29,7 @@ from retinue.runtime.checks.state import (
     check_database,
     check_folder,
     check_layouts,
+    check_mesh_key,
     check_runs,
     check_signatures,
     check_space,
@@ -66,6 +67,7 @@ async def examine(
         if folder.status == "fail":
             skipped = [
                 "local token",
+                "mesh key",
                 "database",
                 "runs",
                 "registry",
@@ -75,7 +77,7 @@ async def examine(
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
             home = LayoutRegistry(state.registry)
-            checks += [check_token(state), check_database(state)]
+            checks += [check_token(state), check_mesh_key(state), check_database(state)]
             checks.append(await check_runs(settings, state))
             checks.append(await guarded("registry", lambda: check_layouts(home)))
             checks.append(await guarded("signatures", lambda: check_signatures(settings, state, home)))
