@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DEBUG_VARIABLE = "RETINUE_DEBUG"
 INTERRUPTED = 130
-USAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
