@@ -109,7 +109,7 @@ class Joining:
         for rid in self._node.graph.list_nodes():
             profile = self._node.graph.find_node(rid)
             if rid != self._node.rid and profile is not None:
-                self.subscribe(rid, profile, again=True)
+                self.subscribe(rid, profile)
         address = self._node.peers.contact_address()
         if address is None:
             return
@@ -140,11 +140,8 @@ class Joining:
                 remedy="if it is a KOI node, name this node in koi.known there; its log says why it refuses",
             )
 
-    def subscribe(self, rid: str, profile: NodeProfile, *, again: bool = False) -> None:
-        """Propose an edge to a provider of types of interest, and fetch what it has.
-
-        ``again``: the node is known from an earlier run; an edge that exists is kept.
-        """
+    def subscribe(self, rid: str, profile: NodeProfile) -> None:
+        """Propose an edge to a provider of types of interest, and fetch what it has; a fitting edge stays."""
         types = tuple(t for t in self._node.interest if t in profile.event)
         if profile.node_type is not NodeType.FULL or not types or rid == self._node.rid:
             return

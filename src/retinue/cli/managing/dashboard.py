@@ -19,8 +19,7 @@ def dashboard(no_browser: bool) -> None:
     from retinue.runtime.commands.dashboard import make_dashboard_link
     from retinue.runtime.importing.browser_login import has_browser
 
-    session = open_session()
-    link = run_command(make_dashboard_link(session.settings, session.state))
+    link = run_command(make_dashboard_link(open_session().state))
     click.echo(link)
     if not no_browser and has_browser():
         webbrowser.open(link)
