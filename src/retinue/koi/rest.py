@@ -121,11 +121,22 @@ def agent_routes(
         profile = await read(request)
         return _json({"tools": [] if profile is None else render_tools(profile, relative=True)})
 
-    call = _CallEndpoint(find_profile, calls, takes_arguments)
     return [
         *_routes(prefixes, list_resources, read_resource, list_tools),
-        *(Route(f"{prefix}/tools/call/{{trait:path}}", call, methods=["POST"]) for prefix in prefixes),
+        *call_routes(find_profile, calls, prefixes=prefixes, takes_arguments=takes_arguments),
     ]
+
+
+def call_routes(
+    find_profile: FindProfile,
+    calls: Calls,
+    *,
+    prefixes: Collection[str] = PREFIXES,
+    takes_arguments: Callable[[str], bool] = lambda trait: True,
+) -> list[Route]:
+    """The route of `agent_routes` that calls a trait."""
+    call = _CallEndpoint(find_profile, calls, takes_arguments)
+    return [Route(f"{prefix}/tools/call/{{trait:path}}", call, methods=["POST"]) for prefix in prefixes]
 
 
 def _routes(
