@@ -24,27 +24,22 @@ from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeObject, Know
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
 from retinue.koi.pipeline import Processor
-from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
+from tests.koi.network import (
+    Signer,
+    events,
+    is_joined,
+    new,
+    personality,
+    post,
+    publish,
+    run_node,
+    until,
+    url_of,
+)
 from tests.requirements import requirement
 
 UUID_NODE = f"{NODE_TYPE}:helpful-agent+6f2c8a4e-7f6e-4a52-9a55-1f0a5c1c1b11"
 RID = f"{PERSONALITY_TYPE}:helpful-agent/1.0"
-
-
-async def publish(node: KoiNode, name: str, event_type: EventType = EventType.NEW, **more: Any) -> str:
-    contents = personality(name, node.rid, **more)
-    bundle = node.generate_bundle(contents["rid"], contents)
-    await node.processor.handle(bundle=bundle, event_type=event_type)
-    return bundle.rid
-
-
-def is_joined(one: KoiNode, other: KoiNode) -> bool:
-    """Whether both subscribe to each other."""
-    return all(
-        other.rid in one.graph.get_neighbors(direction, EdgeStatus.APPROVED)
-        and one.rid in other.graph.get_neighbors(direction, EdgeStatus.APPROVED)
-        for direction in ("in", "out")
-    )
 
 
 @requirement("K-41")
