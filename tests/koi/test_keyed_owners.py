@@ -9,13 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.koi import memory as memories
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.memory import NodeMemory
 from retinue.koi.peers import FirstContact
+from retinue.koi.storage.cache import KoiCache
 from tests.koi.network import (
     DEAD,
     UUID_NODE,

@@ -15,7 +15,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.koi import cache as caching
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
@@ -24,6 +23,7 @@ from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeObject, Know
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
 from retinue.koi.pipeline import Processor
+from retinue.koi.storage import journal
 from tests.koi.network import (
     Signer,
     events,
@@ -323,7 +323,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_restart(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "JOURNAL_BYTES", 100_000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 100_000)
     batches = [
         [new(personality(f"agent-{batch}-{i}", UUID_NODE, notes="x" * 1_000)) for i in range(20)]
         for batch in range(100)

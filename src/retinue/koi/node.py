@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import structlog
 
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import (
     Bundle,
     Dialect,
@@ -55,6 +54,7 @@ from retinue.koi.rules import (
     default_trust,
 )
 from retinue.koi.steps import NodeSteps
+from retinue.koi.storage.cache import KoiCache
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpRequester
 
