@@ -419,7 +419,7 @@ async def test_a_look_up_given_up_does_not_end_the_reading_for_the_others(clock:
 async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_ups(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.directory.GRACE_S", 0.01)
+    monkeypatch.setattr("retinue.mesh.directory.source_set.GRACE_S", 0.01)
     source = SlowSource("home", [listing("plan")])
     directory = directory_of(clock, source)
     source.let.set()
@@ -434,7 +434,7 @@ async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_u
 async def test_what_is_known_from_a_former_process_serves_while_a_slow_source_is_read(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.directory.GRACE_S", 0.01)
+    monkeypatch.setattr("retinue.mesh.directory.source_set.GRACE_S", 0.01)
     source = SlowSource("home", [listing("plan"), listing("build", "generate_code")])
     directory = directory_of(clock, source, store=MemoryListings([listing("plan")]))
     assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/plan"]
