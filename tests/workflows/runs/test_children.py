@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from retinue.core.errors import (
-    BusyError,
-    CallCancelledError,
-    ExecutionFailedError,
-    UnknownRunError,
-)
+from retinue.core.errors import BusyError, CallCancelledError, ExecutionFailedError, UnknownRunError
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import Child, RunRequest, StepOutcome
 from tests.workflows.implementations import Open

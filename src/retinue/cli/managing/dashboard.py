@@ -19,7 +19,8 @@ def dashboard(no_browser: bool) -> None:
     from retinue.runtime.commands.dashboard import make_dashboard_link
     from retinue.runtime.importing.browser_login import has_browser
 
-    link = run_command(make_dashboard_link(open_session().state))
+    session = open_session()
+    link = run_command(make_dashboard_link(session.settings, session.state))
     click.echo(link)
     if not no_browser and has_browser():
         webbrowser.open(link)

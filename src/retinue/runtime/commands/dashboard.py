@@ -7,12 +7,13 @@ import orjson
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.sessions import ROOT
+from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
 
 
-async def make_dashboard_link(state: State) -> str:
+async def make_dashboard_link(settings: Settings, state: State) -> str:
     """A link that signs in once, with the rights of this state's commands.
 
     Raises StateError without a running hub, AgentUnreachableError and RemoteFaultError.

@@ -20,12 +20,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.bundles import Event, EventType
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import (
-    AgentPersonality,
-    PersonalityProfile,
-    PersonalityTrait,
-    is_described,
-)
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
 from retinue.koi.knowledge import Handled
 from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.outbox import with_retry

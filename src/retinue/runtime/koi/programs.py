@@ -13,11 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from retinue.core.errors import (
-    AgentUnreachableError,
-    InvalidSettingError,
-    PortInUseError,
-)
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.runtime.access import check_address, guarded
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
