@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retinue.cli.session import Session
     from retinue.mcp.client_configs.servers import FoundServer
     from retinue.runtime.commands.importing import Outcome
-    from retinue.settings import ImportTable
+    from retinue.settings_tables import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -281,7 +281,7 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     from pydantic import ValidationError
 
     from retinue.runtime.importing.imports import write_import
-    from retinue.settings import ImportTable
+    from retinue.settings_tables import ImportTable
     from retinue.storage.state import find_hub_url
 
     session = open_session()

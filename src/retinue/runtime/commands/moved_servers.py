@@ -26,7 +26,8 @@ from retinue.runtime.commands.client import Client as MeshClient
 from retinue.runtime.commands.connect import Place, find_places, has_token, moves_file, read_servers
 from retinue.runtime.commands.importing import keep_and_wait, list_rows, remove_import
 from retinue.runtime.importing.imports import read_imports
-from retinue.settings import ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportTable
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
 

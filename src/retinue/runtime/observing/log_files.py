@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from retinue.core.text import hide_tokens
-from retinue.settings import LogTable
+from retinue.settings_tables import LogTable
 
 _log = structlog.get_logger("retinue.logs")
 
