@@ -99,7 +99,7 @@ class Joining:
         return rid in self._introduced
 
     def forget_introduction(self, rid: str) -> None:
-        """A node is known no more: should it come back, this one introduces itself again."""
+        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
         self._introduced.discard(rid)
         if rid in self._asked:
             self._asked[rid] = -1  # what waited for it is dropped

@@ -134,7 +134,7 @@ class Questions:
         return f"it belongs to {owner}, which does not have it"
 
     async def find_kept(self, node: str, rids: Sequence[str], within_s: float) -> set[str] | None:
-        """Which of these RIDs a node has; none if it knows this node no more, None without an answer."""
+        """Which of these RIDs a node has; none if it does not know this node, None without an answer."""
         address = self._peers.find_address(node)
         if address is None:
             return None

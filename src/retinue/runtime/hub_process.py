@@ -275,7 +275,7 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
 def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
     """The model agents that this machine can run."""
     environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
-    # the ports below are those of the agents that have always been there
+    # the ports below FIRST_MODEL_PORT are for agents that are not models
     port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
     return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
 
