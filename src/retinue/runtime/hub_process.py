@@ -146,10 +146,8 @@ async def run_hub(
         )
         if reread is not None:
             stop.on_hangup = reload
-        process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
-        process.stopping = lambda: stop.asked
-        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
-        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process = ProcessState.of_mesh("hub", mesh, runs, lambda: stop.asked)
+        process.needs_database = settings.database is not None
         process.upstreams = imports.list_states
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))

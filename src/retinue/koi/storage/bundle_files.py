@@ -15,6 +15,7 @@ import structlog
 from retinue.koi.codec.bundles import Bundle, WireError, has_hash, parse_bundle
 from retinue.koi.codec.envelopes import decode_json
 from retinue.koi.codec.rids import check_rid
+from retinue.storage.files import write_all
 
 _SUFFIX: Final = ".json"
 _ASIDE: Final = ".damaged"
@@ -105,9 +106,7 @@ def _replace(folder: str, name: str, data: bytes) -> None:
     temporary = f"{folder}/{_TEMPORARY}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, data)
     finally:
         os.close(descriptor)
     os.replace(temporary, f"{folder}/{name}")  # noqa: PTH105 - thousands of files: Path costs as much as the call
