@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType, render_event
 from retinue.koi.codec.envelopes import NodeKey, decode_json, encode_envelope
+from retinue.koi.codec.personality import PersonalityTrait
 from retinue.koi.codec.profiles import EdgeStatus, NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE, node_rid
 from retinue.koi.node import KoiNode
@@ -78,6 +79,11 @@ async def post(url: str, data: Any) -> tuple[int, Any]:
 def personality(name: str, node: str, version: str = "1.0", **more: Any) -> dict[str, Any]:
     rid = f"{PERSONALITY_TYPE}:{name}/{version}"
     return {"rid": rid, "node_rid": node, "base_url": None, "mcp_url": None, "traits": [], **more}
+
+
+def parse_traits(traits: Mapping[str, Any]) -> list[PersonalityTrait]:
+    """The traits of a dictionary of plain values and described entries, in its order."""
+    return [PersonalityTrait.from_entry(name, entry) for name, entry in traits.items()]
 
 
 def bundle_of(contents: dict[str, Any], at: str | None = None) -> Bundle:
