@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 import structlog
+
+if TYPE_CHECKING:
+    from tests.system import System, Wire
 
 LEAKING_PREFIXES = ("RETINUE_", "KOI_MCP_", "OTEL_")
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
@@ -55,3 +60,23 @@ def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     return home
+
+
+@pytest.fixture
+async def system(retinue_home: Path) -> AsyncIterator[System]:
+    """A hub and agents of this test alone."""
+    # imported here, because most tests need no server
+    from retinue.storage.state import State
+    from tests.system import open_system
+
+    async with open_system(State(retinue_home)) as system:
+        yield system
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    """A client that shows what goes over the wire."""
+    from tests.system import open_wire
+
+    async with open_wire() as wire:
+        yield wire

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -35,6 +36,20 @@ def _require(found: str | None, name: str) -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+async def run_skopeo(*arguments: str) -> bytes:
+    """Run skopeo to its end, and give its output."""
+    process = await asyncio.create_subprocess_exec(
+        get_program("skopeo"),
+        "--insecure-policy",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, errors.decode()
+    return output
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
 from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
-from retinue.runtime.hub_process import hub_app, read_calls
+from retinue.runtime.hub_app import hub_app
+from retinue.runtime.hub_process import read_calls
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.koi.membership import KoiHub, make_node

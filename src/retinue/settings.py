@@ -6,23 +6,12 @@ The error for an invalid value names its location, the shape of the value found 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, Any, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -34,22 +23,38 @@ from pydantic_settings import (
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
-from retinue.web.addresses import check_public_url
+from retinue.settings_tables import (
+    A2aTable,
+    AccessTable,
+    AgentTable,
+    AuthTable,
+    DirectoryTable,
+    DiscoveryTable,
+    EndpointTable,
+    ExecuteTable,
+    HookTable,
+    HubTable,
+    ImportsTable,
+    KoiTable,
+    LimitTable,
+    LlmTable,
+    LogTable,
+    McpTable,
+    MessageTable,
+    MetricsTable,
+    RegistryTable,
+    RoutingTable,
+    RunTable,
+    SignatureTable,
+    TimeoutTable,
+    TraceTable,
+    WorkerTable,
+    WorkflowTable,
+)
 
 FILE = "retinue.toml"
 
 _DATABASES = frozenset({"postgresql", "postgres", "postgresql+psycopg", "sqlite"})
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-PublicUrl = Annotated[str, AfterValidator(check_public_url)]
-"""The URL under which others reach a process, such as that of a proxy in front of it."""
-
-Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
 
 
 def _check_database(url: str) -> str:
@@ -58,328 +63,6 @@ def _check_database(url: str) -> str:
             "the runs are stored in Postgres (postgresql://user@host/name) or in the state folder"
         )
     return url
-
-
-class HubTable(_Table):
-    """``[hub]``: address and listing mode of the hub."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(9000, ge=0, le=65535)
-    advertise: PublicUrl | None = None
-    bare: bool = False
-    listing: Literal["all", "search", "auto"] = "auto"
-    expose: tuple[str, ...] = ()
-    identity: Literal["retinue", "lexical"] = "retinue"
-    models: tuple[str, ...] | None = None
-
-
-class AgentTable(_Table):
-    """One ``[[agents]]`` entry: an agent that the hub starts as a child process."""
-
-    target: str
-    host: str = "127.0.0.1"
-    port: int | None = Field(None, ge=1, le=65535)
-    advertise: PublicUrl | None = None
-
-
-class ImportTable(_Table):
-    """``[imports.NAME]``: an MCP server as an agent, at a ``url`` or started by a ``command``, an HTTP API
-    whose OpenAPI document is at a URL or in a file, or an agent that speaks ``a2a`` at a URL.
-
-    ``${VARIABLE}`` in ``env``, ``headers`` and ``client_secret`` stands for a variable of the hub's
-    environment.
-    """
-
-    url: str | None = None
-    headers: Mapping[str, str] = {}
-    client_id: str | None = None
-    client_secret: str | None = None
-    client_metadata_url: str | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    folder: Path | None = None
-    openapi: str | None = None
-    a2a: str | None = None
-    server: str | None = None
-    strict: bool = False
-    visibility: Literal["mesh", "exposed"] = "exposed"
-    start_s: float = Field(60.0, gt=0)
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.url, self.command, self.openapi, self.a2a)) != 1:
-            raise ValueError("an import has one of url, command, openapi and a2a")
-        return self
-
-
-class ImportsTable(BaseModel):
-    """``[imports]``: the imported MCP servers by name, and whether their tools are pinned."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, ImportTable] = {}
-
-    pin: bool = True
-
-    @property
-    def servers(self) -> Mapping[str, ImportTable]:
-        """The imports by name."""
-        return self.__pydantic_extra__ or {}
-
-
-class LlmTable(_Table):
-    """``[llm.NAME]``: a language model as the agent NAME, over an API or through a command-line agent.
-
-    The key itself is never a setting: ``api_key_env`` names the environment variable that holds it. Costs
-    are in US dollars; a run is all calls of one trace, a day is that of UTC.
-    """
-
-    enabled: bool = True
-    backend: Literal["auto", "api", "command"] = "auto"
-    provider: Literal["anthropic", "google", "openai"] | None = None
-    model: str | None = None
-    base_url: str | None = None
-    api_key_env: str | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    folder: Path | None = None
-    scores: (
-        Mapping[Literal["planning", "execution", "review"], Annotated[float, Field(ge=0, le=1)]] | None
-    ) = None
-    context_window: int | None = Field(None, ge=1)
-    languages: tuple[str, ...] = ()
-    prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
-    timeout_s: float = Field(300.0, gt=0)
-    retries: int = Field(3, ge=0, le=10)
-    concurrency: int = Field(8, ge=1)
-    max_tokens: int = Field(8192, ge=1)
-    max_tokens_per_call: int | None = Field(None, ge=1)
-    max_tokens_per_run: int | None = Field(None, ge=1)
-    max_tokens_per_day: int | None = Field(None, ge=1)
-    max_cost_per_call: float | None = Field(None, gt=0)
-    max_cost_per_run: float | None = Field(None, gt=0)
-    max_cost_per_day: float | None = Field(None, gt=0)
-
-
-class KoiTable(_Table):
-    """``[koi]``: the hub as a coordinator of a KOI network, and what its node accepts.
-
-    ``known`` are RIDs or names of nodes, for the policy ``known``.
-    """
-
-    enabled: bool = False
-    join: str | None = None
-    trust: Literal["open", "known", "signed"] | None = None
-    known: tuple[str, ...] = ()
-
-
-class TimeoutTable(_Table):
-    """``[timeouts]``: time limits in seconds (DESIGN 7)."""
-
-    door_s: float = Field(60.0, gt=0)
-    agent_call_s: float = Field(30.0, gt=0)
-    registry_s: float = Field(10.0, gt=0)
-    probe_s: float = Field(2.0, gt=0)
-
-
-class TraceTable(_Table):
-    """``[trace]``: limits on a chain of calls."""
-
-    max_depth: int = Field(5, ge=1, le=64)
-    calls: int = Field(10_000, ge=1)
-    refuse_cycles: bool = False
-    strict: Literal["off", "trace", "signed"] = "off"
-
-
-class LimitTable(_Table):
-    """``[limits]``: limits of each endpoint, and of the HTTP server below it."""
-
-    body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
-    held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
-    head_bytes: int = Field(64 * 1024, ge=4096)
-    headers: int = Field(100, ge=16)
-    head_s: float = Field(15.0, gt=0)
-    body_s: float = Field(15.0, gt=0)
-    connections: int = Field(4096, ge=1)
-    in_flight: int = Field(1000, ge=1)
-    calls_per_s: float | None = Field(None, gt=0)
-    burst: int = Field(100, ge=1)
-
-
-class LogTable(_Table):
-    """``[logs]``: size and number of the log files in the state folder."""
-
-    file_bytes: int = Field(10 * 1024 * 1024, ge=1024)
-    files: int = Field(4, ge=1, le=100)
-
-
-class EndpointTable(_Table):
-    """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
-
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    proxies: tuple[Proxy, ...] = ()
-
-
-class AuthTable(_Table):
-    """``[auth]``: anonymous access, and JWTs accepted in addition to tokens from ``retinue token new``."""
-
-    anonymous: bool = True
-    jwks_url: str | None = None
-    jwks_file: Path | None = None
-    issuer: str | None = None
-    audience: tuple[str, ...] = ()
-    scopes_claim: str = "scope"
-    scopes: Mapping[str, Literal["exposed", "mesh", "runs_code"]] = {}
-    authorization_servers: tuple[str, ...] = ()
-    resource: str | None = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        keys = (self.jwks_url, self.jwks_file)
-        if all(keys):
-            raise ValueError("give jwks_url or jwks_file, not both")
-        if any(keys) and not (self.issuer and self.audience):
-            raise ValueError(
-                "jwks_url and jwks_file require issuer and audience, so that tokens of other services are "
-                "rejected"
-            )
-        if self.jwks_url is not None and not _is_tamper_proof(self.jwks_url):
-            raise ValueError("jwks_url must begin with https:// unless its host is this machine")
-        return self
-
-
-class AccessTable(_Table):
-    """``[access.NAME]``: which callers the agent NAME accepts, and which agents it may call."""
-
-    receive: tuple[str, ...] | None = None
-    send: tuple[str, ...] | None = None
-
-
-def _as_whole_number(value: Any) -> Any:
-    """An environment variable is text, which a literal number does not accept."""
-    return int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
-
-
-class ExecuteTable(_Table):
-    """``[execute]``: options of the ``/execute`` endpoint."""
-
-    answer_without_id: bool = False
-    validation_code: Annotated[Literal[-32603, -32602], BeforeValidator(_as_whole_number)] = -32603
-
-
-class McpTable(_Table):
-    """``[mcp]``: options of the MCP endpoints."""
-
-    names: Literal["safe", "seed"] = "safe"
-    guard_as_tool_error: bool = False
-    result_chars: int = Field(20_000, ge=4_000)
-
-
-class MessageTable(_Table):
-    """``[messages]``: options of ``/messages``."""
-
-    strict: bool = False
-    signatures: Literal["off", "verify", "require"] = "verify"
-    signature_age_s: float = Field(300.0, gt=0, le=86_400)
-    sign: bool = False
-    wait_s: float = Field(25.0, ge=0, le=300)
-    private_callbacks: bool = False
-    log: Path | None = None
-
-
-class DirectoryTable(_Table):
-    """``[directory]``: how often the agent directory is refreshed."""
-
-    ttl_s: float = Field(300.0, gt=0)
-    refresh_s: float = Field(60.0, gt=0)
-    tag: str | None = None
-
-
-class SignatureTable(_Table):
-    """``[signatures]``: whether published cards are signed, and which signatures others need.
-
-    ``trusted`` names files of public keys (JWK sets), besides those of ``retinue keys trust``.
-    """
-
-    sign: bool = True
-    policy: Literal["require", "warn", "off"] = "warn"
-    trusted: tuple[Path, ...] = ()
-    valid_days: float | None = Field(None, gt=0)
-
-
-class MetricsTable(_Table):
-    """``[metrics]``: who may read ``/metrics``."""
-
-    public: bool = False
-
-
-class WorkerTable(_Table):
-    """``[worker]``: where a worker serves probes and metrics; without a port it serves none."""
-
-    host: str = "127.0.0.1"
-    port: int | None = Field(None, ge=0, le=65535)
-    advertise: PublicUrl | None = None
-
-
-class DiscoveryTable(_Table):
-    """``[discovery]``: the hub as a registry of Agentic Resource Discovery (ARD).
-
-    ``publisher`` is the domain in the identifiers of agents; ``upstreams`` are the urls of other registries,
-    or of catalogs if they end with ``.json``.
-    """
-
-    publisher: str = Field("localhost", pattern=r"^[A-Za-z0-9.-]+$")
-    name: str = "Retinue"
-    upstreams: tuple[str, ...] = ()
-    timeout_s: float = Field(5.0, gt=0)
-    max_hops: int = Field(3, ge=1, le=16)
-
-
-class HookTable(_Table):
-    """``[hooks]``: webhooks that registries send to the hub."""
-
-    token_env: str | None = None
-
-
-class RoutingTable(_Table):
-    """``[routing]``: how one of several matching agents is chosen for a call."""
-
-    strategy: Literal["best", "first", "round-robin", "random", "least-connections"] = "best"
-
-
-class WorkflowTable(_Table):
-    """``[workflows]``: folder of custom workflows."""
-
-    directory: Path | None = None
-
-
-class RunTable(_Table):
-    """``[runs]``: retention of ended runs, lease of a node, concurrency of one node."""
-
-    lease_s: float = Field(15.0, ge=1)
-    concurrency: int = Field(100, ge=1)
-    keep: int = Field(1000, ge=1)
-    keep_days: float = Field(30.0, gt=0)
-
-
-class A2aTable(_Table):
-    """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
-
-    keep: int = Field(10_000, ge=1)
-    keep_days: float = Field(30.0, gt=0)
-    private_push_urls: bool = False
-    legacy_cards: bool = True
-
-
-class RegistryTable(_Table):
-    """``[registry.NAME]``: options for the registry at ``url``, wherever that url is used."""
-
-    url: str
-    mirrors: tuple[str, ...] = ()
-    ca_file: Path | None = None
-    repositories: tuple[str, ...] = ()
-    mesh: bool = False
 
 
 class _Environment(EnvSettingsSource):
@@ -515,12 +198,6 @@ def _locate(location: tuple[int | str, ...], file: Path | None, flags: Mapping[s
     if variable := next((v for v in variables if v in os.environ and v != "RETINUE_HUB"), None):
         return variable
     return f"{file}: {dotted}" if file else dotted
-
-
-def _is_tamper_proof(url: str) -> bool:
-    """Whether a response from this url cannot be changed in transit."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS)
 
 
 def _shape(value: Any) -> str:

@@ -27,6 +27,14 @@ def naming(skill: str, **arguments: Any) -> dict[str, Any]:
     return {"data": {"skill": skill, "arguments": arguments}}
 
 
+def find_facts(data: Any) -> Any:
+    """The facts in the ``data`` of an error; A2A 0.3 has them without a list around them."""
+    if not isinstance(data, list):
+        return data
+    structs = (one for one in data if one["@type"] == "type.googleapis.com/google.protobuf.Struct")
+    return next((one["value"] for one in structs), None)
+
+
 async def ask(wire: Wire, url: str, method: str, params: Any, **headers: str) -> Reply:
     """One request; of 1.x unless its method is of 0.3."""
     version = {} if "/" in method else {"a2a-version": "1.0"}

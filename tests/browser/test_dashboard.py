@@ -13,7 +13,8 @@ from pathlib import Path
 from playwright.async_api import Browser, Page, expect
 
 from retinue.runtime.importing.imports import open_pins, write_import
-from retinue.settings import ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from tests.browser.pages import ROOT, open_page
 from tests.browser.shop import SHOP, Running, sign_in

@@ -54,7 +54,6 @@ def walk(kind: type[RetinueError]) -> list[type[RetinueError]]:
 
 
 ALL = walk(RetinueError)
-LEAVES = [kind for kind in ALL if not kind.__subclasses__()]
 
 
 def build(kind: type[RetinueError]) -> RetinueError:

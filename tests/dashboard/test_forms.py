@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dashboard.forms import MAX_FIELDS, WHOLE, Field, find_problems, make_form, read_form
+from retinue.dashboard.forms import MAX_FIELDS, WHOLE, Field, has_problem, make_form, read_form
 
 ITEM = {
     "type": "object",
@@ -69,7 +69,7 @@ def test_entries_become_the_value_and_empty_fields_are_left_out() -> None:
         "/extra": '{"x": [1]}',
     }
     value, form = read_form(make_form(SCHEMA), entered)
-    assert not find_problems(form)
+    assert not has_problem(form)
     assert value == {
         "item": {"name": "Tea", "count": 2},
         "speed": "fast",
@@ -92,7 +92,7 @@ def test_an_entry_that_cannot_be_read_stays_in_its_field_with_the_reason(
     name: str, text: str, problem: str
 ) -> None:
     _, form = read_form(make_form(SCHEMA), {name: text})
-    assert find_problems(form)
+    assert has_problem(form)
     field = list_fields(form)[name]
     assert (field.text, field.problem) == (text, problem)
 

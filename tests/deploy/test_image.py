@@ -29,7 +29,6 @@ from tests.services import get_program
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 USER = 65532
 SUITE = "bookworm"
-STATE = "/var/lib/retinue"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 

@@ -18,9 +18,8 @@ from retinue.core.errors import RemoteFaultError
 from retinue.messages.client import value_of as value_of_reply
 from retinue.messages.codec.envelope import parse_envelope
 from retinue.storage.state import HUB_VARIABLE
-from retinue.web.codec.error_info import find_facts
 from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
-from tests.a2a.wire import read_events
+from tests.a2a.wire import find_facts, read_events
 from tests.mcp.clients import read_result, sessionless
 from tests.recording import Recording
 from tests.system import WAIT_S, Hub, System, Wire

@@ -12,8 +12,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.core.errors import ExecutionFailedError
-from retinue.web.codec.error_info import find_facts
-from tests.a2a.wire import ask, call, message, naming, parts_of, read_events, send, state_of
+from tests.a2a.wire import ask, call, find_facts, message, naming, parts_of, read_events, send, state_of
 from tests.system import WAIT_S, System, Wire
 
 

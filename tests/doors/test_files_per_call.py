@@ -14,7 +14,8 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.mesh.directory.source_refresh import LOOK_S
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from tests.mcp.clients import connect, read_result, sessionless
 from tests.mcp.upstream.library_server import Library, serve_library
 from tests.system import Hub, System, Wire

@@ -17,7 +17,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
 from retinue.core.record import AgentRecord, Skill
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.web.codec.trace import TRACE_KEYS
 from tests.requirements import requirement
 from tests.serving import serve_app

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.mcp.upstream.open_calls import MAX_IN_FLIGHT
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.web.codec.trace import TRACE_KEYS
 from tests.mcp.clients import read_result, sessionless
 from tests.requirements import requirement

@@ -20,7 +20,7 @@ from retinue.oci.registry import forget
 from retinue.runtime.koi.membership import KoiHub, KoiMember, make_node
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
-from retinue.settings import KoiTable
+from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement

@@ -21,7 +21,7 @@ from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import KEEP, MessageTask
 from retinue.storage.state import State
 from retinue.storage.task_store import StoredTask, TaskStore
-from tests.doors.test_messages import ASYNC, REPAIR, make_worker, open_home, open_inbox, say, until_ended
+from tests.doors.message_worker import ASYNC, REPAIR, make_worker, open_home, open_inbox, say, until_ended
 from tests.requirements import requirement
 from tests.system import WAIT_S, Wire, open_system
 

@@ -1,11 +1,10 @@
-"""``POST /messages`` beyond the seed: tasks, callbacks, subscriptions, questions, senders, signatures."""
+"""``POST /messages`` beyond the seed: tasks, callbacks, subscriptions, senders, signatures."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,115 +18,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 
 from retinue.authoring.agent import Agent
-from retinue.authoring.context import Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
 from retinue.messages.codec.envelope import utc_now
-from retinue.messages.codec.performatives import CODONS, PERFORMATIVES
+from retinue.messages.codec.performatives import PERFORMATIVES
 from retinue.messages.codec.signatures import find_flaw, sign
-from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.doors.message_worker import ASYNC, REPAIR, make_worker, open_home, open_inbox, say, until_ended
 from tests.requirements import requirement
 from tests.seeds.test_seed_000 import World, by_a2a
 from tests.serving import serve_app
-from tests.system import WAIT_S, Hub, Reply, Served, System, Wire, open_system, publish
-
-ASYNC = {"prefer": "respond-async"}
-
-
-@dataclass(slots=True)
-class Worker:
-    """An agent whose task waits until it is let go on."""
-
-    agent: Agent
-    go: asyncio.Event = field(default_factory=asyncio.Event)
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    began: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-def make_worker() -> Worker:
-    agent = Agent("worker", version="1.0.0", topics=["Python"])
-    worker = Worker(agent)
-
-    @agent.skill(similes=["FIX"], expose=True)
-    async def repair(code: str, ctx: Context) -> str:
-        """Repairs code."""
-        await ctx.progress(0.5, "half way")
-        worker.began.set()
-        try:
-            await worker.go.wait()
-        except asyncio.CancelledError:
-            worker.cancelled.set()
-            raise
-        return code.upper()
-
-    @agent.skill(runs_code=True)
-    async def execute(code: str) -> str:
-        """Runs code."""
-        return code
-
-    @agent.skill
-    async def fail() -> str:
-        """Fails."""
-        raise ValueError("broken")
-
-    @agent.skill
-    async def reveal(ctx: Context) -> str:
-        """Says who asks."""
-        return ctx.principal.id
-
-    return worker
-
-
-@dataclass(slots=True)
-class Inbox:
-    """A server that takes messages at ``url``."""
-
-    url: str
-    got: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
-
-    async def next(self) -> Any:
-        async with asyncio.timeout(WAIT_S):
-            return await self.got.get()
-
-
-async def open_inbox(stack: AsyncExitStack) -> Inbox:
-    inbox = Inbox("")
-
-    async def take(request: Request) -> Response:
-        inbox.got.put_nowait(await request.json())
-        return JSONResponse({})
-
-    app = Router(routes=[Route("/inbox", take, methods=["POST"])])
-    inbox.url = f"{await stack.enter_async_context(serve_app(app))}/inbox"
-    return inbox
+from tests.system import WAIT_S, Hub, Served, System, Wire, publish
 
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         yield stack
-
-
-async def open_home(stack: AsyncExitStack, home: Path, **options: Any) -> System:
-    return await stack.enter_async_context(open_system(State(home), messages=options))
-
-
-async def say(wire: Wire, url: str, performative: str, payload: Any = None, /, **more: Any) -> Reply:
-    headers = more.pop("headers", {})
-    message = {"performative": performative, "payload": payload or {}, **more}
-    return await wire.post(f"{url}/messages", message, **headers)
-
-
-async def until_ended(wire: Wire, url: str, task_id: str) -> Any:
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            reply = (await say(wire, url, "QUERY_REF", {"reference": task_id})).json
-            if reply["performative"] != "TASK_ACCEPT":
-                return reply
-
-
-REPAIR = {"task_type": "repair", "task_parameters": {"code": "x"}}
 
 
 @requirement("W-20")
@@ -397,92 +304,6 @@ async def test_a_path_with_a_trailing_slash_is_answered_without_a_redirect(
     for url in (f"{agent}/messages/", f"{hub}/messages/", f"{hub}/agents/worker/messages/"):
         reply = await wire.post(url, {"performative": "QUERY_REF", "payload": {"reference": "codons"}})
         assert (reply.status, reply.json["performative"]) == (200, "INFORM_RESULT")
-
-
-async def test_a_reference_to_no_task_names_the_field(system: System, wire: Wire) -> None:
-    url = (await system.start_agent(make_worker().agent)).url
-    for payload, problem in (
-        ({}, "payload.task_id is missing"),
-        ({"task_id": "x"}, "payload.task_id 'x' names no"),
-    ):
-        reply = (await say(wire, url, "CANCEL", payload)).json
-        assert problem in reply["payload"]["reason_text"]
-
-
-@requirement("W-24")
-async def test_a_proposal_is_answered_and_runs_nothing(system: System, wire: Wire) -> None:
-    worker = make_worker()
-    url = (await system.start_agent(worker.agent)).url
-    agreed = (await say(wire, url, "PROPOSE", REPAIR)).json
-    assert agreed["performative"] == "TASK_ACCEPT"
-    assert not worker.began.is_set()
-    assert (await say(wire, url, "PROPOSE", {"task_type": "repair"})).json["performative"] == "NOT_UNDERSTOOD"
-    refused = (
-        await say(wire, url, "PROPOSE", {"task_type": "execute", "task_parameters": {"code": "1"}})
-    ).json
-    assert refused["payload"]["reason_code"] == "unauthorized"
-
-    @worker.agent.can
-    def can(capability: str) -> bool:
-        return False
-
-    busy = (await say(wire, url, "PROPOSE", REPAIR)).json
-    assert (busy["performative"], busy["payload"]["reason_code"]) == ("TASK_REJECT", "incapable")
-
-
-@requirement("W-21")
-async def test_conditions_are_answered_from_the_record(system: System, wire: Wire) -> None:
-    url = (await system.start_agent(make_worker().agent)).url
-    for condition, holds in (
-        ({"capabilities": ["python", "fix"]}, True),
-        ({"capabilities": ["python", "cook"], "match_type": "any"}, True),
-        ({"capabilities": ["python", "cook"]}, False),
-        ({"topic": "PYTHON", "action": "repair", "language": "en"}, True),
-        ({"action": "fly"}, False),
-        ({"language": "de"}, False),
-    ):
-        reply = (await say(wire, url, "QUERY_IF", {"condition": condition})).json
-        assert reply["performative"] == "INFORM_RESULT"
-        assert reply["payload"]["result_details"]["holds"] is holds
-    malformed: tuple[Any, ...] = ({}, {"weather": "fine"}, {"capabilities": 7}, "raining", {"language": 7})
-    for condition in malformed:
-        reply = (await say(wire, url, "QUERY_IF", {"condition": condition})).json
-        assert reply["performative"] == "NOT_UNDERSTOOD"
-
-
-@requirement("W-01")
-@requirement("W-21")
-async def test_references_are_answered_from_what_is_known(system: System, wire: Wire) -> None:
-    url = (await system.start_agent(make_worker().agent)).url
-    hub = (await system.start_hub()).url
-
-    async def refer(base: str, reference: str, **more: Any) -> Any:
-        return (await say(wire, base, "QUERY_REF", {"reference": reference, **more})).json["payload"]
-
-    codons = (await refer(url, "codons"))["result_details"]["codons"]
-    assert [one["name"] for one in codons] == [one.name for one in CODONS.values()]
-    listed = (await refer(url, "performatives"))["result_details"]["performatives"]
-    assert [one["name"] for one in listed] == list(PERFORMATIVES)
-    assert (await refer(url, "fipa"))["result_details"]["fipa"]["to"]["TASK_ACCEPT"] == "agree"
-    assert (await refer(url, "topics"))["result_details"] == {"topics": ["Python"]}
-    assert (await refer(url, "Repair"))["result_details"]["action"]["name"] == "repair"
-    assert (await refer(url, "nothing"))["error_code"] == "unknown_reference"
-    # the directory as Yellow Pages
-    agents = (await refer(hub, "agents"))["result_details"]["agents"]
-    assert "worker" in [one["name"] for one in agents]
-
-
-@requirement("W-24")
-async def test_a_query_to_anybody_is_asked_of_every_agent_at_the_hub(system: System, wire: Wire) -> None:
-    await system.start_agent(make_worker().agent)
-    await system.start_agent(Agent("cook", version="1.0.0", topics=["Cooking"]))
-    hub = (await system.start_hub()).url
-    query = {"query_type": "specific", "query_parameters": {"capabilities": ["python"]}}
-    reply = (await say(wire, hub, "QUERY_CAPABILITIES", query, receiver="*")).json
-    assert reply["performative"] == "INFORM_CAPABILITIES"
-    assert [one["agent"] for one in reply["payload"]["answers"]] == ["worker"]
-    done = (await say(wire, hub, "TASK_REQUEST", {"task_type": "reveal"}, receiver="*")).json
-    assert done["payload"]["result_details"] == {"result": "anonymous"}
 
 
 async def test_a_reply_that_fits_no_conversation_is_not_understood(system: System, wire: Wire) -> None:

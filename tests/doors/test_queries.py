@@ -14,7 +14,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.record import AgentRecord, Endpoint, Skill
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app

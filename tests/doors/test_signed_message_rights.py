@@ -18,7 +18,7 @@ from retinue.messages.codec.envelope import utc_now
 from retinue.messages.codec.signatures import find_flaw, sign
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
-from tests.doors.test_messages import ASYNC, REPAIR, make_worker
+from tests.doors.message_worker import ASYNC, REPAIR, make_worker
 from tests.requirements import requirement
 from tests.system import Hub, Served, System, Wire, open_system
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from retinue.storage.state import State
 from tests.interop.relay import Relay
 from tests.interop.upstream import Everything, run_everything
-from tests.system import System, Wire, open_system, open_wire
+from tests.system import System, Wire
 
 
 @pytest.fixture(scope="session")
@@ -23,18 +21,6 @@ def everything_process() -> Iterator[Everything]:
 async def everything(everything_process: Everything) -> Everything:
     await everything_process.forget()
     return everything_process
-
-
-@pytest.fixture
-async def system(retinue_home: Path) -> AsyncIterator[System]:
-    async with open_system(State(retinue_home)) as system:
-        yield system
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with open_wire() as wire:
-        yield wire
 
 
 @pytest.fixture

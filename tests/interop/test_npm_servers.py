@@ -21,7 +21,7 @@ import pytest
 from mcp import Client
 
 from retinue.runtime.importing.imports import write_import
-from retinue.settings import ImportTable
+from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from scripts.conformance import NODE, InstallFailedError, install
 from tests.processes.running import Program, descendants, program, wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,18 @@ from starlette.applications import Starlette
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType, render_event
 from retinue.koi.codec.envelopes import NodeKey, decode_json, encode_envelope
-from retinue.koi.codec.profiles import NodeProfile, NodeType
+from retinue.koi.codec.personality import PersonalityTrait
+from retinue.koi.codec.profiles import EdgeStatus, NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE, node_rid
 from retinue.koi.node import KoiNode
+from retinue.koi.peers import FirstContact
 from retinue.koi.server import routes
 from tests.serving import serve_app
 
 WITHIN_S = 10.0
 ALL = {"event": [PERSONALITY_TYPE], "state": [PERSONALITY_TYPE], "interest": [PERSONALITY_TYPE]}
+UUID_NODE = "orn:koi-net.node:plain+7a3c8f50-6a3e-4a3d-8d3a-2f8a6f0d1c11"
+DEAD = "http://127.0.0.1:9/koi-net"
 
 
 @asynccontextmanager
@@ -39,6 +43,17 @@ async def run_node(folder: Path, name: str = "coordinator", **options: Any) -> A
             yield node
         finally:
             await node.stop()
+
+
+@asynccontextmanager
+async def run_joined(folder: Path) -> AsyncIterator[tuple[KoiNode, KoiNode]]:
+    """A coordinator, and a node ``owner`` that has joined it."""
+    async with (
+        run_node(folder) as node,
+        run_node(folder, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
+    ):
+        await until(lambda: is_joined(node, owner))
+        yield node, owner
 
 
 def url_of(node: KoiNode) -> str:
@@ -66,6 +81,11 @@ def personality(name: str, node: str, version: str = "1.0", **more: Any) -> dict
     return {"rid": rid, "node_rid": node, "base_url": None, "mcp_url": None, "traits": [], **more}
 
 
+def parse_traits(traits: Mapping[str, Any]) -> list[PersonalityTrait]:
+    """The traits of a dictionary of plain values and described entries, in its order."""
+    return [PersonalityTrait.from_entry(name, entry) for name, entry in traits.items()]
+
+
 def bundle_of(contents: dict[str, Any], at: str | None = None) -> Bundle:
     moment = datetime.fromisoformat(at) if at else datetime.now(UTC)
     return Bundle.generate(contents["rid"], contents, now=moment)
@@ -78,6 +98,22 @@ def events(*listed: Event) -> dict[str, Any]:
 
 def new(contents: dict[str, Any], at: str | None = None) -> Event:
     return Event.from_bundle(EventType.NEW, bundle_of(contents, at))
+
+
+async def publish(node: KoiNode, name: str, event_type: EventType = EventType.NEW, **more: Any) -> str:
+    contents = personality(name, node.rid, **more)
+    bundle = node.generate_bundle(contents["rid"], contents)
+    await node.processor.handle(bundle=bundle, event_type=event_type)
+    return bundle.rid
+
+
+def is_joined(one: KoiNode, other: KoiNode) -> bool:
+    """Whether both subscribe to each other."""
+    return all(
+        other.rid in one.graph.get_neighbors(direction, EdgeStatus.APPROVED)
+        and one.rid in other.graph.get_neighbors(direction, EdgeStatus.APPROVED)
+        for direction in ("in", "out")
+    )
 
 
 class Signer:
@@ -100,3 +136,19 @@ class Signer:
 
     async def ask(self, node: KoiNode, path: str, payload: p.Request) -> tuple[int, Any]:
         return await post(url_of(node) + path, self.body(payload, node.rid))
+
+
+class Refusals:
+    """What a node refused while a block ran."""
+
+    def __init__(self, logged: list[Any]) -> None:
+        self._logged = logged
+
+    def __contains__(self, words: str) -> bool:
+        return any(words in str(line.get("reason", "")) for line in self._logged)
+
+
+async def introduced(node: KoiNode, name: str = "signer", base_url: str | None = None) -> Signer:
+    signer = Signer(name, base_url)
+    assert await signer.send(node, signer.introduction) == (200, None)
+    return signer

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, parse_traits
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
+from tests.koi.network import parse_traits
 from tests.requirements import requirement
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -19,8 +19,18 @@ from retinue.koi.codec.bundles import Bundle, WireError
 from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.node import KoiNode
 from retinue.koi.personality_handlers import register_personality_handlers
-from tests.koi.network import Signer, events, new, personality, post, run_node, url_of
-from tests.koi.test_hostile_peers import DEAD, UUID_NODE, introduced
+from tests.koi.network import (
+    DEAD,
+    UUID_NODE,
+    Signer,
+    events,
+    introduced,
+    new,
+    personality,
+    post,
+    run_node,
+    url_of,
+)
 from tests.requirements import requirement
 
 OWN, SENDER = "OWN", "SENDER"

@@ -15,10 +15,8 @@ from retinue.koi.codec.bundles import EventType
 from retinue.koi.codec.rids import PERSONALITY_TYPE
 from retinue.koi.knowledge import HandlerType, KnowledgeObject
 from retinue.koi.pipeline import Processor
-from tests.koi.network import events, new, personality, post, run_node, until, url_of
+from tests.koi.network import UUID_NODE, events, new, personality, post, publish, run_node, until, url_of
 from tests.koi.test_delivery import RecordingPeer
-from tests.koi.test_hostile_peers import UUID_NODE
-from tests.koi.test_node import publish
 from tests.requirements import requirement
 from tests.serving import serve_app
 

@@ -17,10 +17,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.core.errors import StateError, StorageFullError
-from retinue.koi import cache as caching
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import Bundle
 from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.storage import journal
+from retinue.koi.storage.cache import KoiCache
 from tests.koi.network import bundle_of, personality
 from tests.requirements import requirement
 
@@ -76,9 +76,9 @@ async def test_everything_written_survives_kill_9(tmp_path: Path) -> None:
         f"""
         import asyncio, os, signal
         from pathlib import Path
-        from retinue.koi import cache as caching
+        from retinue.koi.storage import journal
         from tests.koi.test_cache import bundle, opened
-        caching.JOURNAL_BYTES = 20_000
+        journal.JOURNAL_BYTES = 20_000
         async def main():
             cache = opened(Path({str(tmp_path)!r}))
             for number in range(400):
@@ -143,8 +143,7 @@ async def test_a_journal_that_is_cut_in_a_line_loses_that_line_only(tmp_path: Pa
     cache = opened(tmp_path)
     for number in range(3):
         cache.write(bundle(number))
-    journal = tmp_path / "journal"
-    data = journal.read_bytes().rstrip(b"\x00")
+    data = (tmp_path / "journal").read_bytes().rstrip(b"\x00")
     folder = tmp_path / "copy"
     folder.mkdir()
     (folder / "journal").write_bytes(data[:-40] + bytes(500))
@@ -159,7 +158,7 @@ async def test_a_journal_that_is_cut_in_a_line_loses_that_line_only(tmp_path: Pa
 async def test_the_files_follow_the_journal_while_the_node_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "JOURNAL_BYTES", 5_000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 5_000)
     cache = opened(tmp_path)
     for number in range(60):
         cache.write(bundle(number % 20, turn=number))
@@ -179,7 +178,7 @@ async def test_the_files_follow_the_journal_while_the_node_runs(
 async def test_a_full_disk_refuses_the_change_and_keeps_what_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "JOURNAL_BYTES", 20_000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 20_000)
     cache = opened(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -21,8 +21,7 @@ from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue.koi.node import KoiNode
 from retinue.koi.pipeline import PipelineSteps, Processor
-from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
-from tests.koi.test_node import publish
+from tests.koi.network import Signer, events, new, personality, post, publish, run_node, until, url_of
 from tests.requirements import requirement
 from tests.serving import serve_app
 

@@ -14,9 +14,7 @@ from retinue.koi.codec.profiles import NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
-from tests.koi.network import Signer, events, post, run_node, until, url_of
-from tests.koi.test_hostile_peers import UUID_NODE
-from tests.koi.test_node import is_joined, publish
+from tests.koi.network import UUID_NODE, Signer, events, is_joined, post, publish, run_node, until, url_of
 from tests.requirements import requirement
 
 

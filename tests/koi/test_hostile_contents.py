@@ -13,8 +13,17 @@ from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType, Manifest
 from retinue.koi.codec.rids import PERSONALITY_TYPE
 from retinue.koi.node import KoiNode
-from tests.koi.network import events, new, personality, post, run_node, url_of
-from tests.koi.test_hostile_peers import UUID_NODE, Refusals, introduced
+from tests.koi.network import (
+    UUID_NODE,
+    Refusals,
+    events,
+    introduced,
+    new,
+    personality,
+    post,
+    run_node,
+    url_of,
+)
 from tests.requirements import requirement
 
 both_dialects = pytest.mark.parametrize("dialect", ["unsigned", "signed"])

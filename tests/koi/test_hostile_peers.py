@@ -18,33 +18,25 @@ from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
-from retinue.koi.node import KoiNode
-from retinue.koi.peers import FirstContact
 from retinue.koi.rules import default_trust
-from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
-from tests.koi.test_node import is_joined, publish
+from tests.koi.network import (
+    DEAD,
+    UUID_NODE,
+    Refusals,
+    Signer,
+    events,
+    introduced,
+    new,
+    personality,
+    post,
+    publish,
+    run_joined,
+    run_node,
+    until,
+    url_of,
+)
 from tests.requirements import requirement
 from tests.serving import serve_app
-
-UUID_NODE = "orn:koi-net.node:plain+7a3c8f50-6a3e-4a3d-8d3a-2f8a6f0d1c11"
-DEAD = "http://127.0.0.1:9/koi-net"
-
-
-class Refusals:
-    """What a node refused while a block ran."""
-
-    def __init__(self, logged: list[Any]) -> None:
-        self._logged = logged
-
-    def __contains__(self, words: str) -> bool:
-        return any(words in str(line.get("reason", "")) for line in self._logged)
-
-
-async def introduced(node: KoiNode, name: str = "signer", base_url: str | None = None) -> Signer:
-    signer = Signer(name, base_url)
-    assert await signer.send(node, signer.introduction) == (200, None)
-    return signer
-
 
 # Envelopes
 
@@ -107,11 +99,7 @@ async def test_a_personality_is_taken_from_the_node_that_owns_it_only(tmp_path: 
 
 @requirement("K-37")
 async def test_what_another_passes_on_is_taken_as_its_owner_confirms_it(tmp_path: Path) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         contents = personality("helpful-agent", owner.rid, mood="glad")
         owner.cache.write(owner.generate_bundle(contents["rid"], contents))
         gossip = await introduced(node, "gossip")
@@ -197,11 +185,7 @@ async def test_no_edge_is_made_or_approved_by_another(tmp_path: Path) -> None:
 
 
 async def test_an_unsigned_forget_is_obeyed_only_if_the_owner_does_not_have_it(tmp_path: Path) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         rid = await publish(owner, "helpful-agent")
         await until(lambda: rid in node.cache)
         forget = events(Event.from_rid(EventType.FORGET, rid), Event.from_rid(EventType.FORGET, owner.rid))
@@ -246,11 +230,7 @@ async def test_the_name_of_an_agent_of_this_node_is_not_released(tmp_path: Path)
 
 
 async def test_an_unsigned_message_does_not_move_a_node_that_has_a_key(tmp_path: Path) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         moved = NodeProfile(NodeType.FULL, DEAD, public_key=owner.identity.key.public_key)
         body = events(Event.from_bundle(EventType.NEW, Bundle.generate(owner.rid, moved.render())))
         with capture_logs() as logged:
@@ -406,11 +386,7 @@ async def test_a_peer_that_does_not_answer_well_holds_up_nobody(tmp_path: Path, 
 
 async def test_a_clock_that_went_back_does_not_lock_an_owner_out(tmp_path: Path) -> None:
     ahead = datetime.now(UTC) + timedelta(days=400)
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         contents = personality("a", owner.rid, mood="from the future")
         future = Bundle.generate(contents["rid"], contents, now=ahead)
         await owner.processor.handle(bundle=future, event_type=EventType.NEW)

@@ -9,26 +9,35 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.koi import memory as memories
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.memory import NodeMemory
 from retinue.koi.peers import FirstContact
-from tests.koi.network import events, new, personality, post, run_node, until, url_of
-from tests.koi.test_hostile_peers import DEAD, UUID_NODE, Refusals, introduced
-from tests.koi.test_node import is_joined, publish
+from retinue.koi.storage.cache import KoiCache
+from tests.koi.network import (
+    DEAD,
+    UUID_NODE,
+    Refusals,
+    events,
+    introduced,
+    is_joined,
+    new,
+    personality,
+    post,
+    publish,
+    run_joined,
+    run_node,
+    until,
+    url_of,
+)
 from tests.requirements import requirement
 
 
 @requirement("K-37")
 async def test_an_unsigned_version_of_a_keyed_owners_name_is_asked_back(tmp_path: Path) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         true = await publish(owner, "helpful-agent")
         await until(lambda: true in node.cache)
         foreign = new(personality("helpful-agent", owner.rid, "9.9", mcp_url=DEAD))
@@ -138,11 +147,7 @@ async def test_no_sender_pushes_out_the_signatures_of_another(
 async def test_an_unsigned_handshake_in_its_name_does_not_reset_the_edges_of_a_node_that_signs(
     tmp_path: Path,
 ) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         profile = node.cache.read(owner.rid)
         assert profile is not None
         handshake = events(

@@ -15,7 +15,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.koi import cache as caching
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Event, EventType, has_hash
 from retinue.koi.codec.profiles import EdgeStatus
@@ -24,27 +23,23 @@ from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeObject, Know
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
 from retinue.koi.pipeline import Processor
-from tests.koi.network import Signer, events, new, personality, post, run_node, until, url_of
+from retinue.koi.storage import journal
+from tests.koi.network import (
+    Signer,
+    events,
+    is_joined,
+    new,
+    personality,
+    post,
+    publish,
+    run_node,
+    until,
+    url_of,
+)
 from tests.requirements import requirement
 
 UUID_NODE = f"{NODE_TYPE}:helpful-agent+6f2c8a4e-7f6e-4a52-9a55-1f0a5c1c1b11"
 RID = f"{PERSONALITY_TYPE}:helpful-agent/1.0"
-
-
-async def publish(node: KoiNode, name: str, event_type: EventType = EventType.NEW, **more: Any) -> str:
-    contents = personality(name, node.rid, **more)
-    bundle = node.generate_bundle(contents["rid"], contents)
-    await node.processor.handle(bundle=bundle, event_type=event_type)
-    return bundle.rid
-
-
-def is_joined(one: KoiNode, other: KoiNode) -> bool:
-    """Whether both subscribe to each other."""
-    return all(
-        other.rid in one.graph.get_neighbors(direction, EdgeStatus.APPROVED)
-        and one.rid in other.graph.get_neighbors(direction, EdgeStatus.APPROVED)
-        for direction in ("in", "out")
-    )
 
 
 @requirement("K-41")
@@ -328,7 +323,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_restart(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "JOURNAL_BYTES", 100_000)
+    monkeypatch.setattr(journal, "JOURNAL_BYTES", 100_000)
     batches = [
         [new(personality(f"agent-{batch}-{i}", UUID_NODE, notes="x" * 1_000)) for i in range(20)]
         for batch in range(100)

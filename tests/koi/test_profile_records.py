@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from retinue.core.record import AgentRecord, Endpoint, Hints, Skill, Trait
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, parse_traits
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.profile_records import parse_profile, render_profile, show_profile
 from tests import strategies
+from tests.koi.network import parse_traits
 from tests.requirements import requirement
 
 NODE = KoiNetNode("n", "1")

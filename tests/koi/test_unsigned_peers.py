@@ -17,11 +17,23 @@ from retinue.koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
 from retinue.koi.personality_handlers import fill_adapter
-from tests.koi.network import events, new, personality, post, run_node, until, url_of
+from tests.koi.network import (
+    UUID_NODE,
+    Refusals,
+    events,
+    introduced,
+    is_joined,
+    new,
+    personality,
+    post,
+    publish,
+    run_joined,
+    run_node,
+    until,
+    url_of,
+)
 from tests.koi.test_cache import path_of
 from tests.koi.test_hostile_contents import both_dialects
-from tests.koi.test_hostile_peers import UUID_NODE, Refusals, introduced
-from tests.koi.test_node import is_joined, publish
 from tests.requirements import requirement
 
 THIRD = UUID_NODE.replace("plain", "third")
@@ -77,11 +89,7 @@ async def test_a_bad_edge_is_refused_and_the_node_goes_on(
 
 @requirement("K-37")
 async def test_a_replayed_forget_does_not_end_what_its_owner_has_published_again(tmp_path: Path) -> None:
-    async with (
-        run_node(tmp_path) as node,
-        run_node(tmp_path, "owner", first_contact=FirstContact(url_of(node), node.rid)) as owner,
-    ):
-        await until(lambda: is_joined(node, owner))
+    async with run_joined(tmp_path) as (node, owner):
         rid = await publish(owner, "helpful-agent")
         await until(lambda: rid in node.cache)
         await owner.processor.handle(rid=rid, event_type=EventType.FORGET)

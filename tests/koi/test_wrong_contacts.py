@@ -12,9 +12,7 @@ from structlog.testing import capture_logs
 from retinue.koi import joining
 from retinue.koi.codec.bundles import EventType
 from retinue.koi.peers import FirstContact
-from tests.koi.network import run_node, until, url_of
-from tests.koi.test_hostile_peers import DEAD, introduced
-from tests.koi.test_node import publish
+from tests.koi.network import DEAD, introduced, publish, run_node, until, url_of
 from tests.requirements import requirement
 from tests.serving import serve_app
 

@@ -15,7 +15,8 @@ from retinue.authoring.context import Context
 from retinue.core.call import Answer, Part
 from retinue.core.record import Skill
 from retinue.mesh.guard.trace_guard import new_trace
-from retinue.settings import McpTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import McpTable
 from retinue.web.codec.jsonrpc import INTERNAL_ERROR
 from retinue.web.codec.trace import CALLS_USED_KEY, find_calls_used, render_trace_headers
 from retinue.web.mesh_tokens import MeshSigner

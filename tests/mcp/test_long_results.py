@@ -21,7 +21,8 @@ from retinue.mcp.server.long_results import (
     SHORTENED_KEY,
     LongResults,
 )
-from retinue.settings import McpTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import McpTable
 from tests.mcp.clients import MODES, connect, texts
 from tests.system import System
 

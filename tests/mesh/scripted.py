@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,9 +149,6 @@ class ScriptedLookup:
 
     def record_health(self, listing: Candidate, health: Health, reason: str) -> None:
         self.told.append(f"{health} {listing.name}")
-
-
-Act = Callable[[Call], Awaitable[Any]]
 
 
 @dataclass

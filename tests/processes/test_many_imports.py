@@ -20,7 +20,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.storage.state import State
 from tests.mcp.clients import connect, texts
 from tests.serving import serve_app

@@ -36,7 +36,7 @@ from tests.registry.places import TOKEN, Place
 from tests.registry.token_server import PASSWORD, USER
 from tests.requirements import requirement
 from tests.seeds.seed_001 import PLAN, plan_agent
-from tests.services import get_program
+from tests.services import run_skopeo
 from tests.system import open_system
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -217,14 +217,14 @@ async def test_skopeo_carries_a_card_out_and_in_with_one_digest(shelf: Shelf, tm
     user, password = (USER, PASSWORD) if shelf.place.kind in ("basic", "token") else ("retinue", TOKEN)
     login = [] if shelf.place.kind == "plain" else [f"{user}:{password}"]
     folder = tmp_path / "copy"
-    await _skopeo(
+    await run_skopeo(
         "copy",
         "--src-tls-verify=false",
         *(f"--src-creds={one}" for one in login),
         f"{there}:v1",
         f"oci:{folder}:v1",
     )
-    await _skopeo(
+    await run_skopeo(
         "copy",
         "--dest-tls-verify=false",
         *(f"--dest-creds={one}" for one in login),
@@ -234,16 +234,3 @@ async def test_skopeo_carries_a_card_out_and_in_with_one_digest(shelf: Shelf, tm
     assert await shelf.registry.list_tags(shelf.repository) == ["back", "v1"]
     artifact = await shelf.registry.pull(Reference(shelf.repository, "back"))
     assert (artifact.digest, artifact.content) == (digest, shelf.card())
-
-
-async def _skopeo(*arguments: str) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        get_program("skopeo"),
-        "--insecure-policy",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, errors.decode()
-    return output

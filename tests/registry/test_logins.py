@@ -24,7 +24,8 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published, open_registry, publish_card
 from retinue.oci.server import pull as oci
 from retinue.runtime.factories import named_registries
-from retinue.settings import RegistryTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import RegistryTable
 from retinue.web.http_client import HttpClient, trust_authorities
 from tests.registry.certificates import Authority, make_authority
 from tests.registry.places import Place

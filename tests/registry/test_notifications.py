@@ -15,9 +15,10 @@ import pytest
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.notifications import EVENTS_TYPE
 from retinue.oci.registry import CopyableRegistry, forget, open_registry
-from retinue.runtime.hub_process import hook_tokens
+from retinue.runtime.hub_app import hook_tokens
 from retinue.runtime.mesh import Mesh
-from retinue.settings import HookTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import HookTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.requirements import requirement

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from retinue.runtime.factories import mesh_sources
-from retinue.settings import RegistryTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import RegistryTable
 from retinue.storage.mesh_key import Join, accept_join
 from retinue.storage.state import State
 from tests.requirements import requirement

@@ -20,7 +20,8 @@ from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported_server import ImportSpec
 from retinue.runtime.importing.browser_login import log_in
 from retinue.runtime.importing.logins import ImportLogin, Login, LoginFile, logins_folder
-from retinue.settings import ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server

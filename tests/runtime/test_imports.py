@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.importing.imports import open_pins, read_imports, write_import
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.storage.state import State
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

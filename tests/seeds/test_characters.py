@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.errors import ExecutionFailedError, InvalidSettingError
 from retinue.runtime.loading.targets import load_target
-from retinue.storage.state import State
 from tests.requirements import requirement
 from tests.seeds.seed_000 import ACTION, load_block
-from tests.system import System, Wire, open_system, open_wire
+from tests.system import System, Wire
 
 FOLDER = Path(__file__).parent / "characters"
 
@@ -27,18 +25,6 @@ def load(name: str) -> CharacterAgent:
     agent = load_target(name, folder=FOLDER).agent
     assert isinstance(agent, CharacterAgent)
     return agent
-
-
-@pytest.fixture
-async def system(retinue_home: Path) -> AsyncIterator[System]:
-    async with open_system(State(retinue_home)) as system:
-        yield system
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with open_wire() as wire:
-        yield wire
 
 
 @requirement("W-23")

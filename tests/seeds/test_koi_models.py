@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from retinue.koi.codec.orn import MAX_RID_BYTES, KoiNetNode
-from retinue.koi.codec.personality import (
-    AgentPersonality,
-    PersonalityProfile,
-    PersonalityTrait,
-    is_described,
-    parse_traits,
-)
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
+from tests.koi.network import parse_traits
 from tests.requirements import requirement
 
 NODE = KoiNetNode("helpful-agent", "0b8a")

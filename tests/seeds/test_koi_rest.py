@@ -11,8 +11,9 @@ import pytest
 
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, parse_traits
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.runtime.koi.servers import AgentPersonalityServer, AgentRegistryServer
+from tests.koi.network import parse_traits
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app

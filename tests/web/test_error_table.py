@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from retinue.core import errors as e
-from retinue.core.errors import OnErrorClass, Problem, RetinueError
+from retinue.core.errors import Problem, RetinueError
 from retinue.web import error_table as faults
 from retinue.web.error_table import (
     TABLE,
@@ -18,7 +18,6 @@ from retinue.web.error_table import (
     exit_code,
     list_error_classes,
     mcp_fault,
-    on_error_class,
     performative_fault,
     rest_fault,
     row_of,
@@ -86,7 +85,6 @@ def test_every_class_has_a_row_and_a_form_on_every_surface(kind: type[RetinueErr
     assert told.reason_code
 
     assert 0 < exit_code(error) < 256
-    assert on_error_class(error) in get_args(OnErrorClass)
 
 
 def test_no_row_stands_for_a_class_outside_the_tree() -> None:
@@ -159,7 +157,6 @@ def test_a_chain_too_deep_is_refused_with_the_same_code_everywhere() -> None:
     assert rest_fault(error).status == 508
     assert rest_fault(error).body["code"] == -33007
     assert performative_fault(error)[:2] == ("TASK_REJECT", "recursion_limit")
-    assert on_error_class(error) == "refused"
 
 
 def test_the_forms_of_the_specifications_table() -> None:
@@ -212,24 +209,3 @@ def test_an_agents_own_error_passes_with_code_message_and_data() -> None:
 def test_another_agents_refusal_of_the_chain_stays_one() -> None:
     error = e.RemoteFaultError("peer", -33007, "too deep", {"depth": 6})
     assert mcp_fault(error).code == a2a_fault(error).code == -33007
-    assert on_error_class(error) == "refused"
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "data", "expected"),
-    [
-        (-32603, "x", {"type": "timeout"}, "timeout"),
-        (-32603, "x", {"type": "validation_error"}, "request"),
-        (-32603, "x", {"type": "agent_unreachable"}, "unreachable"),
-        (-32603, "x", {"type": "somebody_elses"}, "failed"),
-        (-32602, "x", None, "request"),
-        (-32603, "Invalid parameters: missing required field 'a'", None, "request"),
-        (-32603, "Execution failed: x", None, "failed"),
-        (-32601, "Unknown skill: x", None, "refused"),
-        (12, "x", "text", "failed"),
-    ],
-)
-def test_another_agents_error_is_classified_by_type_then_code(
-    code: int, message: str, data: Any, expected: str
-) -> None:
-    assert on_error_class(e.RemoteFaultError("peer", code, message, data)) == expected

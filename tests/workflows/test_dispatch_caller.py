@@ -15,7 +15,7 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.workflows.dispatch_caller import DispatchCaller, RoleChoice
 from retinue.workflows.runs.records import Origin
-from tests.mesh.directory.test_directory import listing
+from tests.mesh.directory.listings import listing
 from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
 from tests.support.memory_source import MemorySource
 

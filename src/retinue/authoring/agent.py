@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, overload
 
-from retinue.authoring.context import Context, _current
+from retinue.authoring.context import Context, current_context, running_context
 from retinue.authoring.local import local_dispatcher
 from retinue.authoring.offering import (
     Offering,
@@ -331,7 +331,7 @@ class Agent(Offering):
         if found is None:
             raise UnknownSkillError(skill_id)
         function, signature = found
-        bound = signature.bind(params, _current.get())
+        bound = signature.bind(params, current_context())
         if signature.is_async:
             value = await function(**bound)
         else:
@@ -342,12 +342,12 @@ class Agent(Offering):
 
     async def run(self, call: Call, context: Context, channel: Channel) -> Answer:
         """Run one admitted call; raises OutputInvalidError for a result that is not JSON."""
-        token = _current.set(context)
+        token = running_context.set(context)
         try:
             pending = self.execute_skill(call.skill, call.arguments)
             value = await pending if inspect.isawaitable(pending) else pending
         finally:
-            _current.reset(token)
+            running_context.reset(token)
         if has_parts(value):
             return as_answer(call.skill, value)
         if type(self).execute_skill is not Agent.execute_skill:

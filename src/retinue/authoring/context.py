@@ -368,9 +368,10 @@ class Context:
         return self._admitted.relay()
 
 
-_current: ContextVar[Context] = ContextVar("retinue_context")
+running_context: ContextVar[Context] = ContextVar("retinue_context")
+"""The context of the running skill; set by `Agent.run`."""
 
 
 def current_context() -> Context:
     """The context of the running skill, for an overridden ``execute_skill``; raises LookupError outside."""
-    return _current.get()
+    return running_context.get()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 DEBUG_VARIABLE = "RETINUE_DEBUG"
 INTERRUPTED = 130
-USAGE = 2
 
 _CHOSEN = re.compile(r"'(.*?)' is not one of ")
 

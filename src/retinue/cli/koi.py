@@ -8,12 +8,10 @@ from typing import NoReturn
 
 import click
 
+from retinue.cli.options import insecure_bind_option
 from retinue.cli.session import open_session
 
 _config = click.option("--config", metavar="FILE", help="The configuration, a JSON file.")
-_insecure = click.option(
-    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
-)
 
 
 @click.group()
@@ -26,7 +24,7 @@ def koi() -> None:
 
 @koi.command()
 @_config
-@_insecure
+@insecure_bind_option
 def coordinator(config: str | None, insecure_bind: bool) -> int:
     """Run the coordinator that FILE describes."""
     from retinue.runtime.koi.config import CONFIGS
@@ -44,7 +42,7 @@ def coordinator(config: str | None, insecure_bind: bool) -> int:
 
 @koi.command()
 @_config
-@_insecure
+@insecure_bind_option
 def agent(config: str | None, insecure_bind: bool) -> int:
     """Run the agent that FILE describes."""
     from retinue.runtime.koi.config import CONFIGS

@@ -51,6 +51,23 @@ def advertise_option(command: F) -> F:
     )(command)
 
 
+def insecure_bind_option(command: F) -> F:
+    """``--insecure-bind``"""
+    return click.option(
+        "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
+    )(command)
+
+
+def koi_join_option(command: F) -> F:
+    """``--koi-join NODE``"""
+    return click.option(
+        "--koi-join",
+        metavar="NODE",
+        help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
+        "for a koi-net 2.x node, URL#RID.",
+    )(command)
+
+
 def weight_option(command: F) -> F:
     """``--weight N``"""
     return click.option(

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 MAX_URI_LENGTH = 8192
 
@@ -32,15 +31,6 @@ class UriTemplate:
         """The values of the variables in this uri; None when it does not match."""
         found = self._pattern.fullmatch(uri) if len(uri) <= MAX_URI_LENGTH else None
         return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
-
-    def expand(self, values: Mapping[str, str]) -> str:
-        """The uri with these values; raises KeyError for a missing value."""
-
-        def fill(expression: re.Match[str]) -> str:
-            name = expression[1]
-            return quote(values[name.lstrip("+")], safe="/" if name.startswith("+") else "")
-
-        return _EXPRESSION.sub(fill, self.text)
 
 
 def is_template(uri: str) -> bool:

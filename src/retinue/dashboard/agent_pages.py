@@ -11,7 +11,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.figures import write_examples
-from retinue.dashboard.forms import WHOLE, find_problems, make_form, read_form
+from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Frame, Page, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
 
@@ -94,7 +94,7 @@ class AgentPages:
             # the form that was sent, and not the one that is asked for
             form = as_json if WHOLE in entries else fields
             arguments, form = read_form(form, entries)
-            if find_problems(form):
+            if has_problem(form):
                 pass
             elif action in ("as-json", "as-form"):
                 form = make_form(None if action == "as-json" else skill.get("input_schema"), arguments)

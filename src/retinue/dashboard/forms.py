@@ -75,9 +75,9 @@ def read_form(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
     return (value if value is not _NOTHING else {}), filled
 
 
-def find_problems(form: Field) -> bool:
-    """Whether an entry cannot be read."""
-    return bool(form.problem) or any(map(find_problems, form.fields))
+def has_problem(form: Field) -> bool:
+    """Whether a field of the form, or one below it, has an entry that cannot be read."""
+    return bool(form.problem) or any(map(has_problem, form.fields))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
 from retinue.dashboard.asking import Hub
 from retinue.dashboard.figures import draw_definition
-from retinue.dashboard.forms import find_problems, make_form, read_form
+from retinue.dashboard.forms import has_problem, make_form, read_form
 from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
 from retinue.dashboard.sessions import ROOT
 
@@ -59,7 +59,7 @@ class WorkflowPages:
         form = make_form(definition.get("input"))
         if request.method == "POST":
             given, form = read_form(form, await read_entries(request))
-            if not find_problems(form):
+            if not has_problem(form):
                 outcome = await self._hub.act(principal, "start_run", {"workflow": name, "input": given})
                 return lead_to("runs", str(outcome.get()["run"]))
         context = {

@@ -6,10 +6,10 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from retinue.koi.cache import KoiCache, iterate_bundles
 from retinue.koi.codec.bundles import Bundle, WireError
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, NodeProfile
 from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE, type_name, type_of
+from retinue.koi.storage.cache import KoiCache, iterate_bundles
 
 Direction = Literal["in", "out"]
 """``in``: edges to this node, from those that it has subscribed to; ``out``: to its subscribers."""

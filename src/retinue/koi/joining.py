@@ -99,7 +99,7 @@ class Joining:
         return rid in self._introduced
 
     def forget_introduction(self, rid: str) -> None:
-        """A node is known no more: should it come back, this one introduces itself again."""
+        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
         self._introduced.discard(rid)
         if rid in self._asked:
             self._asked[rid] = -1  # what waited for it is dropped
@@ -109,7 +109,7 @@ class Joining:
         for rid in self._node.graph.list_nodes():
             profile = self._node.graph.find_node(rid)
             if rid != self._node.rid and profile is not None:
-                self.subscribe(rid, profile, again=True)
+                self.subscribe(rid, profile)
         address = self._node.peers.contact_address()
         if address is None:
             return
@@ -140,11 +140,8 @@ class Joining:
                 remedy="if it is a KOI node, name this node in koi.known there; its log says why it refuses",
             )
 
-    def subscribe(self, rid: str, profile: NodeProfile, *, again: bool = False) -> None:
-        """Propose an edge to a provider of types of interest, and fetch what it has.
-
-        ``again``: the node is known from an earlier run; an edge that exists is kept.
-        """
+    def subscribe(self, rid: str, profile: NodeProfile) -> None:
+        """Propose an edge to a provider of types of interest, and fetch what it has; a fitting edge stays."""
         types = tuple(t for t in self._node.interest if t in profile.event)
         if profile.node_type is not NodeType.FULL or not types or rid == self._node.rid:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from retinue.koi.cache import KoiCache
 from retinue.koi.rules import FORGOTTEN, SEEN_S
+from retinue.koi.storage.cache import KoiCache
 
 _MAX_HEARD: Final = 10_000
 _MAX_FORGOTTEN: Final = 10_000

@@ -15,15 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from retinue.koi.cache import KoiCache
-from retinue.koi.codec.bundles import (
-    Bundle,
-    Dialect,
-    Event,
-    EventType,
-    WireError,
-    to_instant,
-)
+from retinue.koi.codec.bundles import Bundle, Dialect, Event, EventType, WireError, to_instant
 from retinue.koi.codec.payloads import (
     EventsPayload,
     FetchBundles,
@@ -35,10 +27,7 @@ from retinue.koi.codec.payloads import (
     RidsPayload,
 )
 from retinue.koi.codec.profiles import EdgeType, NodeProfile, NodeType
-from retinue.koi.codec.rids import (
-    PERSONALITY_TYPE,
-    type_name,
-)
+from retinue.koi.codec.rids import PERSONALITY_TYPE, type_name
 from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue.koi.handlers import register_node_handlers
 from retinue.koi.identity import check_name, load_identity, load_key
@@ -49,12 +38,9 @@ from retinue.koi.outbox import Outbox
 from retinue.koi.peers import FirstContact, Peers, check_contact, parse_contact
 from retinue.koi.pipeline import Processor
 from retinue.koi.questions import Questions, list_bundles, list_manifests
-from retinue.koi.rules import (
-    Rules,
-    Trust,
-    default_trust,
-)
+from retinue.koi.rules import Rules, Trust, default_trust
 from retinue.koi.steps import NodeSteps
+from retinue.koi.storage.cache import KoiCache
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpRequester
 

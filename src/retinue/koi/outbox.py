@@ -16,9 +16,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 import structlog
 
 from retinue.core.errors import StateError
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import Dialect, Event, EventType, encode_bundle, in_dialect
 from retinue.koi.peers import PeerError, Peers
+from retinue.koi.storage.cache import KoiCache
 
 MAX_QUEUED: Final = 20_000
 """Events that wait for one node, one for each RID; further ones are dropped, with a log line."""

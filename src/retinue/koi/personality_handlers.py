@@ -14,7 +14,6 @@ import structlog
 from pydantic import ValidationError
 
 from retinue.koi.adapter import MCPAdapter
-from retinue.koi.cache import KoiCache, iterate_bundles
 from retinue.koi.codec.bundles import Bundle, EventType
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
 from retinue.koi.codec.rids import PERSONALITY_TYPE
@@ -27,6 +26,7 @@ from retinue.koi.knowledge import (
     handler,
 )
 from retinue.koi.pipeline import Processor
+from retinue.koi.storage.cache import KoiCache, iterate_bundles
 
 _log = structlog.get_logger("retinue.koi")
 

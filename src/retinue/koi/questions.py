@@ -9,7 +9,6 @@ from typing import Final
 
 import structlog
 
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import Bundle, Dialect, Event, EventType, WireError, encode_bundle, in_dialect
 from retinue.koi.codec.payloads import BundlesPayload, FetchManifests, FetchRids, ManifestsPayload
 from retinue.koi.codec.profiles import NodeProfile
@@ -19,6 +18,7 @@ from retinue.koi.knowledge import KnowledgeObject
 from retinue.koi.memory import NodeMemory
 from retinue.koi.peers import Address, PeerError, Peers
 from retinue.koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, Verdict
+from retinue.koi.storage.cache import KoiCache
 
 _ASKED_AT_ONCE: Final = 16
 _PROVIDERS: Final = 5
@@ -134,7 +134,7 @@ class Questions:
         return f"it belongs to {owner}, which does not have it"
 
     async def find_kept(self, node: str, rids: Sequence[str], within_s: float) -> set[str] | None:
-        """Which of these RIDs a node has; none if it knows this node no more, None without an answer."""
+        """Which of these RIDs a node has; none if it does not know this node, None without an answer."""
         address = self._peers.find_address(node)
         if address is None:
             return None

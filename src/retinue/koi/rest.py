@@ -7,7 +7,7 @@ doubt 6). Replies are those of the seed, byte for byte; an error is ``{"detail":
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -49,11 +49,12 @@ ListProfiles = Callable[[Principal], Awaitable[Iterable[PersonalityProfile]]]
 FindProfile = Callable[[Principal, str | None], Awaitable[PersonalityProfile | None]]
 """The profile of an agent of this name as a caller sees it; None = the name is not in the path."""
 
+_Endpoint = Callable[[Request], Awaitable[Response]]
 _NO_TRACE = TraceContext(id="")
 _log = structlog.get_logger("retinue.koi")
 
 
-def registry_routes(list_profiles: ListProfiles, *, prefixes: Iterable[str] = PREFIXES) -> list[Route]:
+def registry_routes(list_profiles: ListProfiles, *, prefixes: Collection[str] = PREFIXES) -> list[Route]:
     """The three routes of a coordinator."""
 
     async def read(request: Request) -> list[PersonalityProfile]:
@@ -75,22 +76,14 @@ def registry_routes(list_profiles: ListProfiles, *, prefixes: Iterable[str] = PR
         profiles = await read(request)
         return _json({"tools": [tool for one in profiles for tool in render_tools(one, prefixed=True)]})
 
-    return [
-        route
-        for prefix in prefixes
-        for route in (
-            Route(f"{prefix}/resources/list", list_resources, methods=["GET"]),
-            Route(f"{prefix}/resources/read/{{id:path}}", read_resource, methods=["GET"]),
-            Route(f"{prefix}/tools/list", list_tools, methods=["GET"]),
-        )
-    ]
+    return _routes(prefixes, list_resources, read_resource, list_tools)
 
 
 def agent_routes(
     find_profile: FindProfile,
     calls: Calls,
     *,
-    prefixes: Iterable[str] = PREFIXES,
+    prefixes: Collection[str] = PREFIXES,
     takes_arguments: Callable[[str], bool] = lambda trait: True,
 ) -> list[Route]:
     """The four routes of an agent: of the one of this process, or of the one that ``{agent}`` names.
@@ -128,15 +121,35 @@ def agent_routes(
         profile = await read(request)
         return _json({"tools": [] if profile is None else render_tools(profile, relative=True)})
 
-    call = _CallEndpoint(find_profile, calls, takes_arguments)
     return [
-        route
+        *_routes(prefixes, list_resources, read_resource, list_tools),
+        *call_routes(find_profile, calls, prefixes=prefixes, takes_arguments=takes_arguments),
+    ]
+
+
+def call_routes(
+    find_profile: FindProfile,
+    calls: Calls,
+    *,
+    prefixes: Collection[str] = PREFIXES,
+    takes_arguments: Callable[[str], bool] = lambda trait: True,
+) -> list[Route]:
+    """The route of `agent_routes` that calls a trait."""
+    call = _CallEndpoint(find_profile, calls, takes_arguments)
+    return [Route(f"{prefix}/tools/call/{{trait:path}}", call, methods=["POST"]) for prefix in prefixes]
+
+
+def _routes(
+    prefixes: Collection[str], list_resources: _Endpoint, read_resource: _Endpoint, list_tools: _Endpoint
+) -> list[Route]:
+    """The routes that an agent and a coordinator have."""
+    return [
+        Route(f"{prefix}{path}", endpoint, methods=["GET"])
         for prefix in prefixes
-        for route in (
-            Route(f"{prefix}/resources/list", list_resources, methods=["GET"]),
-            Route(f"{prefix}/resources/read/{{id:path}}", read_resource, methods=["GET"]),
-            Route(f"{prefix}/tools/list", list_tools, methods=["GET"]),
-            Route(f"{prefix}/tools/call/{{trait:path}}", call, methods=["POST"]),
+        for path, endpoint in (
+            ("/resources/list", list_resources),
+            ("/resources/read/{id:path}", read_resource),
+            ("/tools/list", list_tools),
         )
     ]
 

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from retinue.koi.cache import KoiCache
 from retinue.koi.codec.bundles import EventType, WireError, has_hash
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, NodeProfile, NodeType
 from retinue.koi.codec.rids import (
@@ -30,6 +29,7 @@ from retinue.koi.codec.rids import (
 )
 from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue.koi.knowledge import KnowledgeObject
+from retinue.koi.storage.cache import KoiCache
 from retinue.web.addresses import find_refusal, is_loopback
 
 Trust = Literal["open", "known", "signed"]

@@ -203,7 +203,7 @@ class _Progress:
             await asyncio.sleep(0)  # the first piece goes at once
 
     def stop(self) -> None:
-        """Send no more: the whole answer is there, or the call has ended."""
+        """Stop sending: the whole answer is there, or the call has ended."""
         if self._sending is not None:
             self._sending.cancel()
 

@@ -13,7 +13,8 @@ from retinue.dashboard.sessions import OPEN_PATHS, ROOT
 from retinue.koi.codec.payloads import PATHS as KOI_PATHS
 from retinue.koi.server import PREFIX as KOI_PREFIX
 from retinue.mesh.permissions import Access, AccessRule
-from retinue.settings import AccessTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import AccessTable
 from retinue.storage.state import State
 from retinue.web.addresses import check_public_url
 from retinue.web.http_client import HttpClient

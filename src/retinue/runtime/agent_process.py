@@ -54,7 +54,7 @@ from retinue.runtime.loading.targets import Target
 from retinue.runtime.messages import Messages, agent_messages
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.process_state import ProcessState
-from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
+from retinue.runtime.serving import FIRST_AGENT_PORT, Echo, Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
@@ -65,7 +65,6 @@ from retinue.web.rejections import keys_route, metadata_routes
 
 _log = structlog.get_logger("retinue.agent")
 
-FIRST_PORT = 8001
 _FOLDER_CHECK_S = 2.0
 _REGISTRY_CHECK_S = 15.0
 """Interval at which an agent checks that its card is still published."""
@@ -111,7 +110,7 @@ async def serve_agent(
     state.prepare()
     take_from_others(state, echo)
     listener = bind(
-        options.host, options.port or FIRST_PORT, search=options.port is None or options.port_may_move
+        options.host, options.port or FIRST_AGENT_PORT, search=options.port is None or options.port_may_move
     )
     own_url = url_of(listener)
     url = options.advertise or own_url

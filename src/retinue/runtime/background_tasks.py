@@ -77,7 +77,7 @@ class BackgroundTasks:
 
         def prepare(settings: Settings) -> Callable[[], None]:
             def apply() -> None:
-                self._directory.ttl_s = settings.directory.ttl_s
+                self._directory.sources.ttl_s = settings.directory.ttl_s
                 self.refresh_s = settings.directory.refresh_s
 
             return apply

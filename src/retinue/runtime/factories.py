@@ -28,7 +28,8 @@ from retinue.oci.codec.auth import Credentials
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
-from retinue.settings import RegistryTable, Settings, environment, load_settings
+from retinue.settings import Settings, environment, load_settings
+from retinue.settings_tables import RegistryTable
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_state_folder

@@ -7,42 +7,22 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import structlog
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute
 
-from retinue.ard.codec.catalog import Publisher
-from retinue.ard.federation import Upstreams
-from retinue.ard.server import DiscoveryEndpoint
-from retinue.cards.pallet_card import encode_card, render_card
-from retinue.core.call import Principal
-from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.core.errors import ChildFailedError
 from retinue.core.record import HUB_NAME
 from retinue.execute.probe import answers, probe
-from retinue.execute.server import card_route, execute_route, health_route
 from retinue.hub.calls import CallFilter
 from retinue.hub.mesh_map import MeshParts
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import EventBus, OncePerMinute, log_lines, record_calls
-from retinue.mesh.permissions import is_seen
-from retinue.oci.server import pull as oci
-from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.runtime.access import (
-    OnChecks,
-    advertised,
-    check_address,
-    guarded,
-    hub_access,
-    protected_resource,
-    warn_of_wildcard,
-)
+from retinue.runtime.access import advertised, check_address, hub_access, warn_of_wildcard
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder
 from retinue.runtime.configuration_reload import (
@@ -51,14 +31,13 @@ from retinue.runtime.configuration_reload import (
     dispatcher_parts,
     endpoint_part,
 )
-from retinue.runtime.endpoints.a2a import A2aEndpoints, open_hub_a2a
-from retinue.runtime.endpoints.dashboard import HubDashboard, make_dashboard
-from retinue.runtime.endpoints.mcp import HubMcp, open_hub_mcp
-from retinue.runtime.endpoints.registry import shown_repositories
-from retinue.runtime.factories import http_limits, public_card_key
+from retinue.runtime.endpoints.a2a import open_hub_a2a
+from retinue.runtime.endpoints.dashboard import make_dashboard
+from retinue.runtime.endpoints.mcp import open_hub_mcp
+from retinue.runtime.factories import http_limits
+from retinue.runtime.hub_app import hub_app
 from retinue.runtime.importing.imports import Imports
-from retinue.runtime.koi.rest_routes import hub_rest
-from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
+from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models, spending_reader
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.process_state import ProcessState
@@ -68,11 +47,7 @@ from retinue.settings import Settings, environment
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
-from retinue.web.error_table import rest_fault
-from retinue.web.exact_paths import ExactPathRouter
 from retinue.web.http_client import HttpClient
-from retinue.web.rejections import keys_route, metadata_routes
-from retinue.web.security import SecurityMiddleware, identity_of
 
 _log = structlog.get_logger("retinue.hub")
 
@@ -171,10 +146,8 @@ async def run_hub(
         )
         if reread is not None:
             stop.on_hangup = reload
-        process = ProcessState.observing("hub", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
-        process.stopping = lambda: stop.asked
-        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
-        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process = ProcessState.of_mesh("hub", mesh, runs, lambda: stop.asked)
+        process.needs_database = settings.database is not None
         process.upstreams = imports.list_states
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
@@ -277,114 +250,6 @@ async def run_hub(
     return 1 if stop.reason == lost else 0
 
 
-def hub_app(
-    mesh: Mesh,
-    settings: Settings,
-    state: State,
-    *,
-    host: str,
-    url: str,
-    mcp: HubMcp | None = None,
-    a2a: A2aEndpoints | None = None,
-    dashboard: HubDashboard | None = None,
-    process: ProcessState | None = None,
-    koi_routes: Sequence[BaseRoute] = (),
-    on_checks: OnChecks = lambda checks: None,
-) -> ASGIApp:
-    """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
-
-    With ``dashboard`` its pages as well, and their sessions in front of all checks.
-    """
-    record = mesh.agent.record(url)
-    execute = partial(
-        execute_route,
-        mesh.dispatcher,
-        answer_without_id=settings.execute.answer_without_id,
-        validation_code=settings.execute.validation_code,
-    )
-
-    @lru_cache(maxsize=8)
-    def own_card(scopes: frozenset[str]) -> bytes:
-        return encode_card(render_card(record, scopes=scopes))
-
-    async def agent_card(request: Request) -> Response:
-        name, caller = request.path_params["agent"], identity_of(request.scope).principal
-        scopes, view = caller.scopes, mesh.access.view_of(caller)
-        if name == mesh.agent.name and is_seen(view, name):
-            return Response(own_card(scopes), media_type="application/json")
-        await mesh.directory.ensure_fresh()
-        try:
-            listing = await mesh.directory.open_named(name, view=view)
-        except RetinueError as error:
-            # no suggestions: similar names may be hidden from the caller
-            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
-            return JSONResponse(fault.body, fault.status, fault.headers)
-        return Response(
-            encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
-        )
-
-    app = ExactPathRouter(
-        routes=[
-            *(() if mcp is None else mcp.routes),
-            execute(path="/agents/{agent}/execute"),
-            execute(),
-            *mesh.messages.routes(),
-            *mesh.messages.routes("/agents/{agent}/messages"),
-            *(() if a2a is None else a2a.routes),
-            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
-            Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
-            hub_rest(mesh, url),
-            *koi_routes,
-            health_route(),
-            *(() if process is None else process.routes()),
-            hook_route(mesh.notifications.take),
-            keys_route(partial(public_card_key, settings, state)),
-            *discovery(mesh, settings, url).routes(),
-            *metadata_routes(protected_resource(settings)),
-            *oci.routes(mesh.home, mesh.home, shown_repositories(mesh.directory, mesh.access)),
-            *(() if dashboard is None else dashboard.routes),
-        ]
-    )
-
-    def with_sessions(checks: SecurityMiddleware) -> ASGIApp:
-        return checks if dashboard is None else dashboard.in_front_of(checks)
-
-    tokens = hook_tokens(settings)
-    return guarded(
-        app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions, on_checks=on_checks
-    )
-
-
-def discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
-    """The endpoints of ARD; the id of the registry is another one in each process."""
-    table = settings.discovery
-    upstreams = Upstreams(
-        mesh.http,
-        table.upstreams,
-        f"ard-{uuid.uuid4().hex[:16]}",
-        timeout_s=table.timeout_s,
-        max_hops=table.max_hops,
-    )
-    publisher = Publisher(table.publisher, table.name, url.rstrip("/"))
-    return DiscoveryEndpoint(mesh.directory, mesh.search, mesh.access, publisher, upstreams)
-
-
-def hook_tokens(settings: Settings) -> dict[str, Principal]:
-    """The configured token for registry webhooks, accepted besides the state's token.
-
-    Raises InvalidSettingError if the environment variable is not set.
-    """
-    variable = settings.hooks.token_env
-    if variable is None:
-        return {}
-    token = environment().get(variable, "").strip()
-    if not token:
-        raise InvalidSettingError(
-            "hooks.token_env", f"the variable {variable} is not set", remedy=f"set {variable} to the token"
-        )
-    return {token: HOOK_TOKEN}
-
-
 def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:
     """The configured agents and, unless the hub is bare, those of installed distributions.
 
@@ -408,7 +273,7 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
 def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
     """The model agents that this machine can run."""
     environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
-    # the ports below are those of the agents that have always been there
+    # the ports below FIRST_MODEL_PORT are for agents that are not models
     port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
     return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
 

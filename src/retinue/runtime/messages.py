@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
 
     from retinue.messages.client import MessageInvoker
-    from retinue.messages.exchange import MessageOptions
+    from retinue.messages.exchange import MessageOptions, RecordOf
     from retinue.messages.journal import Journal
     from retinue.messages.receiver import Receiver
+    from retinue.messages.subscriptions import Watch
 
 _KIND = "messages"
 """Of the files in which accepted tasks are stored."""
@@ -189,8 +190,6 @@ class CallbackClient:
 
 def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State) -> Messages:
     """The receiver of one agent's process."""
-    # the receiver itself is made later, with the first message
-    began_at = time.time()
 
     async def record_of(name: str, caller: Principal) -> AgentRecord:
         if name != agent.name or not is_seen(dispatcher.access.view_of(caller), name):
@@ -200,32 +199,13 @@ def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, sta
     def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
         return agent.changes.subscribe(lambda change: changed())
 
-    def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
-        from retinue.messages.callbacks import Callbacks
-        from retinue.messages.receiver import Receiver
-        from retinue.messages.replays import SignedOnce
-
-        return Receiver(
-            agent.name,
-            dispatcher,
-            record_of,
-            Callbacks(client, client.check_url),
-            watch=watch,
-            log=log,
-            key=state.mesh_key(),
-            journal=_journal(state, agent.name),
-            options=_options(settings),
-            signed_once=SignedOnce(settings.messages.signature_age_s, since=began_at),
-        )
-
-    return Messages(make, settings, lambda: _has_tasks(state, agent.name))
+    return _messages(agent.name, dispatcher, record_of, watch, settings, state, forwards=False)
 
 
 def hub_messages(
     own: Agent, directory: Directory, dispatcher: Dispatcher, settings: Settings, state: State
 ) -> Messages:
     """The receiver of a hub: for itself, and for every agent of its directory."""
-    began_at = time.time()
 
     async def record_of(name: str, caller: Principal) -> AgentRecord:
         view = dispatcher.access.view_of(caller)
@@ -250,26 +230,42 @@ def hub_messages(
 
         return own.changes.subscribe(lambda _: changed()) if name == own.name else directory.subscribe(note)
 
+    return _messages(own.name, dispatcher, record_of, watch, settings, state, forwards=True)
+
+
+def _messages(
+    name: str,
+    dispatcher: Dispatcher,
+    record_of: RecordOf,
+    watch: Watch,
+    settings: Settings,
+    state: State,
+    *,
+    forwards: bool,
+) -> Messages:
+    # the receiver itself is made later, with the first message
+    began_at = time.time()
+
     def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
         from retinue.messages.callbacks import Callbacks
         from retinue.messages.receiver import Receiver
         from retinue.messages.replays import SignedOnce
 
         return Receiver(
-            own.name,
+            name,
             dispatcher,
             record_of,
             Callbacks(client, client.check_url),
-            forwards=True,
+            forwards=forwards,
             watch=watch,
             log=log,
             key=state.mesh_key(),
-            journal=_journal(state, own.name),
+            journal=_journal(state, name),
             options=_options(settings),
             signed_once=SignedOnce(settings.messages.signature_age_s, since=began_at),
         )
 
-    return Messages(make, settings, lambda: _has_tasks(state, own.name))
+    return Messages(make, settings, lambda: _has_tasks(state, name))
 
 
 def _journal(state: State, name: str) -> Journal:

@@ -32,7 +32,8 @@ from retinue.llm.spec import (
     find_backend,
 )
 from retinue.llm.spending import Ledger, read_day, render_spending
-from retinue.settings import LlmTable, Settings, environment
+from retinue.settings import Settings, environment
+from retinue.settings_tables import LlmTable
 from retinue.storage.state import State
 
 FIRST_MODEL_PORT = 8021

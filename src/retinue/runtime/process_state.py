@@ -29,6 +29,7 @@ from retinue.web.metrics_endpoint import metrics_route
 if TYPE_CHECKING:
     from retinue.mesh.directory.directory import Directory
     from retinue.mesh.health.agent_stats import AgentStatsTable
+    from retinue.runtime.mesh import LazyRuns, Mesh
     from retinue.runtime.supervisor import Child
     from retinue.workflows.durable.database_watch import RunFigures
 
@@ -64,6 +65,15 @@ class ProcessState:
         calls = CallMetrics()
         events.subscribe_later(calls.observe)
         return cls(kind, access, limits, calls)
+
+    @classmethod
+    def of_mesh(cls, kind: str, mesh: Mesh, runs: LazyRuns, stopping: Callable[[], bool]) -> ProcessState:
+        """As `observing`, of a process that has a mesh and its runs."""
+        process = cls.observing(kind, mesh.access, mesh.dispatcher.admission.limits, mesh.events)
+        process.stopping = stopping
+        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
+        process.read_runs = runs.read_figures
+        return process
 
     def routes(self) -> list[Route]:
         """The endpoints ``/ready`` and ``/metrics``."""

@@ -35,6 +35,9 @@ SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 LISTENER_FD = "RETINUE_LISTENER_FD"
 """Environment variable with the descriptor of a listening socket that the supervisor has opened."""
 
+FIRST_AGENT_PORT = 8001
+"""Agents take the first free port from here."""
+
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
 _MAX_OPEN_FILES = 65536

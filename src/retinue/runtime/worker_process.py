@@ -85,10 +85,8 @@ async def run_worker(
         )
         if reread is not None:
             stop.on_hangup = reload
-        process = ProcessState.observing("worker", mesh.access, mesh.dispatcher.admission.limits, mesh.events)
-        process.stopping = lambda: stop.asked
-        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
-        process.read_runs, process.needs_database = runs.read_figures, settings.database is not None
+        process = ProcessState.of_mesh("worker", mesh, runs, lambda: stop.asked)
+        process.needs_database = settings.database is not None
         await stack.enter_async_context(process.exporting(SERVICE, environment()))
         if listener is not None:
             url = options.advertise or url_of(listener)

@@ -70,7 +70,7 @@ class CardKeys:
         return [str(row["kid"]) for row in rows]
 
     def forget(self, name: str) -> bool:
-        """Trust the keys of this name no more; False where there are none."""
+        """Stop trusting the keys of this name; False where there are none."""
         if name not in self.list_trusted():
             return False
         self._change(name, None)

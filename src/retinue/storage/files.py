@@ -179,12 +179,17 @@ def remove_leftovers(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte, however few each call takes. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, data)
         now_ns = time.time_ns()
         os.utime(descriptor, ns=(now_ns, now_ns))
         os.fsync(descriptor)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from retinue.core import errors as e
-from retinue.core.errors import OnErrorClass, RetinueError
+from retinue.core.errors import RetinueError
 from retinue.core.remote_faults import describe_fault, describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
 
@@ -327,24 +326,6 @@ def exit_code(error: RetinueError) -> int:
     return row_of(type(error)).exit_code
 
 
-def on_error_class(error: RetinueError) -> OnErrorClass:
-    """The class that a workflow's ``on_error`` matches.
-
-    An error of another agent is classified by its type.
-    """
-    if not isinstance(error, e.RemoteFaultError):
-        return error.kind.on_error
-    named = _classes_by_type().get(error.remote_type) if error.remote_type != type(error).type else None
-    if named is not None:
-        return named
-    if error.code in (PARSE_ERROR, INVALID_REQUEST, INVALID_PARAMETERS):
-        return "request"
-    # Agents of seed 001 mark invalid parameters only by the message (SPEC 2, doubt 2).
-    if error.code == INTERNAL_ERROR and error.message.startswith(_PARAMETERS[1]):
-        return "request"
-    return "refused" if error.code == UNKNOWN_METHOD or error.code in _RELAYED_CODES else "failed"
-
-
 def list_error_classes() -> tuple[type[RetinueError], ...]:
     """List every error class, the root first."""
     return tuple(_walk(RetinueError))
@@ -354,8 +335,3 @@ def _walk(kind: type[RetinueError]) -> Iterator[type[RetinueError]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _walk(child)
-
-
-@cache
-def _classes_by_type() -> dict[str, OnErrorClass]:
-    return {kind.type: kind.kind.on_error for kind in reversed(list_error_classes())}

@@ -24,8 +24,8 @@ from retinue.a2a.codec.faults import A2aError, render_fault
 from retinue.a2a.codec.requests import read_list, read_message, read_push_config, read_send
 from retinue.core.call import Part
 from retinue.core.record import Skill
-from retinue.web.codec.error_info import find_facts
 from tests.a2a.codec.test_v03 import messages, values
+from tests.a2a.wire import find_facts
 
 GREET = Skill(
     "greet",

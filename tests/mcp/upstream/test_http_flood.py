@@ -16,7 +16,8 @@ from retinue.core.record import Listing
 from retinue.mcp.upstream import flood
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imported_server import ImportSpec
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.web.http_client import HttpClient
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.flooding_http_server import PIECES

@@ -13,7 +13,8 @@ import orjson
 import pytest
 from mcp.client import Client
 
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from tests.mcp.clients import MODES, connect
 from tests.system import System
 

@@ -21,7 +21,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from retinue.settings import ImportsTable, ImportTable, Settings
+from retinue.settings import Settings
+from retinue.settings_tables import ImportsTable, ImportTable
 from tests.mcp.clients import MODES, connect
 from tests.mcp.upstream.library_server import LINKED, LISTED, Library, serve_library
 from tests.system import WAIT_S, Hub, System

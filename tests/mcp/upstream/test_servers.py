@@ -11,7 +11,8 @@ from mcp.shared.exceptions import MCPError
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import InvalidParametersError, RetinueError
-from retinue.settings import AccessTable, ImportsTable, ImportTable, Settings, TraceTable
+from retinue.settings import Settings
+from retinue.settings_tables import AccessTable, ImportsTable, ImportTable, TraceTable
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.library_server import LISTED, Library
 from tests.mcp.upstream.test_passing import serve, until

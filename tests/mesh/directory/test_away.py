@@ -7,7 +7,7 @@ import pytest
 from retinue.core.errors import AgentUnreachableError, SkillNotOfferedError, UnknownAgentError
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.directory.listings import MemoryListings
-from tests.mesh.directory.test_directory import Clock, listing
+from tests.mesh.directory.listings import Clock, listing
 from tests.support.memory_source import MemorySource
 
 

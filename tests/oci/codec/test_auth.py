@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -18,14 +18,12 @@ from retinue.oci.codec import flows
 from retinue.oci.codec.auth import Challenge, Credentials, Login, authorized, parse_challenges, scope_of
 from retinue.oci.codec.docker_config import parse_docker_config, parse_helper_answer, render_helper_request
 from retinue.oci.codec.exchange import Request, Response, origin_of
+from tests.oci.codec.replies import BASE, Reply, feed
 from tests.requirements import requirement
 
-BASE = "http://registry:5000"
 WHO = Credentials("hub", "s3cret")
 BASIC = "Basic " + base64.b64encode(b"hub:s3cret").decode()
 BEARER = 'Bearer realm="http://tokens/t",service="r:5000",scope="repository:a/b:pull,push"'
-T = TypeVar("T")
-Reply = tuple[int, dict[str, str], bytes]
 TAGS: Reply = (200, {}, b'{"tags": ["v1"]}')
 
 
@@ -34,20 +32,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def feed(flow: Generator[Request, Response, T], *replies: Reply) -> tuple[T, list[Request]]:
-    """Run a flow against prepared replies; all must be used."""
-    asked = [next(flow)]
-    for status, headers, body in replies:
-        url = asked[-1].url if "://" in asked[-1].url else BASE + asked[-1].url
-        try:
-            asked.append(flow.send(Response(status, headers, body, url)))
-        except StopIteration as finished:
-            assert len(asked) == len(replies)
-            value: T = finished.value
-            return value, asked
-    raise AssertionError(f"the flow asks for more: {asked[-1]}")
 
 
 def wants(challenge: str) -> Reply:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import orjson
 import pytest
@@ -23,13 +21,13 @@ from retinue.oci.codec import flows
 from retinue.oci.codec import flows as pushing
 from retinue.oci.codec.artifacts import card_artifact, render_artifact
 from retinue.oci.codec.catalog import Catalog
-from retinue.oci.codec.exchange import Request, Response
+from retinue.oci.codec.exchange import Response
 from retinue.oci.codec.manifest import Manifest, describe, render_manifest
 from retinue.oci.codec.reference import Reference, digest_of
 from retinue.oci.codec.wire import parse_error, parse_next_link, render_error, render_next_link
+from tests.oci.codec.replies import BASE, Reply, feed
 from tests.requirements import requirement
 
-BASE = "http://registry:5000"
 CARD = b'{"name": "plan-agent"}'
 NEW = card_artifact("plan-agent", CARD, version="1", skills=["a"], created=datetime(2026, 1, 1, tzinfo=UTC))
 PACKAGE = render_artifact(NEW)
@@ -40,26 +38,10 @@ PLAIN = render_manifest(
     )
 )
 PLAN = Reference("agents/plan", "v1")
-T = TypeVar("T")
 odd_headers = st.dictionaries(
     st.sampled_from(["location", "link", "docker-content-digest"]),
     st.text(max_size=9) | st.sampled_from(["//[", "http://[x", '<//[>; rel="next"', "<?>; rel=next"]),
 )
-Reply = tuple[int, dict[str, str], bytes]
-
-
-def _feed(flow: Generator[Request, Response, T], *replies: Reply) -> tuple[T, list[Request]]:
-    """Run a flow against prepared replies; all must be used."""
-    asked = [next(flow)]
-    for status, headers, body in replies:
-        url = asked[-1].url if "://" in asked[-1].url else BASE + asked[-1].url
-        try:
-            asked.append(flow.send(Response(status, headers, body, url)))
-        except StopIteration as finished:
-            assert len(asked) == len(replies)
-            value: T = finished.value
-            return value, asked
-    raise AssertionError(f"the flow asks for more: {asked[-1]}")
 
 
 def _json(value: object, **headers: str) -> Reply:
@@ -68,7 +50,7 @@ def _json(value: object, **headers: str) -> Reply:
 
 @requirement("P-04")
 def test_a_card_with_inline_content_is_pulled_in_one_request() -> None:
-    artifact, asked = _feed(flows.pull(PLAN), (200, {}, PACKAGE.manifest_bytes))
+    artifact, asked = feed(flows.pull(PLAN), (200, {}, PACKAGE.manifest_bytes))
     assert artifact is not None
     assert (artifact.content, artifact.title, artifact.digest) == (
         CARD,
@@ -80,7 +62,7 @@ def test_a_card_with_inline_content_is_pulled_in_one_request() -> None:
 
 @requirement("P-04")
 def test_a_card_pushed_by_oras_is_pulled_by_manifest_and_blob() -> None:
-    artifact, asked = _feed(flows.pull(PLAN), (200, {}, PLAIN), (200, {}, CARD))
+    artifact, asked = feed(flows.pull(PLAN), (200, {}, PLAIN), (200, {}, CARD))
     assert artifact is not None
     assert artifact.form == "card"
     assert artifact.content == CARD
@@ -89,7 +71,7 @@ def test_a_card_pushed_by_oras_is_pulled_by_manifest_and_blob() -> None:
 
 def test_a_blob_kept_elsewhere_is_followed_there() -> None:
     elsewhere = (307, {"location": "https://store.example/x?sig=1"}, b"")
-    artifact, asked = _feed(flows.pull(PLAN), (200, {}, PLAIN), elsewhere, (200, {}, CARD))
+    artifact, asked = feed(flows.pull(PLAN), (200, {}, PLAIN), elsewhere, (200, {}, CARD))
     assert artifact is not None
     assert asked[2].url == "https://store.example/x?sig=1"
 
@@ -97,28 +79,28 @@ def test_a_blob_kept_elsewhere_is_followed_there() -> None:
 def test_a_blob_that_moves_for_ever_is_refused() -> None:
     moved = (307, {"location": "/elsewhere"}, b"")
     with pytest.raises(RegistryRefusedError, match="307"):
-        _feed(flows.pull(PLAN), (200, {}, PLAIN), moved, moved, moved, moved)
+        feed(flows.pull(PLAN), (200, {}, PLAIN), moved, moved, moved, moved)
 
 
 def test_a_forged_blob_is_refused() -> None:
     with pytest.raises(DigestMismatchError):
-        _feed(flows.pull(PLAN), (200, {}, PLAIN), (200, {}, b"forged"))
+        feed(flows.pull(PLAN), (200, {}, PLAIN), (200, {}, b"forged"))
 
 
 def test_a_missing_blob_is_a_malformed_artifact() -> None:
     with pytest.raises(MalformedArtifactError, match="missing"):
-        _feed(flows.pull(PLAN), (200, {}, PLAIN), (404, {}, b""))
+        feed(flows.pull(PLAN), (200, {}, PLAIN), (404, {}, b""))
 
 
 def test_a_forged_manifest_is_refused_when_asked_by_digest() -> None:
     with pytest.raises(DigestMismatchError):
-        _feed(flows.pull(Reference("agents/plan", digest="sha256:" + "0" * 64)), (200, {}, PLAIN))
+        feed(flows.pull(Reference("agents/plan", digest="sha256:" + "0" * 64)), (200, {}, PLAIN))
 
 
 @requirement("P-17")
 def test_without_a_tag_the_highest_version_is_pulled() -> None:
     tags = _json({"name": "agents/plan", "tags": ["v1", "latest", "v2"]})
-    artifact, asked = _feed(flows.pull(Reference("agents/plan")), tags, (200, {}, PLAIN), (200, {}, CARD))
+    artifact, asked = feed(flows.pull(Reference("agents/plan")), tags, (200, {}, PLAIN), (200, {}, CARD))
     assert artifact is not None
     assert artifact.tag == "v2"
     assert asked[1].url.endswith("/manifests/v2")
@@ -127,19 +109,19 @@ def test_without_a_tag_the_highest_version_is_pulled() -> None:
 @pytest.mark.parametrize("tags", [(404, {}, b""), _json({"tags": None}), _json({"tags": []})])
 def test_a_repository_without_tags_holds_nothing(tags: Reply) -> None:
     with pytest.raises(ReferenceNotFoundError, match="http://registry:5000"):
-        _feed(flows.pull(Reference("agents/plan")), tags)
-    assert _feed(flows.find_digest(Reference("agents/plan")), tags)[0] is None
+        feed(flows.pull(Reference("agents/plan")), tags)
+    assert feed(flows.find_digest(Reference("agents/plan")), tags)[0] is None
 
 
 @pytest.mark.parametrize("answer", [(304, {}, b""), (200, {}, PACKAGE.manifest_bytes)])
 def test_a_known_digest_is_asked_conditionally_and_not_read_again(answer: Reply) -> None:
-    artifact, asked = _feed(flows.pull(PLAN, known_digest=PACKAGE.digest), answer)
+    artifact, asked = feed(flows.pull(PLAN, known_digest=PACKAGE.digest), answer)
     assert artifact is None
     assert asked[0].headers["if-none-match"] == f'"{PACKAGE.digest}"'
 
 
 def test_push_sends_what_is_missing_and_then_the_manifest() -> None:
-    digest, asked = _feed(
+    digest, asked = feed(
         pushing.push("agents/plan", "v1", NEW),
         (200, {}, b""),
         (404, {}, b""),
@@ -174,25 +156,25 @@ def test_an_upload_goes_where_the_registry_says(location: str, upload: str) -> N
 
 def test_an_upload_without_a_place_to_go_is_refused() -> None:
     with pytest.raises(RegistryRefusedError, match="no Location"):
-        _feed(pushing.push("agents/plan", "v1", NEW), (404, {}, b""), (202, {}, b""))
+        feed(pushing.push("agents/plan", "v1", NEW), (404, {}, b""), (202, {}, b""))
 
 
 def test_a_registry_that_stores_another_manifest_is_found_out() -> None:
     stored = (201, {"docker-content-digest": "sha256:" + "0" * 64}, b"")
     with pytest.raises(DigestMismatchError):
-        _feed(pushing.push("agents/plan", "v1", NEW), (200, {}, b""), (200, {}, b""), stored)
+        feed(pushing.push("agents/plan", "v1", NEW), (200, {}, b""), (200, {}, b""), stored)
 
 
 def test_a_refusal_tells_the_status_and_the_registrys_reason() -> None:
     refusal: Reply = (401, {}, render_error("UNSUPPORTED", "authentication  required\nnow"))
     with pytest.raises(RegistryRefusedError, match="401: UNSUPPORTED: authentication required now") as caught:
-        _feed(flows.read_catalog(), refusal)
+        feed(flows.read_catalog(), refusal)
     assert caught.value.registry == BASE
 
 
 @requirement("P-02")
 def test_the_catalog_is_read_page_by_page() -> None:
-    names, asked = _feed(
+    names, asked = feed(
         flows.read_catalog(),
         _json({"repositories": ["b", "a"]}, link='</v2/_catalog?last=b&n=2>; rel="next"'),
         _json({"repositories": ["c", 7]}),
@@ -204,13 +186,13 @@ def test_the_catalog_is_read_page_by_page() -> None:
 def test_paging_stays_with_the_registry_and_ends_even_if_it_runs_in_a_circle() -> None:
     elsewhere = 'http://evil.example/v2/_catalog?last=a>; rel="next"'
     page = _json({"repositories": ["a"]}, link=f"<{elsewhere}")
-    _, asked = _feed(flows.read_catalog(), page, page)
+    _, asked = feed(flows.read_catalog(), page, page)
     assert asked[1].url == f"{BASE}/v2/_catalog?last=a"
 
 
 def test_a_registry_with_smaller_pages_chooses_their_size() -> None:
     refusal: Reply = (400, {}, render_error("PAGINATION_NUMBER_INVALID", "n"))
-    names, asked = _feed(flows.read_catalog(), refusal, _json({"repositories": ["a"]}))
+    names, asked = feed(flows.read_catalog(), refusal, _json({"repositories": ["a"]}))
     assert names == Catalog(("a",))
     assert asked[1].url == "/v2/_catalog"
 
@@ -218,22 +200,22 @@ def test_a_registry_with_smaller_pages_chooses_their_size() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"repositories": 3}', b'"x"'])
 def test_a_catalog_that_is_none_is_refused(body: bytes) -> None:
     with pytest.raises(RegistryRefusedError, match="no JSON list"):
-        _feed(flows.read_catalog(), (200, {}, body))
+        feed(flows.read_catalog(), (200, {}, body))
 
 
 def test_the_digest_of_a_tag_costs_one_head() -> None:
-    found, asked = _feed(flows.find_digest(PLAN), (200, {"docker-content-digest": PACKAGE.digest}, b""))
+    found, asked = feed(flows.find_digest(PLAN), (200, {"docker-content-digest": PACKAGE.digest}, b""))
     assert found == PACKAGE.digest
     assert [r.method for r in asked] == ["HEAD"]
 
 
 def test_the_digest_is_worked_out_where_the_registry_does_not_tell_it() -> None:
-    found, _ = _feed(flows.find_digest(PLAN), (200, {}, b""), (200, {}, PACKAGE.manifest_bytes))
+    found, _ = feed(flows.find_digest(PLAN), (200, {}, b""), (200, {}, PACKAGE.manifest_bytes))
     assert found == PACKAGE.digest
 
 
 def test_a_tag_is_deleted_by_its_digest_where_tags_cannot_be() -> None:
-    _, asked = _feed(
+    _, asked = feed(
         flows.delete(PLAN),
         (400, {}, b""),
         (200, {"docker-content-digest": PACKAGE.digest}, b""),
@@ -245,12 +227,12 @@ def test_a_tag_is_deleted_by_its_digest_where_tags_cannot_be() -> None:
 @pytest.mark.parametrize("replies", [[(404, {}, b"")], [(405, {}, b""), (404, {}, b"")]])
 def test_deleting_what_is_not_there_says_so(replies: list[Reply]) -> None:
     with pytest.raises(ReferenceNotFoundError):
-        _feed(flows.delete(PLAN), *replies)
+        feed(flows.delete(PLAN), *replies)
 
 
 def test_deleting_wants_a_tag_or_digest() -> None:
     with pytest.raises(InvalidReferenceError):
-        _feed(flows.delete(Reference("agents/plan")))
+        feed(flows.delete(Reference("agents/plan")))
 
 
 @given(st.integers(100, 599), st.binary(max_size=40), odd_headers)

@@ -16,7 +16,7 @@ from retinue.oci.codec.artifacts import Artifact, NewArtifact, parse_envelope, r
 from retinue.oci.codec.catalog import INDEX, index_artifact, parse_index_artifact
 from retinue.oci.codec.reference import digest_of, is_repository
 from retinue.oci.codec.wire import MAX_RETRY_AFTER_S, is_transient, parse_retry_after
-from tests.oci.codec.test_auth import Reply, feed
+from tests.oci.codec.replies import Reply, feed
 from tests.requirements import requirement
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -21,7 +21,7 @@ from retinue.oci.server import pull as oci
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpResponse
 from tests.requirements import requirement
-from tests.services import get_program
+from tests.services import run_skopeo
 from tests.serving import serve_app
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -125,25 +125,14 @@ async def test_oras_lists_the_tags(endpoint: Endpoint, registry: LayoutRegistry)
     assert await asyncio.to_thread(lister.get_tags, f"{endpoint.host}/agents/plan") == ["v1"]
 
 
-async def _skopeo(*arguments: str) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        get_program("skopeo"),
-        "--insecure-policy",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, errors.decode()
-    return output
-
-
 @requirement("P-17")
 async def test_skopeo_reads_the_manifest_as_it_was_pushed(
     endpoint: Endpoint, registry: LayoutRegistry
 ) -> None:
     digest = (await _publish_three(registry))["plan-agent"]
-    raw = await _skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{endpoint.host}/agents/plan:v1")
+    raw = await run_skopeo(
+        "inspect", "--raw", "--tls-verify=false", f"docker://{endpoint.host}/agents/plan:v1"
+    )
     assert digest_of(raw) == digest
 
 
@@ -154,7 +143,7 @@ async def test_skopeo_carries_a_card_from_the_endpoint_to_another_registry_and_t
     digest = (await _publish_three(registry))["plan-agent"]
     source = f"docker://{endpoint.host}/agents/plan:v1"
     host = docker_registry_url.removeprefix("http://")
-    await _skopeo(
+    await run_skopeo(
         "copy",
         "--src-tls-verify=false",
         "--dest-tls-verify=false",
@@ -163,7 +152,7 @@ async def test_skopeo_carries_a_card_from_the_endpoint_to_another_registry_and_t
     )
     folder = tmp_path / "copies" / "agents" / "copied"
     folder.mkdir(parents=True)
-    await _skopeo("copy", "--src-tls-verify=false", source, f"oci:{folder}:v1")
+    await run_skopeo("copy", "--src-tls-verify=false", source, f"oci:{folder}:v1")
     async with HttpClient() as client:
         for copy in (HttpRegistry(docker_registry_url, client), LayoutRegistry(tmp_path / "copies")):
             artifact = await copy.pull(Reference("agents/copied", "v1"))
@@ -172,7 +161,7 @@ async def test_skopeo_carries_a_card_from_the_endpoint_to_another_registry_and_t
 
 async def test_skopeo_reads_our_layouts_on_disk(registry: LayoutRegistry, tmp_path: Path) -> None:
     digest = (await _publish_three(registry))["plan-agent"]
-    raw = await _skopeo("inspect", "--raw", f"oci:{tmp_path / 'registry' / 'agents' / 'plan'}:v1")
+    raw = await run_skopeo("inspect", "--raw", f"oci:{tmp_path / 'registry' / 'agents' / 'plan'}:v1")
     assert digest_of(raw) == digest
 
 

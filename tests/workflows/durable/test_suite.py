@@ -14,14 +14,30 @@ import pytest
 
 from tests.workflows.durable import own_suite, stored_suite
 from tests.workflows.implementations import VARIABLE
-from tests.workflows.runs import test_asking, test_cancelling, test_resuming, test_runs, test_size
+from tests.workflows.runs import (
+    test_asking,
+    test_cancelling,
+    test_children,
+    test_resuming,
+    test_runs,
+    test_size,
+)
 
 CHILD_S = 1_100.0
 """Each test of the child has a limit of its own: this one ends a child that does not end."""
 
 pytestmark = pytest.mark.timeout(1_200)
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = (test_runs, test_asking, test_cancelling, test_resuming, test_size, own_suite, stored_suite)
+MODULES = (
+    test_runs,
+    test_children,
+    test_asking,
+    test_cancelling,
+    test_resuming,
+    test_size,
+    own_suite,
+    stored_suite,
+)
 CASES = [
     f"{module.__name__}.{name}"
     for module in MODULES

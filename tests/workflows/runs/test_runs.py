@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,50 +10,16 @@ import pytest
 
 from retinue.core.errors import (
     BusyError,
-    CallCancelledError,
     ExecutionFailedError,
     OutputInvalidError,
     RunConflictError,
     UnknownRunError,
     UnknownStepError,
 )
-from retinue.workflows.runs.ports import RunContext, Runs
-from retinue.workflows.runs.records import Child, RunEvent, RunRequest, StepOutcome
+from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.records import RunEvent, RunRequest, StepOutcome
 from tests.workflows.implementations import Open
-
-
-def ask(value: Any = None, **definition: Any) -> RunRequest:
-    return RunRequest(name="test", definition=definition, input=value)
-
-
-def gives(value: Any) -> Any:
-    async def effect() -> Any:
-        return value
-
-    return effect
-
-
-def raises(error: BaseException) -> Any:
-    async def effect() -> Any:
-        raise error
-
-    return effect
-
-
-async def waits_for_ever() -> None:
-    await asyncio.Event().wait()
-
-
-async def until(runs: Runs, run_id: str, found: Callable[[RunEvent], bool]) -> RunEvent:
-    async with asyncio.timeout(5):
-        async for event in runs.follow(run_id):
-            if found(event):
-                return event
-    raise AssertionError("the run ended without that event")
-
-
-def started(step: str) -> Callable[[RunEvent], bool]:
-    return lambda event: event.kind == "step_started" and event.step == step
+from tests.workflows.runs.effects import ask, gives, raises, started, until, waits_for_ever
 
 
 async def test_a_run_gives_the_value_of_its_body(open_runs: Open) -> None:
@@ -210,114 +175,6 @@ async def test_steps_side_by_side_in_one_body_fail_the_run_even_if_the_body_hide
         assert "use child runs" in record.fault.message
 
 
-async def test_no_sibling_runs_a_step_while_the_body_waits_for_a_child(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input == "child":
-            await context.step("long", waits_for_ever, timeout_s=5)
-        child = await context.child("c", ask("child"))
-        waiting = asyncio.ensure_future(context.wait("c/wait", [child]))
-        await asyncio.sleep(0)
-        try:
-            await context.step("sibling", gives(1), timeout_s=5)
-        finally:
-            waiting.cancel()
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        record = await runs.finish("r")
-        assert record.fault is not None
-        assert record.fault.type == "durable_rule"
-
-
-async def test_children_run_side_by_side_and_come_back_in_order(open_runs: Open) -> None:
-    met = asyncio.Barrier(3)
-
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            children = [await context.child(name, ask(name)) for name in "abc"]
-            return [[outcome.child.run_id, outcome.value] for outcome in await context.wait("all", children)]
-
-        async def meet() -> Any:
-            await met.wait()
-            return request.input.upper()
-
-        return (await context.step("s", meet, timeout_s=5)).value
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        assert (await runs.finish("r")).get() == [["r/a", "A"], ["r/b", "B"], ["r/c", "C"]]
-        assert [r.id for r in await runs.list_all()] == ["r"]
-        assert {r.parent_id for r in await runs.list_all(children=True)} == {None, "r"}
-        steps = [e.step for e in await runs.list_events("r") if e.kind == "step_finished"]
-        assert sorted(steps) == ["a/s", "b/s", "c/s"]
-
-
-async def test_the_first_child_wins_and_the_rest_are_cut_off(open_runs: Open) -> None:
-    cut = asyncio.Event()
-
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            children = [await context.child(name, ask(name)) for name in ("slow", "fast")]
-            (winner,) = await context.wait("race", children, "first")
-            await context.cancel("stop", [c for c in children if c != winner.child])
-            return winner.value
-        if request.input == "slow":
-
-            async def hang() -> None:
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    cut.set()
-
-            await context.step("s", hang, timeout_s=5)
-        return request.input
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        assert (await runs.finish("r")).get() == "fast"
-        assert cut.is_set()
-        assert (await runs.get("r/slow")).status == "cancelled"
-
-
-async def test_a_failed_child_is_an_outcome(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input == "child":
-            raise ExecutionFailedError("child failed")
-        (outcome,) = await context.wait("w", [await context.child("c", ask("child"))])
-        return [outcome.status, outcome.fault and outcome.fault.message]
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        assert (await runs.finish("r")).get() == ["failed", "child failed"]
-
-
-async def test_cancelling_a_run_stops_children_and_effects_in_flight(open_runs: Open) -> None:
-    cut: list[str] = []
-
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            return await context.wait("w", [await context.child(name, ask(name)) for name in "ab"])
-
-        async def hang() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cut.append(request.input)
-
-        return (await context.step("s", hang, timeout_s=60)).value
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await until(runs, "r", started("b/s"))
-        record = await runs.cancel("r")
-        assert record.status == "cancelled"
-        assert sorted(cut) == ["a", "b"]
-        assert {r.status for r in await runs.list_all(children=True)} == {"cancelled"}
-        with pytest.raises(CallCancelledError):
-            record.get()
-        assert (await runs.cancel("r")) == record
-
-
 async def test_a_run_cancelled_before_it_began_ends(open_runs: Open) -> None:
     async with open_runs(lambda context, request: waits_for_ever()) as runs:
         await runs.start(ask(), run_id="r")
@@ -353,34 +210,6 @@ async def test_a_resumed_run_goes_on_where_it_stopped(open_runs: Open) -> None:
         assert kinds[-1] == "run_finished"
         assert "run_resumed" in kinds
         assert (await runs.resume("r")).status == "done"
-
-
-async def test_a_resumed_run_resumes_its_children(open_runs: Open) -> None:
-    gate = asyncio.Event()
-    ran: list[str] = []
-
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            children = [await context.child(name, ask(name)) for name in "ab"]
-            return [outcome.value for outcome in await context.wait("w", children)]
-
-        async def note() -> Any:
-            ran.append(request.input)
-            if request.input == "b":
-                await gate.wait()
-            return request.input
-
-        return (await context.step("s", note, timeout_s=60)).value
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await until(runs, "r", started("b/s"))
-        await runs.finish("r/a")
-        await runs.cancel("r")
-        gate.set()
-        await runs.resume("r")
-        assert (await runs.finish("r")).get() == ["a", "b"]
-        assert sorted(ran) == ["a", "b", "b"]
 
 
 async def test_a_body_that_decides_otherwise_on_replay_fails_loudly(open_runs: Open) -> None:
@@ -423,28 +252,6 @@ async def test_a_fork_keeps_what_came_before_a_step(open_runs: Open) -> None:
             await runs.fork("r", from_step="nothing", new_run_id="g")
         with pytest.raises(RunConflictError):
             await runs.fork("r", from_step="b", new_run_id="f")
-
-
-async def test_a_fork_after_children_keeps_their_outcomes(open_runs: Open) -> None:
-    ran: list[Any] = []
-
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        ran.append(request.input)
-        if request.input is not None:
-            return request.input
-        outcomes = await context.wait("p/wait", [await context.child("p.a", ask("child"))])
-        after = await context.step("after", gives("x"), timeout_s=5)
-        return [outcomes[0].value, after.value]
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await runs.finish("r")
-        await runs.fork("r", from_step="after", new_run_id="f")
-        assert (await runs.finish("f")).get() == ["child", "x"]
-        assert ran == [None, "child", None]
-        await runs.fork("r", from_step="p", new_run_id="g")
-        assert (await runs.finish("g")).get() == ["child", "x"]
-        assert ran == [None, "child", None, None, "child"]
 
 
 async def test_a_signal_reaches_the_run_that_receives_whether_it_comes_before_or_after(
@@ -498,18 +305,6 @@ async def test_events_can_be_followed_live_to_the_end(open_runs: Open) -> None:
         assert [event async for event in runs.follow("r", after=4)] == []
 
 
-async def test_a_child_may_be_followed_alone(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            await context.wait("w", [await context.child(name, ask(name)) for name in ("a", "ab")])
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await runs.finish("r")
-        assert {event.run_id async for event in runs.follow("r/a")} == {"r/a"}
-        assert {event.run_id for event in await runs.list_events("r/ab")} == {"r/ab"}
-
-
 async def test_runs_are_listed_newest_first_and_by_status(open_runs: Open) -> None:
     async def body(context: RunContext, request: RunRequest) -> Any:
         if request.input == "fails":
@@ -521,18 +316,6 @@ async def test_runs_are_listed_newest_first_and_by_status(open_runs: Open) -> No
             await runs.finish(name)
         assert [r.id for r in await runs.list_all()] == ["three", "fails", "one"]
         assert [r.id for r in await runs.list_all(status="failed")] == ["fails"]
-
-
-async def test_a_child_of_another_run_cannot_be_waited_for_unless_it_is_known(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        await context.wait("w", [Child("nobody", "x")])
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        record = await runs.finish("r")
-        assert record.status == "failed"
-        assert record.fault is not None
-        assert record.fault.type == "unknown_run"
 
 
 async def test_what_nobody_has_received_yet_is_counted(open_runs: Open) -> None:
@@ -586,33 +369,6 @@ async def test_what_a_step_was_sent_is_told_once_and_is_a_copy(open_runs: Open) 
         assert second["kind"] == "call"
 
 
-async def test_the_recorded_outcomes_of_a_run_and_its_children_are_listed(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input == "child":
-            return (await context.step("inside", gives("in"), timeout_s=5)).value
-        await context.step("before", gives({"n": 1}), timeout_s=5)
-        await context.step("broken", raises(BusyError("full", 1)), timeout_s=5)
-        child = await context.child("c", ask("child"))
-        await context.wait("c/wait", [child])
-        await context.sleep("rest", 0)
-        return (await context.receive("ask", "topic", 0.01)).value
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await runs.finish("r")
-        records = await runs.list_steps("r")
-        assert [(one.run_id, one.step) for one in records] == [
-            ("r", "before"),
-            ("r", "broken"),
-            ("r", "ask"),
-            ("r/c", "c/inside"),
-        ]
-        assert records[0].outcome == StepOutcome({"n": 1})
-        assert [one.outcome.fault and one.outcome.fault.type for one in records[1:3]] == ["busy", "timeout"]
-        with pytest.raises(UnknownRunError):
-            await runs.list_steps("nobody")
-
-
 async def test_a_forked_run_lists_the_outcomes_that_it_kept(open_runs: Open) -> None:
     async def body(context: RunContext, request: RunRequest) -> Any:
         for path in ("a", "b"):
@@ -625,33 +381,6 @@ async def test_a_forked_run_lists_the_outcomes_that_it_kept(open_runs: Open) -> 
         await runs.finish("f")
         assert [one.step for one in await runs.list_steps("f")] == ["a", "b"]
         assert [e.step for e in await runs.list_events("f") if e.kind == "step_finished"] == ["b"]
-
-
-async def test_how_long_a_child_took_is_recorded_with_its_end(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input == "child":
-            await context.step("s", lambda: asyncio.sleep(0.02), timeout_s=5)
-            return None
-        child = await context.child("c", ask("child"))
-        (ended,) = await context.wait("c/wait", [child])
-        await context.step("hold", waits_once, timeout_s=5)
-        return ended.duration_ms
-
-    reached = asyncio.Event()
-
-    async def waits_once() -> None:
-        if not reached.is_set():
-            reached.set()
-            await asyncio.Event().wait()
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        async with asyncio.timeout(5):
-            await reached.wait()
-            await runs.cancel("r")
-            await runs.resume("r")
-            took = (await runs.finish("r")).get()
-        assert 15 <= took < 5_000
 
 
 async def test_runs_are_listed_by_name_and_no_more_than_asked(open_runs: Open) -> None:
@@ -715,17 +444,3 @@ async def test_of_a_body_that_broke_a_rule_nobody_knows_what_it_used(open_runs: 
     async with open_runs(body) as runs:
         await runs.start(ask(), run_id="r")
         assert (await runs.finish("r")).calls is None
-
-
-async def test_beginning_and_end_of_a_child_name_its_step(open_runs: Open) -> None:
-    async def body(context: RunContext, request: RunRequest) -> Any:
-        if request.input is None:
-            await context.wait("w", [await context.child("a", ask("a"))])
-
-    async with open_runs(body) as runs:
-        await runs.start(ask(), run_id="r")
-        await runs.finish("r")
-        seen = [(event.run_id, event.kind, event.step) for event in await runs.list_events("r")]
-        assert ("r/a", "run_started", "a") in seen
-        assert ("r/a", "run_finished", "a") in seen
-        assert seen[-1] == ("r", "run_finished", "")

@@ -17,7 +17,6 @@ from retinue.core.record import Skill
 from retinue.web.codec.trace import WARNINGS_KEY
 
 Json = Mapping[str, Any]
-Legacy = Literal["0.3"]
 
 VERSION_HEADER = "A2A-Version"
 

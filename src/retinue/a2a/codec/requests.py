@@ -87,7 +87,7 @@ class ListRequest:
 
 
 def read_send(params: Any) -> SendRequest:
-    """Raises A2aError."""
+    """The parameters of ``SendMessage``; raises A2aError, which names the field."""
     given = _fields(params, "params")
     configuration = _fields(given.get("configuration") or {}, "configuration")
     push = configuration.get("taskPushNotificationConfig")
@@ -101,7 +101,7 @@ def read_send(params: Any) -> SendRequest:
 
 
 def read_message(given: Any, at: str = "message") -> Message:
-    """Raises A2aError."""
+    """A message, found at ``at``; raises A2aError, which names the field."""
     message = _fields(given, at)
     role = message.get("role")
     if role not in _ROLES:
@@ -129,7 +129,7 @@ def read_message(given: Any, at: str = "message") -> Message:
 
 
 def read_push_config(given: Any, at: str = "params") -> PushConfig:
-    """Raises A2aError."""
+    """Where and how a client wants to be notified; raises A2aError, which names the field."""
     config = _fields(given, at)
     url = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
@@ -145,7 +145,7 @@ def read_push_config(given: Any, at: str = "params") -> PushConfig:
 
 
 def read_list(params: Any) -> ListRequest:
-    """Raises A2aError."""
+    """The parameters of ``ListTasks``; raises A2aError, which names the field."""
     given = _fields(params, "params")
     size = given.get("pageSize")
     if size is not None and not (type(size) is int and 1 <= size <= MAX_PAGE_SIZE):

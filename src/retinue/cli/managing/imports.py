@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retinue.cli.session import Session
     from retinue.mcp.client_configs.servers import FoundServer
     from retinue.runtime.commands.importing import Outcome
-    from retinue.settings import ImportTable
+    from retinue.settings_tables import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _SHOWN_LINES = 400
@@ -317,7 +317,7 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
 def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
     from pydantic import ValidationError
 
-    from retinue.settings import ImportTable
+    from retinue.settings_tables import ImportTable
 
     try:
         return ImportTable.model_validate(found)

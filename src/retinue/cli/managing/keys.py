@@ -67,7 +67,7 @@ def trust(name: str, source: str) -> None:
 @keys.command()
 @click.argument("name")
 def forget(name: str) -> None:
-    """Trust the keys of NAME no more."""
+    """Stop trusting the keys of NAME."""
     if not _open().forget(name):
         raise InvalidSettingError("NAME", f"no keys of {name[:60]!r}", remedy="list them: retinue keys")
     click.echo(f"{name} is trusted no more")

@@ -11,7 +11,15 @@ from urllib.parse import quote
 
 import click
 
-from retinue.cli.options import advertise_option, database_option, join_option, registry_option, weight_option
+from retinue.cli.options import (
+    advertise_option,
+    database_option,
+    insecure_bind_option,
+    join_option,
+    koi_join_option,
+    registry_option,
+    weight_option,
+)
 from retinue.cli.output import command_line, note, working
 from retinue.cli.session import accept_join, open_session, run_command
 
@@ -38,17 +46,10 @@ if TYPE_CHECKING:
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
 )
-@click.option(
-    "--koi-join",
-    metavar="NODE",
-    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
-    "for a koi-net 2.x node, URL#RID.",
-)
+@koi_join_option
 @click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
 @click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
-@click.option(
-    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
-)
+@insecure_bind_option
 @advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def serve(
@@ -151,15 +152,8 @@ def serve(
 @database_option
 @join_option
 @click.option("--koi", is_flag=True, help="Be a coordinator of a KOI network, at /koi-net.")
-@click.option(
-    "--koi-join",
-    metavar="NODE",
-    help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
-    "for a koi-net 2.x node, URL#RID.",
-)
-@click.option(
-    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
-)
+@koi_join_option
+@insecure_bind_option
 @advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
 def hub(
@@ -270,9 +264,7 @@ def _render_arguments(values: Mapping[str, Any]) -> list[str]:
 )
 @database_option
 @join_option
-@click.option(
-    "--insecure-bind", is_flag=True, help="Listen on a non-loopback address without requiring a token."
-)
+@insecure_bind_option
 @advertise_option
 def worker(
     host: str | None,

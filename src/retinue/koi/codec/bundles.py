@@ -18,7 +18,7 @@ import orjson
 import rfc8785
 from pydantic_core import to_json
 
-from retinue.koi.codec.rids import check_rid
+from retinue.koi.codec.rids import NODE_TYPE, check_rid, type_of
 
 Dialect = Literal["signed", "unsigned"]
 """``unsigned`` is koi-net 1.0.0b12, which seed 003 describes; ``signed`` is koi-net 1.1.0 and newer."""
@@ -238,6 +238,13 @@ def parse_bundle(data: object) -> Bundle:
     if not isinstance(data, dict) or not isinstance(data.get("contents"), dict):
         raise WireError("bundle: it is not an object with manifest and contents")
     return Bundle(parse_manifest(data.get("manifest")), data["contents"])
+
+
+def parse_node_rid(value: object, field: str) -> str:
+    """Parse the RID of a node. Raises WireError, which names the field."""
+    if not isinstance(value, str) or type_of(value) != NODE_TYPE:
+        raise WireError(f"{field}: it is not the RID of a node")
+    return _parse_rid(value, field)
 
 
 def _parse_rid(value: object, field: str) -> str:

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from pydantic_core import from_json, to_json
 
-from retinue.koi.codec.bundles import WireError, canonical_timestamp
+from retinue.koi.codec.bundles import WireError, canonical_timestamp, parse_node_rid
 from retinue.koi.codec.payloads import BROADCAST, BUNDLES, MANIFESTS, POLL, RIDS, Reply, Request, render
-from retinue.koi.codec.rids import NODE_TYPE, check_rid, type_of
 
 _ECDSA = ec.ECDSA(hashes.SHA256())
 _HALF_BYTES: Final = 32
@@ -54,21 +53,14 @@ def decode_json(body: bytes) -> Any:
 
 def parse_envelope(data: dict[str, Any], body: bytes) -> Envelope:
     """Parse a signed envelope. Raises WireError, which names the field."""
-    ends = data.get("source_node"), data.get("target_node")
-    for field, end in zip(("source_node", "target_node"), ends, strict=True):
-        if not isinstance(end, str) or type_of(end) != NODE_TYPE:
-            raise WireError(f"{field}: it is not the RID of a node")
-        try:
-            check_rid(end)
-        except ValueError as error:
-            raise WireError(f"{field}: {error}") from error
+    source, target = (parse_node_rid(data.get(field), field) for field in ("source_node", "target_node"))
     signature = data.get("signature")
     if not isinstance(signature, str):
         raise WireError("signature: it is not a string")
     # A stock node writes the signature last: what stands before it is what was signed.
     tail = b',"signature":"' + signature.encode("utf-8", "replace") + b'"}'
     message = body[: -len(tail)] + b"}" if body.endswith(tail) else None
-    return Envelope(data["payload"], str(ends[0]), str(ends[1]), signature, message)
+    return Envelope(data["payload"], source, target, signature, message)
 
 
 def is_signed_by(envelope: Envelope, public_key: str, path: str, *, is_reply: bool = False) -> bool:

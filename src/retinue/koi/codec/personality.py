@@ -134,11 +134,6 @@ class PersonalityProfile(BaseModel):
         self.traits.append(trait)
 
 
-def parse_traits(traits: Mapping[str, Any]) -> list[PersonalityTrait]:
-    """The traits of a dictionary of plain values and described entries, in its order (K-04)."""
-    return [PersonalityTrait.from_entry(name, entry) for name, entry in traits.items()]
-
-
 def is_described(entry: Any) -> bool:
     """Whether an entry is metadata of a trait rather than its value.
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from retinue.koi.codec.bundles import WireError
-from retinue.koi.codec.rids import NODE_TYPE, check_rid, type_of
+from retinue.koi.codec.bundles import WireError, parse_node_rid
 
 NODE_CONTEXT: Final = "orn:koi-net.context:koi-net.node"
 EDGE_CONTEXT: Final = "orn:koi-net.context:koi-net.edge"
@@ -92,14 +91,7 @@ class EdgeProfile:
     @classmethod
     def parse(cls, contents: dict[str, Any]) -> EdgeProfile:
         """Parse the contents of an edge's bundle. Raises WireError, which names the field."""
-        ends = contents.get("source"), contents.get("target")
-        for field, end in zip(("source", "target"), ends, strict=True):
-            if not isinstance(end, str) or type_of(end) != NODE_TYPE:
-                raise WireError(f"{field}: it is not the RID of a node")
-            try:
-                check_rid(end)
-            except ValueError as error:
-                raise WireError(f"{field}: {error}") from error
+        source, target = (parse_node_rid(contents.get(field), field) for field in ("source", "target"))
         try:
             edge_type = EdgeType(contents.get("edge_type") or "")
             status = EdgeStatus(contents.get("status") or "")
@@ -107,13 +99,8 @@ class EdgeProfile:
             raise WireError(
                 "edge_type, status: they are not WEBHOOK or POLL, PROPOSED or APPROVED"
             ) from error
-        return cls(
-            str(ends[0]),
-            str(ends[1]),
-            edge_type,
-            status,
-            _parse_types(contents.get("rid_types"), "rid_types"),
-        )
+        rid_types = _parse_types(contents.get("rid_types"), "rid_types")
+        return cls(source, target, edge_type, status, rid_types)
 
     def render(self) -> dict[str, Any]:
         return {

@@ -145,7 +145,7 @@ class Connections:
             self._report_watched()
 
     def unsubscribe(self, context: Context, uri: str) -> None:
-        """Notify this connection no more."""
+        """Stop notifying this connection."""
         if (live := self.note(context)) is not None:
             live.uris.discard(uri)
             self._report_watched()

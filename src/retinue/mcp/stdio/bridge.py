@@ -310,9 +310,3 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
     while (line := await lines.get()) is not None:
         room.release()
         yield line
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

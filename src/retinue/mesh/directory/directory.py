@@ -34,7 +34,8 @@ from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
-from retinue.mesh.directory.source_refresh import LOOK_S, YIELD_EVERY, SourceRefresher, SourceSync
+from retinue.mesh.directory.source_refresh import YIELD_EVERY
+from retinue.mesh.directory.source_set import SourceSet
 from retinue.mesh.directory.sources import Source, SourceProblem
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry, Scopes
@@ -42,9 +43,6 @@ from retinue.mesh.permissions import AgentView, is_seen
 
 TTL_S = 300.0
 """How long a look-up trusts the last reading of a source (P-30)."""
-
-GRACE_S = 1.0
-"""How long a look-up waits for sources whose time to live is over before it uses what is listed."""
 
 STORE = "store"
 """The source that `Directory.problems` names for a store that cannot be written."""
@@ -80,13 +78,8 @@ class Directory:
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
         """Asks one agent a question, for `ask`."""
-        self.ttl_s = ttl_s
-        """Seconds after which a list of a source is read again."""
         self._clock = clock
         self._now = now
-        self._refreshers: dict[str, SourceRefresher] = {}
-        self._current_at = float("-inf")  # when a look at all sources found none that had to be read
-        self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._forgotten: list[Callable[[str], bool]] = []
         self._away = AwayAgents(clock)
@@ -100,8 +93,7 @@ class Directory:
             expose_override,
         )
         self._index = self._cache.index
-        for source in sources:
-            self._follow(source)
+        self.sources = SourceSet(sources, self._cache, clock, ttl_s)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
@@ -196,13 +188,11 @@ class Directory:
         try:
             listing = self._cache.open(candidate.id)
         except StateError:
-            if candidate.source not in self._refreshers:
+            if candidate.source not in self.sources:
                 raise
             listing = None
-        if listing is None and (refresher := self._refreshers.get(candidate.source)) is not None:
-            place = candidate.id._replace(tag="")
-            await asyncio.shield(self._rereads.get(place) or self._start_reread(refresher, place))
-            listing = self._cache.open(candidate.id)
+        if listing is None and candidate.source in self.sources:
+            listing = await self.reread(candidate)
         return listing
 
     def name_of(self, entry: Candidate) -> str:
@@ -237,17 +227,17 @@ class Directory:
         only an agent offers it that withdrew its card a short time ago.
         """
         asked_at = self._clock()
-        reads = {name: refresher.reads for name, refresher in self._refreshers.items()}
+        reads = self.sources.count_reads()
         narrow: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = tuple
         if agent is not None or version_range is not None:
             narrow = partial(select_versions, agent=agent, version_range=version_range)
-        await self.ensure_fresh(for_call=True)
+        await self.sources.ensure_fresh(for_call=True)
         found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
         is_query = not found and skill_id == QUERY_CAPABILITIES and agent is not None
         if is_query:
             found = narrow(self._list_askable(agent, view))
-        if not found and self._refreshers:
-            await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
+        if not found and self.sources:
+            await self.sources.read_for_miss(reads, asked_at)
             found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
             if is_query:
                 found = narrow(self._list_askable(agent, view))
@@ -255,7 +245,7 @@ class Directory:
             away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:
                 raise away
-            unasked = [name for name, refresher in self._refreshers.items() if refresher.failure is not None]
+            unasked = [name for name, failure in self.sources.failures().items() if failure is not None]
             raise not_found_error(
                 self._index,
                 skill_id,
@@ -328,7 +318,7 @@ class Directory:
 
     async def refresh(self, *, thorough: bool = True) -> None:
         """Read every source now; failures are in `problems`. Without ``thorough``, only revalidate."""
-        await asyncio.gather(*(refresher.read(thorough=thorough) for refresher in self._refreshers.values()))
+        await self.sources.read_all(thorough=thorough)
 
     async def note_withdrawal(self, name: str) -> None:
         """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
@@ -369,29 +359,14 @@ class Directory:
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
         at most `GRACE_S` and then uses them.
         """
-        at = self._clock()
-        if for_call and at - self._current_at < LOOK_S:
-            return
-        refreshers = self._refreshers.values()
-        needed = [one for one in refreshers if one.is_needed]
-        others = [one for one in refreshers if one not in needed]
-        expired = [one for one in others if one.reads == 0 or one.is_expired(self.ttl_s)]
-        if not (needed or expired):
-            self._current_at = at
-        if expired:
-            await asyncio.wait([refresher.start() for refresher in expired], timeout=GRACE_S)
-        if needed:
-            await asyncio.gather(*(refresher.read_if_needed() for refresher in needed))
+        await self.sources.ensure_fresh(for_call=for_call)
 
     async def reread(self, listing: Candidate) -> Listing | None:
         """Read a listing from its source again, after a call found no agent at its url.
 
         Returns the current listing, or None when it is gone. A source that cannot be read changes nothing.
         """
-        refresher = self._refreshers.get(listing.source)
-        if refresher is not None:
-            place = listing.id._replace(tag="")
-            await asyncio.shield(self._rereads.get(place) or self._start_reread(refresher, place))
+        await self.sources.reread(listing.id)
         return self._cache.open(listing.id)
 
     async def reread_key(self, source: str, key: str) -> Entry | None:
@@ -400,11 +375,7 @@ class Directory:
         None for an unknown source and for a key that it does not list. As `reread`, but never uses a reading
         that began before the call.
         """
-        refresher, listing_id = self._refreshers.get(source), ListingKey(source, key)
-        if refresher is not None:
-            while (task := self._rereads.get(listing_id)) is not None:
-                await asyncio.wait([task])
-            await asyncio.shield(self._start_reread(refresher, listing_id))
+        await self.sources.read_key(source, key)
         return max(self._index.list_tags(source, key), key=version_preference, default=None)
 
     def upsert(self, listing: Listing) -> Entry:
@@ -452,18 +423,11 @@ class Directory:
 
     def source_failures(self) -> dict[str, RetinueError | None]:
         """Each source, with why its last reading failed; None where it did not."""
-        return {name: refresher.failure for name, refresher in self._refreshers.items()}
+        return self.sources.failures()
 
     def problems(self) -> tuple[SourceProblem, ...]:
         """The sources and single listings that could not be read, and why."""
-        found = [
-            problem
-            for name, refresher in self._refreshers.items()
-            for problem in (
-                *([SourceProblem(name, None, refresher.failure)] if refresher.failure else ()),
-                *refresher.problems.values(),
-            )
-        ]
+        found = self.sources.problems()
         if self._cache.failure is not None:
             found.append(SourceProblem(STORE, None, self._cache.failure))
         return tuple(found)
@@ -475,48 +439,11 @@ class Directory:
 
     async def aclose(self) -> None:
         """Stop reading the sources. The owner of the store closes it."""
-        for refresher in self._refreshers.values():
-            await refresher.aclose()
-        rereads = list(self._rereads.values())
-        for task in rereads:
-            task.cancel()
-        await asyncio.gather(*rereads, return_exceptions=True)
+        await self.sources.aclose()
 
     def _mark(self, listing: Candidate, mark: Callable[[Entry], Entry]) -> None:
         twins = self._index.list_at_same_url(listing)
         self._cache.update([marked for twin in twins if (marked := mark(twin)) is not twin])
-
-    def _follow(self, source: Source) -> None:
-        async def reread(key: str) -> None:
-            await self._reread(refresher, ListingKey(source.name, key))
-
-        refresher = self._refreshers[source.name] = SourceRefresher(
-            source, SourceSync(source.name, self._cache, reread), self._clock
-        )
-        kept = [entry for entry in self._index if entry.source == source.name]
-        refresher.has_kept_listings = bool(kept)
-        source.remember(kept)
-
-    def _start_reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._reread(refresher, listing_id), name=f"reread {listing_id.key}")
-        self._rereads[listing_id] = task
-        task.add_done_callback(lambda _: self._rereads.pop(listing_id, None))
-        return task
-
-    async def _reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> None:
-        refresher.add_reread_key(listing_id.key)
-        try:
-            listings = await refresher.source.read_key(listing_id.key)
-        except RetinueError as error:
-            refresher.problems[listing_id.key] = SourceProblem(listing_id.source, listing_id.key, error)
-            return
-        refresher.problems.pop(listing_id.key, None)
-        for listing in listings:
-            self.upsert(listing)
-            self._cache.keep_in_memory(listing)
-        listed = {listing.id for listing in listings}
-        held = self._index.list_tags(listing_id.source, listing_id.key)
-        self._cache.remove([entry.id for entry in held if entry.id not in listed])
 
     def _notify(self, change: ListingChange) -> None:
         if change.kind == "removed":

@@ -217,7 +217,6 @@ class _DocumentReader:
         security = operation["security"] if "security" in operation else self._document.get("security")
         return Operation(
             skill,
-            stated,
             method.upper(),
             path,
             server,

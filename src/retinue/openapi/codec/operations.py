@@ -66,12 +66,11 @@ class Body:
 class Operation:
     """One operation of an API and the skill that it becomes.
 
-    ``operation_id`` is the document's own, None where it has none. ``server`` is an absolute url without a
-    slash at its end. ``statuses`` are those that the document describes.
+    ``server`` is an absolute url without a slash at its end. ``statuses`` are those that the document
+    describes.
     """
 
     skill: Skill
-    operation_id: str | None
     method: str
     path: str
     server: str

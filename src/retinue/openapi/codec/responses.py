@@ -145,14 +145,14 @@ def read_error(
     data: dict[str, Any] = {"type": _TYPES.get(status, "remote_error"), "status": status}
     if body:
         data["body"] = _shown_body(headers.get("content-type", ""), body)
-    remedy = _remedy(operation, status, headers)
+    remedy = _remedy(status, headers)
     if remedy:
         data["remedy"] = remedy
     code = _INVALID_PARAMETERS if status in _REFUSED else _INTERNAL_ERROR
     return RemoteFaultError(api, code, message, data)
 
 
-def _remedy(operation: Operation, status: int, headers: Mapping[str, str]) -> str:
+def _remedy(status: int, headers: Mapping[str, str]) -> str:
     if status == 401:
         return "check the credentials in the agent's environment: the API does not accept them"
     if status == 403:

@@ -11,14 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from retinue.core.errors import RetinueError
-from retinue.runtime.serving import bind, check_loopback
+from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 Status = Literal["ok", "warn", "fail"]
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
 OLDEST_PYTHON = (3, 11)
 LOCAL_HOST = "127.0.0.1"
-AGENT_PORT = 8001
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,10 @@ def check_hub_port(port: int, hub_url: str | None) -> list[Check]:
 
 def check_agent_port() -> Check:
     """The port of the first agent."""
-    found = "free for the first agent" if _is_free(AGENT_PORT) else "in use; agents use the next free port"
-    return Check(f"port {AGENT_PORT}", "ok", found)
+    found = (
+        "free for the first agent" if _is_free(FIRST_AGENT_PORT) else "in use; agents use the next free port"
+    )
+    return Check(f"port {FIRST_AGENT_PORT}", "ok", found)
 
 
 def _is_free(port: int) -> bool:

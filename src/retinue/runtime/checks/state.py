@@ -63,7 +63,7 @@ def check_folder(state: State) -> Check:
 
 
 def check_privacy(state: State) -> Check:
-    """Whether other users of this machine can read the state; earlier versions allowed it."""
+    """Whether other users of this machine can read the state; a folder of an early release may allow it."""
     readable = list(state.list_open_to_others())
     if not readable:
         return Check("state", "ok", f"{state.root} is writable, and accessible to its owner only")

@@ -17,7 +17,7 @@ from retinue.core.errors import HubRunningError, StateError
 from retinue.execute.probe import answers
 from retinue.runtime.observing.log_files import open_appending, rotate
 from retinue.runtime.serving import bind
-from retinue.settings import LogTable
+from retinue.settings_tables import LogTable
 from retinue.storage.files import check_room, storage_errors
 from retinue.storage.state import HUB_VARIABLE, HubAddress, State
 from retinue.web.http_client import HttpClient

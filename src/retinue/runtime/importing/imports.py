@@ -34,7 +34,8 @@ from retinue.mesh.pins import Document, Pins
 from retinue.openapi.imported import ApiSpec, ImportedApis
 from retinue.runtime.factories import card_verifier
 from retinue.runtime.importing.logins import ImportLogin, LoginFile, logins_folder
-from retinue.settings import ImportTable, Settings, environment
+from retinue.settings import Settings, environment
+from retinue.settings_tables import ImportTable
 from retinue.storage.files import file_mode, replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient

@@ -33,7 +33,7 @@ from retinue.koi.server import PREFIX, routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.reading import Change
-from retinue.settings import KoiTable
+from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 
 if TYPE_CHECKING:

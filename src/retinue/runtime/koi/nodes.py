@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,12 +20,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.bundles import Event, EventType
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import (
-    AgentPersonality,
-    PersonalityProfile,
-    PersonalityTrait,
-    is_described,
-)
+from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
 from retinue.koi.knowledge import Handled
 from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.outbox import with_retry
@@ -38,6 +33,19 @@ from retinue.runtime.koi.servers import AgentPersonalityServer, AgentRegistrySer
 _log = structlog.get_logger("retinue.koi")
 
 _FLUSH_S = 2.0
+
+
+class NodeOptions(TypedDict, total=False):
+    """Options that both nodes have.
+
+    Identity and cache are in ``folder``, by default ``.koi/{name}`` below the working directory. ``trust``
+    and ``known`` are those of `KoiNode`. Without ``allow_private``, nodes at private addresses are not asked.
+    """
+
+    folder: Path | None
+    trust: Trust | None
+    known: Iterable[str]
+    allow_private: bool
 
 
 class _Node(ABC):
@@ -77,8 +85,7 @@ class KoiAgentNode(_Node):
 
     ``traits`` are plain values, described ones, or functions, which are callable traits; ``functions`` answer
     for described callable traits. ``base_url`` is that of the KOI API, ``mcp_url`` that of the REST and MCP
-    endpoints, by default the host of ``base_url`` with ``mcp_port``. Identity and cache are in ``folder``, by
-    default ``.koi/{name}`` below the working directory. ``trust`` and ``known`` are those of `KoiNode`.
+    endpoints, by default the host of ``base_url`` with ``mcp_port``.
     Raises InvalidSettingError, also for a name or version that no RID can hold.
     """
 
@@ -93,25 +100,12 @@ class KoiAgentNode(_Node):
         *,
         functions: Mapping[str, Callable[..., Any]] | None = None,
         mcp_url: str | None = None,
-        folder: Path | None = None,
-        trust: Trust | None = None,
-        known: Iterable[str] = (),
         guard: Guard | None = None,
-        allow_private: bool = True,
+        **options: Unpack[NodeOptions],
     ) -> None:
         self.personality_rid = _personality_rid(name, version)
         plain, found = _split_functions(traits)
-        super().__init__(
-            personality_node(
-                name,
-                base_url,
-                folder=folder,
-                first_contact=first_contact,
-                trust=trust,
-                known=known,
-                allow_private=allow_private,
-            )
-        )
+        super().__init__(personality_node(name, base_url, first_contact=first_contact, **options))
         node = self.node
         self.profile = PersonalityProfile(
             rid=self.personality_rid,
@@ -197,7 +191,7 @@ class CoordinatorAdapterNode(_Node):
     """A coordinator: a FULL node that lists the personalities of its network (K-12 … K-15).
 
     The KOI API, the registry's REST and MCP are at one port. What its cache holds is listed from the start,
-    before any agent speaks. Further arguments are those of `KoiAgentNode`.
+    before any agent speaks.
     """
 
     def __init__(
@@ -207,23 +201,10 @@ class CoordinatorAdapterNode(_Node):
         mcp_registry_port: int = 9000,
         *,
         first_contact: FirstContact | str | None = None,
-        folder: Path | None = None,
-        trust: Trust | None = None,
-        known: Iterable[str] = (),
         guard: Guard | None = None,
-        allow_private: bool = True,
+        **options: Unpack[NodeOptions],
     ) -> None:
-        super().__init__(
-            personality_node(
-                name,
-                base_url,
-                folder=folder,
-                first_contact=first_contact,
-                trust=trust,
-                known=known,
-                allow_private=allow_private,
-            )
-        )
+        super().__init__(personality_node(name, base_url, first_contact=first_contact, **options))
         self.mcp_adapter = MCPAdapter()
         self._register_handlers()
         path = urlsplit(base_url).path
@@ -233,7 +214,7 @@ class CoordinatorAdapterNode(_Node):
             path or None,
             name=name,
             guard=guard,
-            allow_private=allow_private,
+            allow_private=options.get("allow_private", True),
         )
         self._add_koi_endpoints()
         self.registry_server.run_with(self._started)

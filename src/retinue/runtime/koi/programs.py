@@ -13,11 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from retinue.core.errors import (
-    AgentUnreachableError,
-    InvalidSettingError,
-    PortInUseError,
-)
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.runtime.access import check_address, guarded
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
@@ -50,7 +46,7 @@ async def serve_coordinator(
             str(config_path), "it has no section coordinator", remedy="run: retinue koi agent --config FILE"
         )
     async with AsyncExitStack() as stack:
-        stop, supervisor, http = await _open(stack, settings, state)
+        stop, supervisor, http = await _open(stack, settings)
         host = host_of(section.base_url, "coordinator.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
         listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
@@ -97,7 +93,7 @@ async def serve_agent(
         {} if section.functions is None else load_functions(section.functions, names, config_path.parent)
     )
     async with AsyncExitStack() as stack:
-        stop, supervisor, http = await _open(stack, settings, state)
+        stop, supervisor, http = await _open(stack, settings)
         host = host_of(section.base_url, "agent.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
         if section.mcp_url is not None:
@@ -215,9 +211,7 @@ def host_of(base_url: str, field: str) -> str:
     return "127.0.0.1" if host == "localhost" else host
 
 
-async def _open(
-    stack: AsyncExitStack, settings: Settings, state: State
-) -> tuple[Stop, int | None, HttpClient]:
+async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | None, HttpClient]:
     stop = Stop()
     stop.on_signals()
     supervisor = stop.with_supervisor()

@@ -92,7 +92,7 @@ def hub_rest(mesh: Mesh, url: str) -> BaseRoute:
 
     def make() -> Sequence[BaseRoute]:
         from retinue.koi.codec.profile_records import KOI, node_of_url, render_profile
-        from retinue.koi.rest import agent_routes, registry_routes
+        from retinue.koi.rest import agent_routes, call_routes, registry_routes
 
         directory = mesh.directory
 
@@ -137,7 +137,7 @@ def hub_rest(mesh: Mesh, url: str) -> BaseRoute:
         return [
             *registry_routes(list_profiles),
             *agent_routes(find, mesh.dispatcher, prefixes=below),
-            *agent_routes(find, mesh.dispatcher)[3::4],
+            *call_routes(find, mesh.dispatcher),
         ]
 
     return LazyRoutes(make)

@@ -17,7 +17,8 @@ import orjson
 import structlog
 
 from retinue.core.text import hide_tokens
-from retinue.settings import LogTable
+from retinue.settings_tables import LogTable
+from retinue.storage.files import write_all
 
 _log = structlog.get_logger("retinue.logs")
 
@@ -141,9 +142,7 @@ class AgentLogs:
             rotate(path, self.limits.files)
         descriptor = open_appending(path)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(descriptor, data)
         finally:
             os.close(descriptor)
 

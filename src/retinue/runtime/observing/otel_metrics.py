@@ -95,7 +95,7 @@ class MetricExport:
         self._durations.record(seconds, {"agent": agent, "skill": skill})
 
     def end(self) -> None:
-        """Read no more: the loop is about to end."""
+        """Stop reading: the loop is about to end."""
         self._loop = None
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:

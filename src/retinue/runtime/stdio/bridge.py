@@ -10,9 +10,10 @@ import os
 import sys
 
 from retinue.core.errors import StateError
-from retinue.mcp.stdio.bridge import Bridge, read_lines, write_all
+from retinue.mcp.stdio.bridge import Bridge, read_lines
 from retinue.runtime.commands.hub_start import ensure_hub
 from retinue.settings import Settings
+from retinue.storage.files import write_all
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
 

@@ -31,13 +31,5 @@ def render_details(reason: str, facts: Mapping[str, Any] | None = None) -> list[
     ]
 
 
-def find_facts(data: Any) -> Any:
-    """The facts in the ``data`` of an error; A2A 0.3 has them without a list around them."""
-    if not isinstance(data, list):
-        return data
-    structs = (one for one in data if isinstance(one, dict) and one.get("@type") == _STRUCT)
-    return next((one.get("value") for one in structs), None)
-
-
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()

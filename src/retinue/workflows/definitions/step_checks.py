@@ -129,10 +129,6 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
 }
 """What stands beside a kind. Anything else of these sets is refused there."""
 
-
-ANYWHERE = frozenset({"id", "description", "when", "timeout", "on_error", "then", "transform", "validate"})
-
-
 _ALL = frozenset().union(*KEYS_OF.values())
 
 _WHERE = {

@@ -2,16 +2,12 @@
 
 A change is one line appended to the journal; when `KoiCache.write` returns, it survives the end of the
 process. The files follow later, several changes of a RID at once, each replaced atomically. A start replays
-the journal. Files and journal lines that are cut off are set aside with a log line.
+the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import mmap
-import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,28 +19,14 @@ import structlog
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import StateError, StorageFullError
-from retinue.koi.codec.bundles import (
-    Bundle,
-    Manifest,
-    WireError,
-    encode_bundle,
-    has_hash,
-    is_same_in_both,
-    parse_bundle,
-)
-from retinue.koi.codec.envelopes import decode_json
-from retinue.koi.codec.rids import check_rid, type_name, type_of
+from retinue.koi.codec.bundles import Bundle, Manifest, encode_bundle, is_same_in_both, parse_bundle
+from retinue.koi.codec.rids import type_name, type_of
+from retinue.koi.storage.bundle_files import BundleFiles, decode_bundle
+from retinue.koi.storage.journal import Journal
 from retinue.storage.files import make_folder, remove_leftovers, storage_errors
 
 MAX_OBJECTS: Final = 200_000
-JOURNAL_BYTES: Final = 8 * 1024 * 1024
-"""The size of the journal. It is allocated when it is begun, so that a full disk is noticed before a change;
-when it is full, the files are written."""
-
 _KEPT_PARSED: Final = 256
-_SUFFIX: Final = ".json"
-_ASIDE: Final = ".damaged"
-_TEMPORARY: Final = ".writing.tmp"
 
 log = structlog.get_logger("retinue.koi")
 
@@ -76,8 +58,8 @@ class KoiCache:
         self._writing: dict[str, bytes | None] = {}
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
         self._lock = FileLock(folder / ".lock", mode=0o600, thread_local=False)
-        self._journal: mmap.mmap | None = None
-        self._journal_end = 0
+        self._files = BundleFiles(folder)
+        self._journal = Journal(folder)
         self._checkpoint: asyncio.Task[None] | None = None
         self.notes: dict[str, Any] = {}
         """Values that others keep in the journal by `note`, the newest of each key."""
@@ -98,18 +80,17 @@ class KoiCache:
                     remedy="stop the other process, or use another folder or name for this node",
                 ) from error
             remove_leftovers(self.folder)
-            for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
-                self._load_file(path)
-            self._load_notes()
-            for path in (self._old_journal_path, self._journal_path):
-                self._replay(path)
+            for bundle in self._files.read_all():
+                self._enter(bundle)
+            kept = self._files.read_notes()
+            self.notes, self.queues = kept.get("notes", {}), kept.get("queues", {})
+            self._journal.replay(self._apply)
             # what the journals hold goes to the files, then both are empty
             self._writing, self._unwritten = self._unwritten, {}
-            self._write_files()
-            self._write_notes(self._encode_notes())
+            self._write_files(self._encode_notes())
             self._writing = {}
-            self._old_journal_path.unlink(missing_ok=True)
-            self._open_journal()
+            self._journal.old_path.unlink(missing_ok=True)
+            self._journal.begin()
 
     async def close(self) -> None:
         """Write the files, remove the journal, and let others use the folder."""
@@ -121,18 +102,16 @@ class KoiCache:
     async def _close(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
-        if self._journal is None:
+        if not self._journal.is_open:
             return
         self._journal.close()
-        self._journal = None
         if self._writing:
             return  # the disk was full: the journals are replayed at the next start
         self._writing, self._unwritten = self._unwritten, {}
         try:
             with storage_errors(self.folder):
-                self._write_files()
-                self._write_notes(self._encode_notes())
-                self._journal_path.unlink(missing_ok=True)
+                self._write_files(self._encode_notes())
+                self._journal.path.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - closing must not fail: the journal holds everything
             log.warning("koi_cache_not_written", folder=str(self.folder), error=str(error))
 
@@ -174,14 +153,12 @@ class KoiCache:
         for pending in (self._unwritten, self._writing):
             data = pending.get(text)
             if data is not None:
-                return self._remember(_decode(data))
-        path = self._path_of(text)
-        try:
-            return self._remember(_decode(path.read_bytes()))
-        except (OSError, WireError) as error:
-            self._set_aside(path, error)
+                return self._remember(decode_bundle(data))
+        bundle = self._files.read(text)
+        if bundle is None:
             self._entries.pop(text, None)
             return None
+        return self._remember(bundle)
 
     # Writing
 
@@ -255,94 +232,41 @@ class KoiCache:
 
     # The journal
 
-    @property
-    def _journal_path(self) -> Path:
-        return self.folder / "journal"
-
-    @property
-    def _old_journal_path(self) -> Path:
-        return self.folder / "journal.old"
-
-    @property
-    def _notes_path(self) -> Path:
-        return self.folder / "notes"
-
-    def _open_journal(self) -> None:
-        """Begin an empty journal, with all its room. Raises OSError."""
-        temporary = self.folder / "journal.new"
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
-            self._journal = mmap.mmap(descriptor, JOURNAL_BYTES)
-            temporary.replace(self._journal_path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
-        self._journal_end = 0
-
     def _append(self, line: bytes) -> None:
-        """Append one line. Raises StorageFullError, StateError; then nothing has changed.
-
-        The journal is mapped into memory: what is copied there is the kernel's to keep, and outlives this
-        process without a system call.
-        """
-        if self._journal is None:
-            raise RuntimeError("the cache is not open")
-        if self._journal_end + len(line) > len(self._journal):
-            with storage_errors(self._journal_path):
+        """Append one line. Raises StorageFullError, StateError; then nothing has changed."""
+        if not self._journal.has_room(len(line)):
+            with storage_errors(self._journal.path):
                 self._make_room(len(line))
-        end = self._journal_end + len(line)
-        self._journal[self._journal_end : end] = line
-        self._journal_end = end
+        self._journal.append(line)
 
     def _make_room(self, needed_bytes: int) -> None:
         """Begin another journal, or extend this one while the files of the last are being written."""
-        if self._journal is None:
-            return
         if self._checkpoint is None and not self._writing and self._unwritten:
-            os.link(self._journal_path, self._old_journal_path)
-            full = self._journal
-            try:
-                self._open_journal()
-            except OSError:
-                self._old_journal_path.unlink()
-                raise
-            full.close()
+            self._journal.begin_another()
             self._writing, self._unwritten = self._unwritten, {}
         if self._checkpoint is None and self._writing:
             work = self._write_checkpoint(self._encode_notes())
             self._checkpoint = asyncio.get_running_loop().create_task(work)
-        if self._journal_end + needed_bytes > len(self._journal):
-            self._extend_journal(needed_bytes)
+        if not self._journal.has_room(needed_bytes):
+            self._journal.extend(needed_bytes)
 
-    def _extend_journal(self, needed_bytes: int) -> None:
-        assert self._journal is not None
-        size = self._journal_end + needed_bytes + JOURNAL_BYTES
-        descriptor = os.open(self._journal_path, os.O_RDWR)
+    async def _write_checkpoint(self, notes: bytes) -> None:
         try:
-            os.posix_fallocate(descriptor, 0, size)
-            larger = mmap.mmap(descriptor, size)
+            with storage_errors(self.folder):
+                await asyncio.to_thread(self._write_files, notes)
+                self._journal.old_path.unlink(missing_ok=True)
+            self._writing = {}
+        except Exception as error:  # noqa: BLE001 - both journals stay, and a later change tries again
+            log.warning("koi_cache_not_written", folder=str(self.folder), error=str(error))
         finally:
-            os.close(descriptor)
-        self._journal.close()
-        self._journal = larger
+            self._checkpoint = None
 
-    def _replay(self, path: Path) -> None:
-        try:
-            data = path.read_bytes().rstrip(b"\x00")  # room that was not used
-        except FileNotFoundError:
-            return
-        for number, line in enumerate(data.split(b"\n"), 1):
-            if not line:
-                continue
-            try:
-                self._apply(decode_json(line))
-            except (WireError, KeyError, TypeError, ValueError) as error:
-                aside = path.with_name(f"{path.name}{_ASIDE}")
-                aside.write_bytes(line)
-                log.warning("koi_journal_line_set_aside", line=number, file=str(aside), reason=str(error))
+    def _write_files(self, notes: bytes) -> None:
+        self._files.write(self._writing)
+        self._files.write_notes(notes)
+
+    def _encode_notes(self) -> bytes:
+        return orjson.dumps({"notes": self.notes, "queues": self.queues})
 
     def _apply(self, change: dict[str, Any]) -> None:
         if "w" in change:
@@ -368,99 +292,6 @@ class KoiCache:
         self._entries[bundle.rid] = _pack(
             bundle.manifest, owner if isinstance(owner, str) else None, same_in_both
         )
-
-    # The files
-
-    def _path_of(self, rid: str) -> Path:
-        return self.folder / _file_name(rid)
-
-    def _load_file(self, path: Path) -> None:
-        try:
-            rid = _rid_of(path.name)
-            bundle = _decode(path.read_bytes())
-            if bundle.rid != rid:
-                raise WireError("manifest.rid is not that of the file's name")
-            if not has_hash(bundle.contents, bundle.manifest.sha256_hash):
-                raise WireError("the contents do not have the hash of the manifest")
-        except (OSError, WireError, ValueError) as error:
-            self._set_aside(path, error)
-            return
-        self._enter(bundle)
-
-    def _set_aside(self, path: Path, error: Exception) -> None:
-        aside = path.with_name(path.name.removesuffix(_SUFFIX) + _ASIDE)
-        log.warning("koi_cache_file_set_aside", file=str(aside), reason=str(error))
-        try:
-            path.replace(aside)
-        except OSError as problem:
-            log.warning("koi_cache_file_unreadable", file=str(path), reason=str(problem))
-
-    async def _write_checkpoint(self, notes: bytes) -> None:
-        try:
-            with storage_errors(self.folder):
-                await asyncio.to_thread(self._write_files)
-                await asyncio.to_thread(self._write_notes, notes)
-                self._old_journal_path.unlink(missing_ok=True)
-            self._writing = {}
-        except Exception as error:  # noqa: BLE001 - both journals stay, and a later change tries again
-            log.warning("koi_cache_not_written", folder=str(self.folder), error=str(error))
-        finally:
-            self._checkpoint = None
-
-    def _write_files(self) -> None:
-        for rid, data in list(self._writing.items()):
-            if data is None:
-                self._path_of(rid).unlink(missing_ok=True)
-            else:
-                _replace(str(self.folder), _file_name(rid), data)
-
-    def _load_notes(self) -> None:
-        try:
-            notes = orjson.loads(self._notes_path.read_bytes())
-        except FileNotFoundError:
-            return
-        except orjson.JSONDecodeError as error:
-            self._set_aside(self._notes_path, error)
-            return
-        if isinstance(notes, dict):
-            self.notes, self.queues = notes.get("notes", {}), notes.get("queues", {})
-
-    def _encode_notes(self) -> bytes:
-        return orjson.dumps({"notes": self.notes, "queues": self.queues})
-
-    def _write_notes(self, data: bytes) -> None:
-        _replace(str(self.folder), self._notes_path.name, data)
-
-
-def _file_name(rid: str) -> str:
-    return base64.urlsafe_b64encode(rid.encode()).decode().rstrip("=") + _SUFFIX
-
-
-def _replace(folder: str, name: str, data: bytes) -> None:
-    """Replace a file; without fsync, since the journal still holds the change."""
-    temporary = f"{folder}/{_TEMPORARY}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, f"{folder}/{name}")  # noqa: PTH105 - thousands of files: Path costs as much as the call
-
-
-def _decode(data: bytes) -> Bundle:
-    return parse_bundle(decode_json(data))
-
-
-def _rid_of(file_name: str) -> str:
-    encoded = file_name.removesuffix(_SUFFIX)
-    try:
-        rid = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise WireError("the name of the file is not base64 of a RID") from error
-    check_rid(rid)
-    return rid
 
 
 def _pack(manifest: Manifest, owner: str | None, same_in_both: bool) -> _Packed:

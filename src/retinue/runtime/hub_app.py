@@ -1,0 +1,146 @@
+"""The hub's ASGI application: its endpoints, those of every agent of its directory, and the registry."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from retinue.ard.codec.catalog import Publisher
+from retinue.ard.federation import Upstreams
+from retinue.ard.server import DiscoveryEndpoint
+from retinue.cards.pallet_card import encode_card, render_card
+from retinue.core.call import Principal
+from retinue.core.errors import InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.execute.server import card_route, execute_route, health_route
+from retinue.mesh.permissions import is_seen
+from retinue.oci.server import pull as oci
+from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
+from retinue.runtime.access import OnChecks, guarded, protected_resource
+from retinue.runtime.endpoints.a2a import A2aEndpoints
+from retinue.runtime.endpoints.dashboard import HubDashboard
+from retinue.runtime.endpoints.mcp import HubMcp
+from retinue.runtime.endpoints.registry import shown_repositories
+from retinue.runtime.factories import public_card_key
+from retinue.runtime.koi.rest_routes import hub_rest
+from retinue.runtime.mesh import Mesh
+from retinue.runtime.process_state import ProcessState
+from retinue.settings import Settings, environment
+from retinue.storage.state import State
+from retinue.web.error_table import rest_fault
+from retinue.web.exact_paths import ExactPathRouter
+from retinue.web.rejections import keys_route, metadata_routes
+from retinue.web.security import SecurityMiddleware, identity_of
+
+
+def hub_app(
+    mesh: Mesh,
+    settings: Settings,
+    state: State,
+    *,
+    host: str,
+    url: str,
+    mcp: HubMcp | None = None,
+    a2a: A2aEndpoints | None = None,
+    dashboard: HubDashboard | None = None,
+    process: ProcessState | None = None,
+    koi_routes: Sequence[BaseRoute] = (),
+    on_checks: OnChecks = lambda checks: None,
+) -> ASGIApp:
+    """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
+
+    With ``dashboard`` its pages as well, and their sessions in front of all checks.
+    """
+    record = mesh.agent.record(url)
+    execute = partial(
+        execute_route,
+        mesh.dispatcher,
+        answer_without_id=settings.execute.answer_without_id,
+        validation_code=settings.execute.validation_code,
+    )
+
+    @lru_cache(maxsize=8)
+    def own_card(scopes: frozenset[str]) -> bytes:
+        return encode_card(render_card(record, scopes=scopes))
+
+    async def agent_card(request: Request) -> Response:
+        name, caller = request.path_params["agent"], identity_of(request.scope).principal
+        scopes, view = caller.scopes, mesh.access.view_of(caller)
+        if name == mesh.agent.name and is_seen(view, name):
+            return Response(own_card(scopes), media_type="application/json")
+        await mesh.directory.ensure_fresh()
+        try:
+            listing = await mesh.directory.open_named(name, view=view)
+        except RetinueError as error:
+            # no suggestions: similar names may be hidden from the caller
+            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
+            return JSONResponse(fault.body, fault.status, fault.headers)
+        return Response(
+            encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
+        )
+
+    app = ExactPathRouter(
+        routes=[
+            *(() if mcp is None else mcp.routes),
+            execute(path="/agents/{agent}/execute"),
+            execute(),
+            *mesh.messages.routes(),
+            *mesh.messages.routes("/agents/{agent}/messages"),
+            *(() if a2a is None else a2a.routes),
+            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
+            Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
+            hub_rest(mesh, url),
+            *koi_routes,
+            health_route(),
+            *(() if process is None else process.routes()),
+            hook_route(mesh.notifications.take),
+            keys_route(partial(public_card_key, settings, state)),
+            *_discovery(mesh, settings, url).routes(),
+            *metadata_routes(protected_resource(settings)),
+            *oci.routes(mesh.home, mesh.home, shown_repositories(mesh.directory, mesh.access)),
+            *(() if dashboard is None else dashboard.routes),
+        ]
+    )
+
+    def with_sessions(checks: SecurityMiddleware) -> ASGIApp:
+        return checks if dashboard is None else dashboard.in_front_of(checks)
+
+    tokens = hook_tokens(settings)
+    return guarded(
+        app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions, on_checks=on_checks
+    )
+
+
+def _discovery(mesh: Mesh, settings: Settings, url: str) -> DiscoveryEndpoint:
+    """The endpoints of ARD; the id of the registry is another one in each process."""
+    table = settings.discovery
+    upstreams = Upstreams(
+        mesh.http,
+        table.upstreams,
+        f"ard-{uuid.uuid4().hex[:16]}",
+        timeout_s=table.timeout_s,
+        max_hops=table.max_hops,
+    )
+    publisher = Publisher(table.publisher, table.name, url.rstrip("/"))
+    return DiscoveryEndpoint(mesh.directory, mesh.search, mesh.access, publisher, upstreams)
+
+
+def hook_tokens(settings: Settings) -> dict[str, Principal]:
+    """The configured token for registry webhooks, accepted besides the state's token.
+
+    Raises InvalidSettingError if the environment variable is not set.
+    """
+    variable = settings.hooks.token_env
+    if variable is None:
+        return {}
+    token = environment().get(variable, "").strip()
+    if not token:
+        raise InvalidSettingError(
+            "hooks.token_env", f"the variable {variable} is not set", remedy=f"set {variable} to the token"
+        )
+    return {token: HOOK_TOKEN}
