@@ -243,7 +243,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
         assert token is not None
         state = State(root / "home")
         for name in ("kept", "foreign"):
-            write_import(state, name, ImportTable(command="cat"))
+            write_import(state, name, ImportTable(command="cat", args=["-u"]))
         pins = open_pins(Settings(), state)
         pins.review("foreign", [TOOL])
         pins.review("foreign", [{**TOOL, "description": "Sends it."}])

@@ -1,12 +1,9 @@
-"""``retinue import`` and ``retinue imports``: MCP servers, HTTP APIs and A2A agents in this state's hub."""
+"""``retinue imports``: list what is imported, accept its changes, log in, remove it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,173 +14,11 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import Session
-    from retinue.mcp.client_configs.servers import FoundServer
     from retinue.runtime.commands.importing import Outcome
     from retinue.settings_tables import ImportTable
 
-CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _SHOWN_LINES = 400
 _SHOWN_NAMES = 8
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-
-
-@click.group("import")
-def import_() -> None:
-    """Import an MCP server, an HTTP API or an A2A agent.
-
-    The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL,
-    openapi an HTTP API by its document, a2a an agent by the URL of its A2A card. claude, claude-desktop,
-    cursor, vscode, gemini, codex and zed list the servers in the configuration of that client, and import
-    those that are named, or --all.
-    """
-
-
-@import_.command("mcp-server", context_settings={"ignore_unknown_options": True})
-@click.argument("name")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
-@click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
-@click.option("--client-id", metavar="ID", help="Client of a login that you have registered yourself.")
-@click.option("--client-secret", metavar="TEXT", help="Its secret, as '${VARIABLE}'.")
-@click.option(
-    "--client-metadata-url", metavar="URL", help="Your document of the client, for servers that read it."
-)
-@click.option("--env", "environ", metavar="K=V", multiple=True, help="Environment variable of the program.")
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
-)
-@click.option(
-    "--start-s", type=float, metavar="S", help="Time in which the server must have answered; default: 60."
-)
-@click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
-def mcp_server(
-    name: str,
-    command: tuple[str, ...],
-    url: str | None,
-    headers: tuple[str, ...],
-    client_id: str | None,
-    client_secret: str | None,
-    client_metadata_url: str | None,
-    environ: tuple[str, ...],
-    folder: Path | None,
-    start_s: float | None,
-    private: bool,
-) -> None:
-    """Import one MCP server as the agent NAME.
-
-    \b
-    retinue import mcp-server files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
-    retinue import mcp-server docs --url https://mcp.example.com/mcp --header 'Authorization=Bearer ${TOKEN}'
-
-    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started. A
-    server that asks for a login gets it from: retinue imports login NAME
-    """
-    if (url is None) == (not command):
-        raise click.UsageError("give either --url URL or a command after --")
-    if command and command[0].startswith(("http://", "https://")):
-        raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
-    if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
-        raise click.UsageError(f"the command is one word: give its words one by one: -- {command[0]}")
-    found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
-    if start_s is not None:
-        found["start_s"] = start_s
-    if url is not None:
-        _check_url("--url", url)
-        found |= {"url": url, "headers": _pairs("--header", headers)}
-        found |= {"client_id": client_id, "client_secret": client_secret}
-        found |= {"client_metadata_url": client_metadata_url}
-    else:
-        found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
-        found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
-    _add({_check_name(name): found})
-
-
-@import_.command()
-@click.argument("document", metavar="DOCUMENT")
-@click.option(
-    "--name", help="Name of the agent; default: from the host or the file name, unless another import has it."
-)
-@click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
-@click.option(
-    "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
-)
-@click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
-def openapi(document: str, name: str | None, server: str | None, strict: bool, private: bool) -> None:
-    """Import an HTTP API by its OpenAPI document, a URL or a file.
-
-    Each operation becomes a skill. Credentials are read from variables of the hub's environment that begin
-    with the name of the agent: a call without them names the variable.
-    """
-    is_url = "://" in document
-    place = document if is_url else str(Path(document).expanduser().absolute())
-    if not is_url and not Path(place).is_file():
-        raise InvalidSettingError("DOCUMENT", f"no file {place}", remedy="give a URL or a file")
-    if name is None:
-        stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
-        name = _name_for(place, stem.lower())
-    found = {
-        "openapi": place,
-        "server": server,
-        "strict": strict,
-        "visibility": "mesh" if private else "exposed",
-    }
-    _add({_check_name(name): found})
-
-
-@import_.command()
-@click.argument("url", metavar="URL")
-@click.option("--name", help="Name of the agent; default: from the host, unless another import has it.")
-@click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
-@click.option("--token-env", metavar="VARIABLE", help="Variable of the hub with the bearer token to send.")
-@click.option("--private", is_flag=True, help="Offer the skills to the mesh only, not to MCP clients.")
-def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | None, private: bool) -> None:
-    """Import an agent that speaks A2A (Agent2Agent), 1.x or 0.3, by its URL.
-
-    The card is read from URL/.well-known/agent-card.json, or from URL itself if it ends with .json. Its
-    skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
-    from the hub's environment.
-    """
-    _check_url("URL", url)
-    if name is None:
-        name = _name_for(url, (urlsplit(url).hostname or "").lower())
-    pairs = _pairs("--header", headers)
-    if token_env is not None:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
-            problem = f"{token_env[:40]!r} is not the name of a variable"
-            raise InvalidSettingError("--token-env", problem, remedy="give its name, without $")
-        pairs["Authorization"] = f"Bearer ${{{token_env}}}"
-    found = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
-    _add({_check_name(name): found})
-
-
-def _check_url(field: str, url: str) -> None:
-    from retinue.mcp.client_configs.servers import is_web_url
-
-    if not is_web_url(url):
-        problem = f"{url[:60]!r} is not an http or https url"
-        raise InvalidSettingError(field, problem, remedy="give one such as https://mcp.example.com/mcp")
-
-
-def _from_client(client: str) -> click.Command:
-    @click.command(
-        client, hidden=True, help=f"Import servers from the configuration of {client}; NAMES, or --all."
-    )
-    @click.argument("names", nargs=-1)
-    @click.option("--all", "every", is_flag=True, help="Import every server.")
-    @click.option(
-        "--project",
-        metavar="FOLDER",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="The servers of the project in this folder, too.",
-    )
-    def command(names: tuple[str, ...], every: bool, project: Path | None) -> None:
-        _import_from(client, names, project, every=every)
-
-    return command
-
-
-for _client in CLIENTS:
-    import_.add_command(_from_client(_client))
 
 
 @click.group(invoke_without_command=True)
@@ -210,12 +45,12 @@ def accept(name: str, show: bool) -> None:
     pins = open_pins(session.settings, session.state)
     if show and (changes := pins.list_changes(name)):
         for tool, (before, after) in changes.items():
-            _say(f"{tool}, {'new' if before is None else 'changed'}:")
+            say(f"{tool}, {'new' if before is None else 'changed'}:")
             for line in describe_change(before, after, lines=_SHOWN_LINES).splitlines():
-                _say(line)
+                say(line)
         return
     names = [] if show else pins.accept(name)
-    _say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
+    say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
 @imports.command()
@@ -259,14 +94,14 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
             table,
             session.settings,
             environment(),
-            show=lambda page: show_page(page, _say, browser=not no_browser),
+            show=lambda page: show_page(page, say, browser=not no_browser),
             timeout_s=timeout,
             scope=None if scope is None else file.add_scopes(scope),
         )
     )
     if find_hub_url(session.state) is None:
         file.write(found)
-        _say(f"logged in at {name}; start the hub to use it: retinue hub")
+        say(f"logged in at {name}; start the hub to use it: retinue hub")
         return
 
     async def keep() -> None:
@@ -275,9 +110,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         async with session.client() as client:
             before = await list_rows(client)
             file.write(found)
-            _say_outcomes(
-                session, await wait_for_hub(client, {name: table}, before, _say_slow({name: table}))
-            )
+            say_outcomes(session, await wait_for_hub(client, {name: table}, before, say_slow({name: table})))
 
     run_command(keep())
 
@@ -290,157 +123,7 @@ def remove(name: str) -> None:
 
     session = open_session()
     remove_import(session.settings, session.state, name)
-    _say(f"removed {name}")
-
-
-def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep imports, and show what a running hub makes of them."""
-    from retinue.runtime.commands.importing import check_names
-    from retinue.runtime.importing.imports import read_imports, write_import
-    from retinue.storage.state import find_hub_url
-
-    session = open_session()
-    read = {name: _read_table(name, found) for name, found in tables.items()}
-    kept = read_imports(session.settings, session.state)
-    check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
-    for name, table in read.items():
-        if name in kept and kept[name] != table:
-            _say(f"{name} replaces the import of {_describe(kept[name])}")
-    if find_hub_url(session.state) is not None:
-        run_command(_keep_and_wait(session, read))
-        return
-    for name, table in read.items():
-        write_import(session.state, name, table)
-    _say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
-
-
-def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
-    from pydantic import ValidationError
-
-    from retinue.settings_tables import ImportTable
-
-    try:
-        return ImportTable.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(["imports", name, *map(str, first["loc"])])
-        raise InvalidSettingError(field, first["msg"], remedy="see --help") from None
-
-
-def _list_agents(session: Session) -> set[str]:
-    """The agents of the running hub, imports included; none if no hub runs."""
-    from retinue.runtime.commands.importing import list_rows
-    from retinue.storage.state import find_hub_url
-
-    async def read() -> set[str]:
-        async with session.client() as client:
-            return set(await list_rows(client))
-
-    return set() if find_hub_url(session.state) is None else run_command(read())
-
-
-async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
-    """Keep new imports in the state, and print the tools of each, or why there are none."""
-    from retinue.runtime.commands.importing import keep_and_wait
-
-    async with session.client() as client:
-        _say_outcomes(session, await keep_and_wait(client, session.state, tables, _say_slow(tables)))
-
-
-def _say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], None]:
-    """Prints which servers are still starting, and how long that may take."""
-
-    def say(names: Sequence[str]) -> None:
-        most_s = max(tables[name].start_s for name in names)
-        note(
-            f"waiting for {', '.join(names)}, which may take {most_s:g} s to start; "
-            "Ctrl-C leaves it to the hub"
-        )
-
-    return say
-
-
-def _say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
-    from retinue.runtime.importing.imports import open_pins
-
-    pins = open_pins(session.settings, session.state)
-    for one in outcomes:
-        if one.problem:
-            _say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
-        elif not one.is_listed:
-            _say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
-        else:
-            _say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
-        if waiting := pins.list_waiting(one.name):
-            _say(
-                f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
-                f"see it: retinue imports accept {one.name} --show"
-            )
-
-
-def _shorten(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:_SHOWN_NAMES])}{' …' * (len(names) > _SHOWN_NAMES)}"
-
-
-def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
-    from retinue.runtime.commands.connect import list_servers
-    from retinue.runtime.importing.imports import find_own_url
-
-    session = open_session()
-    found = list_servers(client, project, find_own_url(session.settings, session.state))
-    if not found and not names:
-        _say(f"{client} has no MCP servers besides this hub")
-        return
-    if missing := sorted(set(names) - {one.name for one in found}):
-        raise InvalidSettingError(
-            "NAMES",
-            f"{client} has no server {missing[0]!r}",
-            remedy=f"one of {', '.join(one.name for one in found)}" if found else "it has none",
-        )
-    chosen = [one for one in found if every or one.name in names]
-    for one in chosen:
-        if one.table is None:
-            if not every:
-                raise InvalidSettingError(
-                    "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
-                )
-            _say(f"{one.name} is left out: {one.stays}")
-    if tables := _choose_names(session, client, chosen):
-        _add(tables)
-    elif not chosen:
-        print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
-        _say(f"import them: retinue import {client} --all, or with their names")
-
-
-def _choose_names(
-    session: Session, client: str, chosen: Sequence[FoundServer]
-) -> dict[str, Mapping[str, Any]]:
-    """The new imports by name; says where a name is not that of the server, and what is imported already."""
-    from retinue.runtime.commands.importing import choose_name, import_name_of
-    from retinue.runtime.importing.imports import read_imports
-
-    imports = dict(read_imports(session.settings, session.state))
-    agents = _list_agents(session) - imports.keys() if chosen else set()
-    found: dict[str, Mapping[str, Any]] = {}
-    for one in chosen:
-        if one.table is None:
-            continue
-        table = _read_table(one.name, one.table)
-        name, is_new = choose_name(one.name, table, client, imports, agents)
-        if not is_new:
-            _say(f"{one.name} is imported already, as {name}")
-            continue
-        if name != (usual := import_name_of(one.name)):
-            of = f"the import of {_describe(imports[usual])}" if usual in imports else "an agent"
-            _say(f"{one.name} becomes {name}: {usual} is {of}")
-        imports[name], found[name] = table, one.table
-    return found
-
-
-def _place_of(server: FoundServer) -> str:
-    if server.table is None:
-        return f"- ({server.stays})"
-    return str(server.table.get("url") or " ".join([server.table["command"], *server.table["args"]]))
+    say(f"removed {name}")
 
 
 def _list(as_json: bool) -> None:
@@ -455,7 +138,7 @@ def _list(as_json: bool) -> None:
     rows = [
         {
             "name": name,
-            "connects_to": _describe(table),
+            "connects_to": describe(table),
             "status": states.get(name, ("-", ""))[0],
             "problem": states.get(name, ("-", ""))[1],
             "waiting": list(pins.list_waiting(name)),
@@ -465,7 +148,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json({"imports": rows})
     elif not rows:
-        _say("no imports; add one: retinue import mcp-server NAME -- COMMAND")
+        say("no imports; add one: retinue import mcp-server NAME -- COMMAND")
     else:
         shown = [
             (
@@ -488,47 +171,47 @@ async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
     return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
 
 
-def _describe(table: ImportTable) -> str:
+def say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
+    """Print the tools of each import, or why it has none, and what waits to be accepted."""
+    from retinue.runtime.importing.imports import open_pins
+
+    pins = open_pins(session.settings, session.state)
+    for one in outcomes:
+        if one.problem:
+            say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
+        elif not one.is_listed:
+            say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
+        else:
+            say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
+        if waiting := pins.list_waiting(one.name):
+            say(
+                f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
+                f"see it: retinue imports accept {one.name} --show"
+            )
+
+
+def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], None]:
+    """Prints which servers are still starting, and how long that may take."""
+
+    def say(names: Sequence[str]) -> None:
+        most_s = max(tables[name].start_s for name in names)
+        note(
+            f"waiting for {', '.join(names)}, which may take {most_s:g} s to start; "
+            "Ctrl-C leaves it to the hub"
+        )
+
+    return say
+
+
+def describe(table: ImportTable) -> str:
+    """What an import connects to: a url, or a command with its arguments."""
     return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
 
 
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for pair in given:
-        key, mark, value = pair.partition("=")
-        if not mark or not key.strip():
-            raise InvalidSettingError(
-                option, f"{pair[:40]!r} is not K=V", remedy=f"write {option} NAME=value"
-            )
-        found[key.strip()] = value.strip()
-    return found
+def _shorten(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN_NAMES])}{' …' * (len(names) > _SHOWN_NAMES)}"
 
 
-def _name_for(place: str, text: str) -> str:
-    """The name for an import of ``place`` that nobody named; raises if it is that of another one."""
-    from retinue.runtime.importing.imports import read_imports
-
-    name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
-    session = open_session()
-    table = read_imports(session.settings, session.state).get(name)
-    if table is not None and _describe(table) != place:
-        raise InvalidSettingError(
-            "NAME",
-            f"{name!r}, the default here, is the import of {_describe(table)[:200]}",
-            remedy="give another name with --name",
-        )
-    return name
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise InvalidSettingError(
-            "NAME", f"{name[:60]!r} is not a name of an agent", remedy="use lower case, digits, - and _"
-        )
-    if name == "pin":
-        raise InvalidSettingError("NAME", "'pin' is the name of a setting", remedy="choose another")
-    return name
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print text of a server without its control characters."""
     click.echo(clean(text))
