@@ -7,6 +7,8 @@ import functools
 import inspect
 import pydoc
 import threading
+from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
@@ -593,6 +595,27 @@ async def test_all_problems_of_a_call_are_in_the_text_of_its_error() -> None:
         "field 'city' must have at least 1 character; it is a string of 0 characters; "
         "field 'days' must be at most 9; it is an integer; unknown field 'dayz'"
     )
+
+
+async def test_texts_that_are_no_dates_or_numbers_are_named_in_the_same_round_and_in_the_same_words() -> None:
+    agent = Agent("a")
+
+    @agent.skill
+    async def book(nights: int, arrival: date, price: Decimal = Decimal(1)) -> None:
+        raise AssertionError("never run")
+
+    wrong = {"arrival": "tomorrow", "price": "dear"}
+    both = (
+        "field 'arrival' must be a date such as 2026-01-31; it is a string of 8 characters; {}"
+        "field 'price' must be a number such as 9.99; it is a string of 4 characters"
+    )
+    with pytest.raises(InvalidParametersError) as caught:
+        await agent.call("book", {**wrong, "nights": "two"})
+    nights = "field 'nights' must be integer; it is a string of 3 characters; "
+    assert str(caught.value) == both.format(nights)
+    with pytest.raises(InvalidParametersError) as caught:
+        await agent.call("book", {**wrong, "nights": 2})
+    assert str(caught.value) == both.format("")
 
 
 # the way back to the caller

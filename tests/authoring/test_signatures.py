@@ -17,7 +17,7 @@ from uuid import UUID
 
 import orjson
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from retinue.authoring.context import Context
 from retinue.authoring.results import encode_result
@@ -348,13 +348,18 @@ def test_a_method_of_an_object_is_a_skill() -> None:
     assert list(read_signature(Weather.of_class, "s").input_schema["properties"]) == ["city"]
 
 
+def refuse_count(count: int) -> int:
+    raise ValueError("this count is taken")
+
+
 def test_arguments_that_pass_the_schema_but_not_the_type_name_their_place() -> None:
-    def skill(at: datetime, plan: Plan) -> None: ...
+    def skill(at: datetime, plan: Plan, count: Annotated[int, AfterValidator(refuse_count)]) -> None: ...
 
     with pytest.raises(InvalidParametersError) as caught:
-        read_signature(skill, "s").bind({"at": "soon", "plan": {"plan": 5}}, None)
-    assert [problem.path for problem in caught.value.problems] == ["at", "plan.plan"]
-    assert caught.value.message.startswith("'at': ")
+        read_signature(skill, "s").bind({"at": "soon", "plan": {"plan": 5}, "count": 1}, None)
+    assert [problem.path for problem in caught.value.problems] == ["at", "plan.plan", "count"]
+    assert caught.value.message.startswith("field 'at' must be a date and time such as ")
+    assert caught.value.message.endswith("; 'count': Value error, this count is taken")
     assert "soon" not in caught.value.message
 
 

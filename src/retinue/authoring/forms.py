@@ -13,13 +13,23 @@ from retinue.core.errors import InputRefusedError, InvalidSettingError
 
 
 class PlainSchema(GenerateJsonSchema):
-    """Omits the titles that pydantic makes from names, which add nothing to a card or form but size."""
+    """Omits the titles that pydantic makes from names, which add nothing to a card or form but size.
+
+    A text in the place of a decimal number is marked as such.
+    """
 
     # a default such as a sentinel object is left out without a word
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def decimal_schema(self, schema: Any) -> dict[str, Any]:
+        found = super().decimal_schema(schema)
+        for form in found.get("anyOf", ()):
+            if form.get("type") == "string":
+                form["format"] = "decimal"
+        return found
 
 
 def make_form(asked: Any) -> tuple[Mapping[str, Any], Callable[[Any], Any]]:

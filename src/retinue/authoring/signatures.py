@@ -24,6 +24,7 @@ from retinue.authoring.forms import PlainSchema
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
+from retinue.mesh.schema.checks import compile_schema
 
 
 def _without_class_titles(schema: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -60,18 +61,23 @@ class Signature:
         try:
             model = self.arguments.__pydantic_validator__.validate_python(arguments)
         except ValidationError as error:
-            raise InvalidParametersError(
-                [
-                    Problem(".".join(str(at) for at in one["loc"]), f"{_dotted(one['loc'])}{one['msg']}")
-                    for one in error.errors(include_input=False, include_url=False)
-                ]
-            ) from error
+            raise InvalidParametersError(self._explain(arguments, error)) from error
         bound = {self.names[k]: v for k, v in model.__dict__.items()}
         if model.__pydantic_extra__:
             bound.update(model.__pydantic_extra__)
         if self.context_name is not None:
             bound[self.context_name] = context
         return bound
+
+    def _explain(self, arguments: Mapping[str, Any], error: ValidationError) -> list[Problem]:
+        """The problems in the words of the schema check, or where it has none, in those of pydantic."""
+        check = compile_schema(self.input_schema, f"input of {self.where}")
+        told = {one.path: one for one in check.explain(arguments, self.input_schema)}
+        found = [
+            Problem(".".join(map(str, one["loc"])), f"{_dotted(one['loc'])}{one['msg']}")
+            for one in error.errors(include_input=False, include_url=False)
+        ]
+        return [told.get(one.path, one) for one in found]
 
     def encode(self, value: Any) -> Any:
         """The result as a JSON value; content parts are unchanged. Raises OutputInvalidError."""

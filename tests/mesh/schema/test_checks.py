@@ -146,6 +146,43 @@ def test_each_keyword_has_its_own_stable_text(schema: Any, value: Any, message: 
     assert messages(schema, value) == [message]
 
 
+FORMATS = {
+    "date": "be a date such as 2026-01-31",
+    "date-time": "be a date and time such as 2026-01-31T12:30:00Z",
+    "time": "be a time such as 12:30:00",
+    "duration": "be a duration such as PT1H30M",
+    "uuid": "be a UUID",
+    "decimal": "be a number such as 9.99",
+}
+
+
+@pytest.mark.parametrize(("name", "wanted"), FORMATS.items())
+def test_a_text_of_another_format_is_named_beside_other_problems_and_refused_by_the_agent_alone(
+    name: str, wanted: str
+) -> None:
+    forms = [{"type": "string", "format": name}, {"type": "null"}]
+    schema = fields(n={"type": "integer"}, f={"anyOf": forms})
+    text = f"field 'f' must {wanted}; it is a string of 3 characters"
+    number = "field 'n' must be integer; it is a string of 1 character"
+    assert messages(schema, {"f": "xyz", "n": "1"}) == [text, number]
+    assert messages(schema, {"f": "xyz", "n": 1}) == []
+    assert messages(schema, {"f": None, "n": "1"}) == [number]
+
+
+def test_spellings_that_an_agent_takes_and_formats_without_a_check_are_no_problem() -> None:
+    right = {"at": "2026-01-31 12:30", "mail": "nobody", "price": "1e5"}
+    formats = {"at": "date-time", "mail": "email", "price": "decimal"}
+    schema = fields(n={"type": "integer"}, **{k: {"type": "string", "format": v} for k, v in formats.items()})
+    number = "field 'n' must be integer; it is a string of 1 character"
+    assert messages(schema, {**right, "n": "1"}) == [number]
+
+
+def test_an_older_draft_that_asserts_formats_still_does() -> None:
+    older = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "format": "email"}
+    email = HERE + "have the format email; it is a string of 6 characters"
+    assert messages(older, "nobody") == [email]
+
+
 def test_every_unexpected_field_is_a_problem_of_its_own() -> None:
     schema = {"properties": {"a": {}}, "additionalProperties": False}
     problems = compile_schema(schema, WHERE).problems({"z": 1, "a": 1, "b": 1})

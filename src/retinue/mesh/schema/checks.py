@@ -7,7 +7,8 @@ are our own (SPEC 2 doubt 3, SPEC 7 P-23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Schema, Skill
 from retinue.mesh.schema.cost import measure_schema
+from retinue.mesh.schema.formats import format_checks
 from retinue.mesh.schema.messages import explain
 
 MAX_SCHEMA_BYTES = 64 * 1024
@@ -56,11 +58,17 @@ in an LRUCache, which would need the lock as well.
 class SchemaCheck:
     """One compiled schema; made by `compile_schema`."""
 
-    __slots__ = ("_max_depth", "_validator")
+    __slots__ = ("_checks_formats", "_max_depth", "_validator")
 
-    def __init__(self, validator: jsonschema_rs.Validator, max_depth: int | None) -> None:
+    def __init__(
+        self,
+        validator: jsonschema_rs.Validator,
+        max_depth: int | None,
+        checks_formats: Callable[[], jsonschema_rs.Validator] | None = None,
+    ) -> None:
         self._validator = validator
         self._max_depth = max_depth
+        self._checks_formats = checks_formats
 
     def is_valid(self, value: Any) -> bool:
         """Whether ``value`` fits the schema; takes microseconds."""
@@ -79,13 +87,21 @@ class SchemaCheck:
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
         path (SPEC 7, P-23). No message quotes a value.
         """
-        if self.is_valid(value):
-            return []
+        return [] if self.is_valid(value) else self.explain(value, schema)
+
+    def explain(self, value: Any, schema: Schema | bool | None = None) -> list[Problem]:
+        """As `problems`, and texts that are no date, time, duration or UUID where ``format`` asks for one.
+
+        A ``format`` alone refuses nothing, as JSON Schema has it; but whoever corrects a call wants to know
+        all that is wrong with it.
+        """
         if self._max_depth is not None and _is_deeper(value, self._max_depth):
             limit = f"the value is nested deeper than {self._max_depth} levels, the limit of this schema"
             return [Problem("", limit)]
         try:
             found = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
+            if self._checks_formats is not None:
+                found += islice(self._checks_formats().iter_errors(value), MAX_PROBLEMS * 10)
         except ValueError:
             return [Problem("", "the value is not JSON")]
         return explain(found, value, schema)[:MAX_PROBLEMS]
@@ -158,10 +174,11 @@ def _compile(encoded: bytes, where: str) -> SchemaCheck:
     validator: type[jsonschema_rs.Validator] = jsonschema_rs.Draft202012Validator
     if isinstance(draft, str):
         validator = _DRAFTS.get(draft.rstrip("#"), jsonschema_rs.Draft202012Validator)
+    make = partial(
+        validator, document, offline=True, pattern_options=jsonschema_rs.RegexOptions(), mask="the value"
+    )
     try:
-        compiled = validator(
-            document, offline=True, pattern_options=jsonschema_rs.RegexOptions(), mask="the value"
-        )
+        compiled = make()
     except jsonschema_rs.ValidationError as error:
         at = ".".join(map(str, error.instance_path)) or "its top"
         if error.instance_path[-1:] == ["pattern"]:
@@ -171,7 +188,9 @@ def _compile(encoded: bytes, where: str) -> SchemaCheck:
         raise SchemaRefusedError(where, f"at {at}: {problem}") from error
     except ValueError as error:
         raise SchemaRefusedError(where, str(error)) from error
-    return SchemaCheck(compiled, max_depth)
+    if b'"format"' not in encoded:
+        return SchemaCheck(compiled, max_depth)
+    return SchemaCheck(compiled, max_depth, lambda: make(validate_formats=True, formats=format_checks()))
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -14,6 +14,7 @@ from jsonschema_rs import ValidationError
 
 from retinue.core.errors import Problem
 from retinue.core.text import suggest
+from retinue.mesh.schema.formats import EXAMPLES
 
 MAX_QUOTED = 120
 """Maximum number of characters quoted from a schema: an enum, a pattern or a field name."""
@@ -173,7 +174,7 @@ _WANTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "minLength": lambda f: f"have at least {_count(f['limit'], 'character')}",
     "maxLength": lambda f: f"have at most {_count(f['limit'], 'character')}",
     "pattern": lambda f: f"match the pattern {_clip(f['pattern'])}",
-    "format": lambda f: f"have the format {_clip(f['format'])}",
+    "format": lambda f: EXAMPLES.get(f["format"], f"have the format {_clip(f['format'])}"),
     "minItems": lambda f: f"have at least {_count(f['limit'], 'item')}",
     "maxItems": lambda f: f"have at most {_count(f['limit'], 'item')}",
     "additionalItems": lambda f: f"have at most {_count(f['limit'], 'item')}",
