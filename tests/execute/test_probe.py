@@ -48,15 +48,15 @@ async def http() -> AsyncIterator[HttpClient]:
         yield client
 
 
-async def trouble(http: HttpClient, url: str) -> tuple[str, bool] | None:
-    found = await find_trouble(http, url, timeout_s=0.3, name="plan-agent")
+async def trouble(http: HttpClient, url: str, timeout_s: float = 10.0) -> tuple[str, bool] | None:
+    found = await find_trouble(http, url, timeout_s=timeout_s, name="plan-agent")
     return None if found is None else (found.reason, found.certain)
 
 
 async def test_an_agent_that_shows_its_card_is_alive(http: HttpClient) -> None:
     async with agent_that(card()) as url:
         assert await trouble(http, url) is None
-        assert await answers(http, f"{url}/", timeout_s=1) is None
+        assert await answers(http, f"{url}/", timeout_s=10) is None
 
 
 @pytest.mark.parametrize("status", [401, 403, 405])
@@ -68,7 +68,7 @@ async def test_whoever_refuses_is_alive(http: HttpClient, status: int) -> None:
 async def test_another_agent_on_its_port_is_not_this_agent(http: HttpClient) -> None:
     async with agent_that(card("build-agent")) as url:
         assert await trouble(http, url) == ("another agent answers there: build-agent", True)
-        assert await answers(http, url, timeout_s=1) is None
+        assert await answers(http, url, timeout_s=10) is None
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 302, 410])
@@ -105,7 +105,7 @@ async def test_nobody_is_there_where_the_connection_is_refused(http: HttpClient)
 async def test_an_agent_that_hangs_is_in_doubt_and_the_setting_is_named(http: HttpClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        assert await trouble(http, url) == ("no answer within 0.3 s (timeouts.probe_s)", False)
+        assert await trouble(http, url, 0.3) == ("no answer within 0.3 s (timeouts.probe_s)", False)
 
 
 @requirement("P-30")
