@@ -143,11 +143,17 @@ story-builder · query_capabilities execute done 2
 story-tools · count mcp done 2
 story-builder · query_capabilities workflow done 1
 story-builder · execute workflow done 1
+story-planner · server/discover mcp done 2
+story-planner · initialize mcp done 2
+story-planner · notifications/initialized mcp done 2
 story-planner · go_a mcp failed recursion_limit 2
 retinue · call_skill mcp refused recursion_limit 3
 story-tools · go_b mcp refused recursion_limit 3
 retinue · call_skill mcp refused recursion_limit 4
 story-builder · go_c mcp refused recursion_limit 4
+story-planner · server/discover mcp done 5
+story-planner · initialize mcp done 5
+story-planner · notifications/initialized mcp done 5
 story-planner · go_a mcp failed recursion_limit 5
 – · call_skill mcp refused recursion_limit 6
 story-checker · query_capabilities workflow done 1
