@@ -98,11 +98,15 @@ async def answer() -> str:
     return "answer"
 
 
+async def page(day: str) -> str:
+    return day
+
+
 def changing_agent() -> Agent:
     agent = Agent("changing-agent")
     agent.skill("first", expose=True)(answer)
     agent.resource("notes://today", expose=True, live=True)(answer)
-    agent.resource("notes://{day}/page", expose=True, live=True)(lambda day: day)
+    agent.resource("notes://{day}/page", expose=True, live=True)(page)
     agent.resource("notes://secret", live=True)(answer)
     return agent
 

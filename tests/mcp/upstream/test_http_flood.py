@@ -166,7 +166,7 @@ async def test_a_server_whose_first_answer_never_ends_says_that_it_floods(
     async with flooding("start", stop) as url:
         hub = await start(system, url, start_s=3)
         found = await until(hub, "loud", "unreachable")
-        assert found.last_error == f"it did not start within 3 s (imports.start_s); {ANSWER}"
+        assert found.last_error == f"it did not start within 3 s (imports.loud.start_s); {ANSWER}"
         await call_good(hub, system.token)
         end_flood(stop)
         await hub.wait_until_healthy("loud")

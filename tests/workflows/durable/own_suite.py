@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import sqlalchemy as sa
+from dbos import DBOS, _dbos
 
 from retinue.core.call import TraceContext
 from retinue.core.errors import StateError, StorageFullError, UnknownRunError
@@ -344,3 +347,58 @@ def _count_stored(folder: Path) -> int:
         query = "SELECT coalesce(sum(length(output)), 0) FROM {}"
         tables = "operation_outputs", "workflow_output"
         return sum(int(connection.execute(sa.text(query.format(name))).scalar_one()) for name in tables)
+
+
+class HeldLaunch:
+    """Waits, as DBOS does while its database is away, until it may go on."""
+
+    def __init__(self, launch: Callable[[], None]) -> None:
+        self._launch = launch
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+        self.has_ended = threading.Event()
+
+    def __call__(self) -> None:
+        self.has_begun.set()
+        assert self.may_go_on.wait(20)
+        self._launch()
+        self.has_ended.set()
+
+
+@pytest.fixture
+def held_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldLaunch]:
+    held = HeldLaunch(DBOS.launch)
+    monkeypatch.setattr(DBOS, "launch", held)
+    yield held
+    held.may_go_on.set()
+
+
+async def test_while_the_engine_waits_for_its_database_the_process_goes_on(
+    tmp_path: Path, held_launch: HeldLaunch
+) -> None:
+    runs = open_at(tmp_path)
+    launching = asyncio.create_task(runs.launch())
+    assert await asyncio.to_thread(held_launch.has_begun.wait, 20)
+    assert (await runs.read_figures()).problem is None
+    assert not launching.done()
+    held_launch.may_go_on.set()
+    await launching
+    await runs.start(ASKED, run_id="one")
+    assert (await runs.finish("one")).status == "done"
+    await runs.aclose()
+
+
+async def test_a_launch_that_is_given_up_leaves_no_engine(tmp_path: Path, held_launch: HeldLaunch) -> None:
+    runs = open_at(tmp_path)
+    launching = asyncio.create_task(runs.launch())
+    assert await asyncio.to_thread(held_launch.has_begun.wait, 20)
+    launching.cancel()
+    await asyncio.gather(launching, return_exceptions=True)
+    held_launch.may_go_on.set()
+    assert await asyncio.to_thread(held_launch.has_ended.wait, 20)
+    async with asyncio.timeout(20):
+        while _dbos._dbos_global_instance is not None:
+            await asyncio.sleep(0)
+    await runs.start(ASKED, run_id="one")
+    assert (await runs.finish("one")).status == "done"
+    await runs.aclose()

@@ -7,6 +7,8 @@ runs from any process; `Engine` executes runs, once per process; `run_step` reco
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -362,8 +364,7 @@ class Engine:
         engine = cls(connections, DBOS.workflow(name=RUN, max_recovery_attempts=MAX_RECOVERIES)(run))
         try:
             DBOS.listen_queues([queue_of(executor)])
-            # In the loop's own thread: runs taken from a queue must be executed by this loop too.
-            DBOS.launch()
+            await _launch()
         except Exception as error:
             await engine.close()
             problem = str(error).split("\n")[0]
@@ -395,6 +396,37 @@ class Engine:
         self._connections.dispose()
         # DBOS replaced the loop's default executor and has shut its own down.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
+async def _launch() -> None:
+    """Launch DBOS in a thread, because it waits there for its database, without limit.
+
+    The thread does not keep the process from ending. A launch that is not awaited any more is undone.
+    """
+    loop = asyncio.get_running_loop()
+    launched: asyncio.Future[None] = loop.create_future()
+    # runs that are taken from a queue must be executed by this loop, not by one of DBOS
+    _dbos._get_dbos_instance()._background_event_loop.set_main_loop()
+
+    def settle(error: Exception | None) -> None:
+        if launched.cancelled():
+            threading.Thread(target=DBOS.destroy, kwargs={"destroy_registry": True}, daemon=True).start()
+        elif error is None:
+            launched.set_result(None)
+        else:
+            launched.set_exception(error)
+
+    def launch() -> None:
+        error: Exception | None = None
+        try:
+            DBOS.launch()
+        except Exception as problem:  # noqa: BLE001 - handed to whoever awaits the launch
+            error = problem
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the process with it
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=launch, name="launch of DBOS", daemon=True).start()
+    await launched
 
 
 async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
