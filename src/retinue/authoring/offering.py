@@ -72,7 +72,7 @@ def _find_misfit(annotation: str, value: Any) -> str:
         return ""
     wanted = [_OPTION_TYPES[kind] for kind in kinds if kind != "None"]
     for kind, _ in wanted:
-        # a text is an iterable of letters, but nobody means those
+        # a str is an Iterable too, but never a valid list of texts
         if isinstance(value, kind) and not (kind is Iterable and isinstance(value, str)):
             return ""
     return " or ".join(told for _, told in wanted)

@@ -38,7 +38,7 @@ _TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 MAX_NAMED_LENGTH = 600
-"""Characters of such a text in a row or log line; a skill that nobody has may be named by a whole body."""
+"""Maximum number of characters of such a text in a row or log line. Callers may send names of any length."""
 
 
 @quick_dataclass(frozen=True, slots=True)

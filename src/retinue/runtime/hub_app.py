@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
@@ -18,15 +19,18 @@ from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError, UnknownAgentError
 from retinue.execute.server import card_route, execute_route, health_route
-from retinue.mesh.permissions import is_seen
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.permissions import Access, is_seen
 from retinue.oci.server import pull as oci
+from retinue.oci.server.pull import FindShown, IsShown
+from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
+from retinue.oci.source import WORKFLOWS
 from retinue.runtime.access import OnChecks, guarded, protected_resource
 from retinue.runtime.endpoints.a2a import A2aEndpoints
 from retinue.runtime.endpoints.dashboard import HubDashboard
 from retinue.runtime.endpoints.mcp import HubMcp
-from retinue.runtime.endpoints.registry import shown_repositories
-from retinue.runtime.factories import public_card_key
+from retinue.runtime.factories import HOME_SOURCE, public_card_key
 from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mesh import Mesh
 from retinue.runtime.process_state import ProcessState
@@ -144,3 +148,30 @@ def hook_tokens(settings: Settings) -> dict[str, Principal]:
             "hooks.token_env", f"the variable {variable} is not set", remedy=f"set {variable} to the token"
         )
     return {token: HOOK_TOKEN}
+
+
+def shown_repositories(directory: Directory, access: Access) -> FindShown:
+    """Shows all repositories to the mesh itself and to callers that see every agent.
+
+    To the others it shows those whose agents they all see, and workflows. A card that the directory does not
+    list, because it is too new or was refused, is hidden from them: nobody knows yet whose it is.
+    """
+
+    async def find_shown(request: Request) -> IsShown | None:
+        view = access.view_of(identity_of(request.scope).principal)
+        if view is None or may_write(request):
+            return None
+        await directory.ensure_fresh()
+        agents: defaultdict[str, set[str]] = defaultdict(set)
+        for entry in directory.list_held():
+            if entry.source == HOME_SOURCE:
+                agents[entry.key].add(entry.name)
+
+        def is_shown(repository: str) -> bool:
+            if repository in agents:
+                return all(map(view, agents[repository]))
+            return repository.startswith(WORKFLOWS)
+
+        return is_shown
+
+    return find_shown

@@ -356,19 +356,25 @@ class HeldLaunch:
         self._launch = launch
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
-        self.has_ended = threading.Event()
+        self.is_destroyed = threading.Event()
 
     def __call__(self) -> None:
         self.has_begun.set()
         assert self.may_go_on.wait(20)
         self._launch()
-        self.has_ended.set()
 
 
 @pytest.fixture
 def held_launch(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldLaunch]:
     held = HeldLaunch(DBOS.launch)
     monkeypatch.setattr(DBOS, "launch", held)
+    destroy = DBOS.destroy
+
+    def end(**options: Any) -> None:
+        destroy(**options)
+        held.is_destroyed.set()
+
+    monkeypatch.setattr(DBOS, "destroy", end)
     yield held
     held.may_go_on.set()
 
@@ -395,10 +401,9 @@ async def test_a_launch_that_is_given_up_leaves_no_engine(tmp_path: Path, held_l
     launching.cancel()
     await asyncio.gather(launching, return_exceptions=True)
     held_launch.may_go_on.set()
-    assert await asyncio.to_thread(held_launch.has_ended.wait, 20)
-    async with asyncio.timeout(20):
-        while _dbos._dbos_global_instance is not None:
-            await asyncio.sleep(0)
+    # the launch is first given up while it waits, then undone once it has come through
+    assert await asyncio.to_thread(held_launch.is_destroyed.wait, 20)
+    assert _dbos._dbos_global_instance is None
     await runs.start(ASKED, run_id="one")
     assert (await runs.finish("one")).status == "done"
     await runs.aclose()

@@ -311,7 +311,7 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def _name_for(place: str, text: str) -> str:
-    """The name for an import of ``place`` that nobody named; raises if it is that of another one."""
+    """The default name of an import of ``place``. Raises InvalidSettingError if another import has it."""
     from retinue.runtime.importing.imports import read_imports
 
     name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]

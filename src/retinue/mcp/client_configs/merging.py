@@ -60,7 +60,7 @@ def put_back(
     wanted = _with_entries(client.read_document(present, where), missing)
     if hub_name is not None:
         wanted = _without(wanted, (client.container, hub_name))
-    # the former lines would stand beside those of an entry that was added again
+    # if the entry was added again since, restoring the old lines would duplicate its key
     exchanged = None if kept else _exchange_lines(present, before or "", after or "")
     if exchanged is not None and _is_same(client, exchanged, wanted, where):
         edited = exchanged

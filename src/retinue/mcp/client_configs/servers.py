@@ -132,7 +132,7 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
 
 
 def _read_texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
-    """The texts by name at ``key``; null stands for none. Raises `_StaysError` for anything else."""
+    """The object of strings at ``key``, without nulls. Raises `_StaysError` for other types."""
     found = entry.get(key)
     if found is not None and not isinstance(found, dict):
         raise _StaysError(f"its {key} is {_kind_of(found)}, not an object")

@@ -271,7 +271,7 @@ class ImportedServer(LiveMember):
                         raise
                 if transport.ends_with_stream:
                     return
-                # what was said while nobody listened is not said again
+                # changes between two streams are not sent again, so the lists are read anew
                 is_kept = time.monotonic() - began > REOPEN_S
                 await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
                 has_news.set()

@@ -26,8 +26,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Schema, Skill
 from retinue.mesh.schema.cost import measure_schema
-from retinue.mesh.schema.formats import format_checks
-from retinue.mesh.schema.messages import explain
+from retinue.mesh.schema.messages import explain, format_checks
 
 MAX_SCHEMA_BYTES = 64 * 1024
 

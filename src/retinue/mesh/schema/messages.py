@@ -1,4 +1,4 @@
-"""Stable texts for the problems of a value; they never quote a value.
+"""Stable texts for the problems of a value, and what a text of some format must be; they never quote a value.
 
 Each text names the field, what the schema requires and the shape of the value:
 ``field 'l.1' must be integer or null; it is a string of 3 characters``.
@@ -7,19 +7,47 @@ Each text names the field, what the schema requires and the shape of the value:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cache
 from typing import Any, cast
+from uuid import UUID
 
 import orjson
+import pydantic
 from jsonschema_rs import ValidationError
 
 from retinue.core.errors import Problem
 from retinue.core.text import suggest
-from retinue.mesh.schema.formats import EXAMPLES
 
 MAX_QUOTED = 120
 """Maximum number of characters quoted from a schema: an enum, a pattern or a field name."""
 
 Path = tuple[str | int, ...]
+
+_TYPES: Mapping[str, type] = {
+    "date": date,
+    "date-time": datetime,
+    "time": time,
+    "duration": timedelta,
+    "uuid": UUID,
+    "decimal": Decimal,
+}
+_UNCHECKED = (
+    *("email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri", "iri-reference"),
+    *("json-pointer", "regex", "relative-json-pointer", "uri", "uri-reference", "uri-template"),
+)
+"""Formats that jsonschema-rs would check by rules of its own."""
+
+_FORMATS: Mapping[str, str] = {
+    "date": "be a date such as 2026-01-31",
+    "date-time": "be a date and time such as 2026-01-31T12:30:00Z",
+    "time": "be a time such as 12:30:00",
+    "duration": "be a duration such as PT1H30M",
+    "uuid": "be a UUID",
+    "decimal": "be a number such as 9.99",
+}
+"""What a value must do that is refused, by format."""
 
 
 def explain(errors: Iterable[ValidationError], value: Any, schema: Any = None) -> list[Problem]:
@@ -174,7 +202,7 @@ _WANTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "minLength": lambda f: f"have at least {_count(f['limit'], 'character')}",
     "maxLength": lambda f: f"have at most {_count(f['limit'], 'character')}",
     "pattern": lambda f: f"match the pattern {_clip(f['pattern'])}",
-    "format": lambda f: EXAMPLES.get(f["format"], f"have the format {_clip(f['format'])}"),
+    "format": lambda f: _FORMATS.get(f["format"], f"have the format {_clip(f['format'])}"),
     "minItems": lambda f: f"have at least {_count(f['limit'], 'item')}",
     "maxItems": lambda f: f"have at most {_count(f['limit'], 'item')}",
     "additionalItems": lambda f: f"have at most {_count(f['limit'], 'item')}",
@@ -213,3 +241,21 @@ def _clip(text: str, limit: int = MAX_QUOTED) -> str:
 
 def _count(number: int, unit: str) -> str:
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+@cache
+def format_checks() -> dict[str, Callable[[str], bool]]:
+    """The check of each format; strings that pydantic reads in another spelling are right as well."""
+    checks: dict[str, Callable[[str], bool]] = {name: lambda text: True for name in _UNCHECKED}
+    return checks | {name: _reads(pydantic.TypeAdapter(one)) for name, one in _TYPES.items()}
+
+
+def _reads(adapter: pydantic.TypeAdapter[object]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            adapter.validate_python(text)
+        except pydantic.ValidationError:
+            return False
+        return True
+
+    return check
