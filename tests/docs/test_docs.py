@@ -25,10 +25,10 @@ from retinue.core import json_values
 from retinue.core.call import Status
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import Visibility
-from retinue.execute import server as execute
 from retinue.mesh.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
+from retinue.rpc import server as execute
 from retinue.settings import Settings, load_settings
 from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.execute.probe import probe
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.rpc.probe import probe
 from retinue.storage.state import State
 from tests.requirements import requirement
 from tests.system import WAIT_S, Hub, System, Wire, open_system

@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 
 from retinue.core.call import Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.execute.server import health_route
 from retinue.oci.server.webhooks import hook_route
+from retinue.rpc.server import health_route
 from retinue.web.rejections import ProtectedResource, metadata_routes
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from tests.requirements import requirement

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mcp.server.lazy_server import LazyMcpServer
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.admission import Admission, Limits
@@ -24,6 +23,7 @@ from retinue.mesh.events import EventBus, log_lines
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.rpc.server import card_route, execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
     advertised,

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from retinue.execute.probe import probe
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.rpc.probe import probe
 from retinue.runtime.configuration_reload import LivePart
 from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings

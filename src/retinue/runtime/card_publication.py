@@ -20,9 +20,9 @@ from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.cards.signatures import Signer
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
-from retinue.execute.probe import find_trouble
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
 from retinue.oci.registry import Published, Registry, publish_card, withdraw
+from retinue.rpc.probe import find_trouble
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.serving import Echo
 from retinue.web.http_client import HttpClient

@@ -201,8 +201,8 @@ def _query_dispatcher(directory: Directory, http: HttpClient) -> DispatchQuery:
     @cache
     def calls() -> Dispatcher:
         # imported here, because most that open a directory ask no agent
-        from retinue.execute.client import PeerInvoker
-        from retinue.execute.queries import PeerQueries
+        from retinue.rpc.client import PeerInvoker
+        from retinue.rpc.queries import PeerQueries
 
         peers = PeerInvoker(http)
         return Dispatcher("script", directory, lambda _: peers, queries=PeerQueries(peers))

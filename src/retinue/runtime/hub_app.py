@@ -18,7 +18,6 @@ from retinue.ard.server import DiscoveryEndpoint
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError, UnknownAgentError
-from retinue.execute.server import card_route, execute_route, health_route
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access, is_seen
 from retinue.oci.server import pull as oci
@@ -26,6 +25,7 @@ from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.oci.source import WORKFLOWS
+from retinue.rpc.server import card_route, execute_route, health_route
 from retinue.runtime.access import OnChecks, guarded, protected_resource
 from retinue.runtime.endpoints.a2a import A2aEndpoints
 from retinue.runtime.endpoints.dashboard import HubDashboard

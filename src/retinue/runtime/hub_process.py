@@ -15,13 +15,13 @@ from starlette.routing import BaseRoute
 
 from retinue.core.errors import ChildFailedError
 from retinue.core.record import HUB_NAME
-from retinue.execute.probe import answers, probe
 from retinue.hub.calls import CallFilter
 from retinue.hub.mesh_map import MeshParts
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import EventBus, OncePerMinute, log_lines, record_calls
 from retinue.plugins import AGENTS, list_unique_plugins
+from retinue.rpc.probe import answers, probe
 from retinue.runtime.access import advertised, check_address, hub_access, warn_of_wildcard
 from retinue.runtime.agent_process import take_from_others
 from retinue.runtime.background_tasks import BackgroundTasks, watch_folder

@@ -19,8 +19,6 @@ import structlog
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
 from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
-from retinue.execute.client import HubCalls, PeerInvoker
-from retinue.execute.queries import PeerQueries
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
@@ -33,6 +31,8 @@ from retinue.mesh.guard.trace_guard import Signer, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
 from retinue.mesh.servers import Ask, Servers
+from retinue.rpc.client import HubCalls, PeerInvoker
+from retinue.rpc.queries import PeerQueries
 from retinue.runtime.factories import mesh_sources
 from retinue.runtime.messages import LazyMessageInvoker
 from retinue.settings import Settings

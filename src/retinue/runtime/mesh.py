@@ -23,8 +23,6 @@ from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError, StorageFullError
 from retinue.core.record import HUB_NAME
-from retinue.execute.client import PeerInvoker
-from retinue.execute.queries import PeerQueries
 from retinue.hub.calls import ReadCalls
 from retinue.hub.hub_agent import hub_agent
 from retinue.hub.mesh_map import MeshParts, RunNode
@@ -51,6 +49,8 @@ from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_workflow
 from retinue.oci.server.webhooks import Notifications
+from retinue.rpc.client import PeerInvoker
+from retinue.rpc.queries import PeerQueries
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
     HOME_SOURCE,

@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 from retinue.core.call import Principal
 from retinue.core.record import Health
-from retinue.execute.server import Problem, ready_route
 from retinue.mesh.admission import Limits
 from retinue.mesh.events import EventBus
 from retinue.mesh.health.call_metrics import CallMetrics
 from retinue.mesh.metrics import BoundedNames, Figures
 from retinue.mesh.permissions import Access, is_seen
+from retinue.rpc.server import Problem, ready_route
 from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route
 

@@ -11,9 +11,9 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from retinue.core.errors import InvalidSettingError
-from retinue.execute.server import health_route
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_lines
+from retinue.rpc.server import health_route
 from retinue.runtime.access import (
     OnChecks,
     advertised,

@@ -26,8 +26,8 @@ from filelock import FileLock, Timeout
 from retinue.cli.output import command_line, module_command
 from retinue.cli.session import open_session
 from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError, StateError
-from retinue.execute.probe import answers
 from retinue.plugins import AGENTS, list_plugins
+from retinue.rpc.probe import answers
 from retinue.runtime.commands.client import Client, RunFollower, open_client
 from retinue.runtime.serving import Echo, Stop, check_loopback, run_loop
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor

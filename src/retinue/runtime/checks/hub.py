@@ -13,10 +13,10 @@ import orjson
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import CallTimedOutError, RetinueError, StateError
-from retinue.execute.probe import answers
 from retinue.mcp.codec.tool_calls import VERSION, list_request
 from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
+from retinue.rpc.probe import answers
 from retinue.runtime.checks.machine import Check, failed
 from retinue.settings import Settings
 from retinue.storage.state import HUB_VARIABLE, State

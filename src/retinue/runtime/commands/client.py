@@ -22,8 +22,8 @@ from retinue.core.errors import (
     RetinueError,
     StepFailedError,
 )
-from retinue.execute.client import HubCalls
 from retinue.mesh.guard.trace_guard import new_trace
+from retinue.rpc.client import HubCalls
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url

@@ -14,7 +14,7 @@ from typing import Any
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import HubRunningError, RetinueError, StateError
-from retinue.execute.probe import answers
+from retinue.rpc.probe import answers
 from retinue.runtime.commands.client import open_client
 from retinue.settings import Settings
 from retinue.storage.state import HubAddress, State, is_process

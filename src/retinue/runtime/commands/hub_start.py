@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import HubRunningError, StateError
-from retinue.execute.probe import answers
+from retinue.rpc.probe import answers
 from retinue.runtime.observing.log_files import open_appending, rotate
 from retinue.runtime.serving import bind
 from retinue.settings_tables import LogTable

@@ -21,7 +21,6 @@ from retinue.core.errors import (
     RepositoryTakenError,
     RetinueError,
 )
-from retinue.execute.probe import find_trouble
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.search.ranking import rank_skills
 from retinue.oci.codec.artifacts import Artifact, find_card_name
@@ -29,6 +28,7 @@ from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository,
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import MirrorReport, mirror
 from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
+from retinue.rpc.probe import find_trouble
 from retinue.runtime.factories import (
     card_signer,
     card_verifier,

@@ -19,8 +19,6 @@ from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup, local_dispatcher, local_reader
 from retinue.core.call import Principal
 from retinue.core.errors import UnknownAgentError
-from retinue.execute.client import PeerInvoker
-from retinue.execute.server import execute_route, health_route
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.client import TraitInvoker
 from retinue.koi.codec.personality import PersonalityProfile
@@ -34,6 +32,8 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import is_seen
+from retinue.rpc.client import PeerInvoker
+from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.koi.personality_agent import Functions, PersonalityAgent
 from retinue.web.http_client import HttpClient
 from retinue.web.security import SecurityMiddleware

@@ -68,7 +68,7 @@ _NO_TRACE = TraceContext(id="")
 
 
 _NOTHING: frozenset[str] = frozenset()
-_log = structlog.get_logger(__name__)
+_log = structlog.get_logger("retinue.execute")
 
 
 def execute_route(

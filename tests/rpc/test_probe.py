@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.execute.probe import answers, find_trouble, probe
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.rpc.probe import answers, find_trouble, probe
 from retinue.web.http_client import HttpClient
 from tests.mesh.scripted import make_listing
 from tests.requirements import requirement

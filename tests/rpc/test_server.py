@@ -21,8 +21,8 @@ from retinue.core.errors import (
     RetinueError,
     UnknownSkillError,
 )
-from retinue.execute.server import MAX_AT_ONCE, execute_route, health_route
 from retinue.mesh.channel import Channel
+from retinue.rpc.server import MAX_AT_ONCE, execute_route, health_route
 from retinue.web import disconnect as asgi
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.requirements import requirement

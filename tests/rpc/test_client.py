@@ -23,9 +23,9 @@ from retinue.core.errors import (
     RemoteFaultError,
 )
 from retinue.core.record import AgentRecord, Endpoint, Listing
-from retinue.execute.client import HubCalls, PeerInvoker
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.rpc.client import HubCalls, PeerInvoker
 from retinue.web.addresses import is_loopback_url
 from retinue.web.error_table import execute_fault
 from retinue.web.http_client import HttpClient
