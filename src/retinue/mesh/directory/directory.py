@@ -1,4 +1,4 @@
-"""The directory of agents: read from sources, kept in a store, searched by skill and by name.
+"""The agent directory: reads sources, keeps listings in a store, searches by skill and name.
 
 In memory an agent is an `Entry`, which is enough to find it; `Directory.open` gives the whole listing.
 

@@ -1,5 +1,4 @@
-"""The listings of a directory: an index of all entries, the store of whole listings, and a cache of those
-in use.
+"""The listings of a directory: an index of all entries, a store of whole listings, and a cache of them.
 
 Choices and measurements of an agent outlive a new card of it. A failing store costs measurements, never a
 call: what it did not accept stays in memory until it does.

@@ -1,4 +1,4 @@
-"""The sources of a directory: each is read when it is due, and single keys of it again when asked for."""
+"""The sources of a directory: reads each when it is due, and single keys on request."""
 
 from __future__ import annotations
 
