@@ -75,10 +75,12 @@ class GuardError(RetinueError):
 
 
 class CallTooDeepError(GuardError):
-    """A chain of calls exceeded the depth limit, or passed the same hub twice (S-14, S-15).
+    """A chain of calls exceeded the depth limit, or passed the same hub twice.
 
     ``drawn_path`` is the chain as text, for a model to act on.
     """
+
+    # S-14, S-15
 
     type = "recursion_limit"
 

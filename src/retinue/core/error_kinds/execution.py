@@ -28,10 +28,12 @@ MAX_DETAIL_CHARACTERS = 2_000
 
 
 class ExecutionFailedError(ExecutionError):
-    """The skill raised; the message is one line of what it raised, its class name if empty (P-24).
+    """The skill raised; the message is one line of what it raised, its class name if empty.
 
     ``data`` has the class of the exception, the skill, and the further lines of its text.
     """
+
+    # P-24
 
     def __init__(
         self, message: str, *, remedy: str = "", exception: str = "", detail: str = "", skill: str = ""
@@ -65,7 +67,9 @@ def _shorten(text: str) -> str:
 
 
 class OutputInvalidError(ExecutionError):
-    """A result does not fit the skill's output schema, or is not a JSON value (P-13)."""
+    """A result does not fit the skill's output schema, or is not a JSON value."""
+
+    # P-13
 
     type = "output_validation_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")

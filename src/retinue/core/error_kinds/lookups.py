@@ -48,7 +48,9 @@ class UnknownSkillError(LookupFailedError):
 
 
 class SkillNotOfferedError(UnknownSkillError):
-    """No agent of the directory offers the skill (P-01)."""
+    """No agent of the directory offers the skill."""
+
+    # P-01
 
     type = "skill_not_offered"
 

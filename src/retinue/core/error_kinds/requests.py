@@ -49,7 +49,9 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class InvalidParametersError(RequestError):
-    """Arguments do not fit the skill's input schema; the message names every problem (P-12, P-23)."""
+    """Arguments do not fit the skill's input schema; the message names every problem."""
+
+    # P-12, P-23
 
     type = "validation_error"
 
