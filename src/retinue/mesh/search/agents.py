@@ -99,8 +99,8 @@ def explain_place(
     Skills that these scopes do not see are not mentioned.
     """
     query, ranked = search.rank_skills(text, scopes, limit=_EXPLAINED, within=within, accept=accept)
-    found = [one.entry.id for one in ranked[:_EXPLAINED]]
-    place = found.index(listing.id) + 1 if listing.id in found else None
+    ids = [agent.entry.id for agent in ranked[:_EXPLAINED]]
+    place = ids.index(listing.id) + 1 if listing.id in ids else None
     skills = search.index.list_skills([listing.id], visible_to(scopes))
     best = max(skills, key=lambda skill: score_skill(skill, query), default=None)
     matched = match_asked(best, query) if best is not None and score_skill(best, query) > 0.0 else {}

@@ -253,14 +253,14 @@ class SkillSearch:
             return query, self.index.list_skills(within, visible)
         wanted = set(within)
         limit = max(limit, FILTERED_CANDIDATES)
-        found = self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
-        return query, [skill for skill in found if skill.listing_id in wanted]
+        candidates = self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
+        return query, [skill for skill in candidates if skill.listing_id in wanted]
 
     def _open(self, ranked: Iterable[RankedSkill]) -> Iterator[Hit]:
-        for one in ranked:
-            skill = self._find_skill(one.entry, one.skill_id)
+        for skill_rank in ranked:
+            skill = self._find_skill(skill_rank.entry, skill_rank.skill_id)
             if skill is not None:
-                yield Hit(one.entry, skill, one.score)
+                yield Hit(skill_rank.entry, skill, skill_rank.score)
 
     def _put_changed(self, listing_ids: Iterable[ListingKey], stored: Mapping[ListingKey, str]) -> int:
         """Index those of these listings whose digest is not the stored one; returns how many."""
@@ -320,15 +320,15 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
     """
     held = {listing.id: listing for listing in listings}
     search = SkillSearch(MemoryTextIndex([render_text(one) for one in held.values()]), held.get)
-    found = search.find_skills(text, scopes, limit=sum(len(one.record.skills) for one in held.values()))
-    if found is NOTHING:
+    hits = search.find_skills(text, scopes, limit=sum(len(one.record.skills) for one in held.values()))
+    if hits is NOTHING:
         return [
             (one, skill)
             for one in held.values()
             for skill in one.record.skills
             if is_visible(skill.visibility, scopes)
         ]
-    return [(held[hit.entry.id], hit.skill) for hit in found.hits]
+    return [(held[hit.entry.id], hit.skill) for hit in hits.hits]
 
 
 def _preference(ranked: RankedSkill) -> tuple[float, bool, bool, ListingKey]:
