@@ -210,5 +210,5 @@ def _is_set(tool: Tool, hint: str) -> bool:
 
 
 def _annotations(tool: Tool) -> Mapping[str, Any]:
-    found = tool.get("annotations")
-    return found if isinstance(found, Mapping) else {}
+    stated = tool.get("annotations")
+    return stated if isinstance(stated, Mapping) else {}

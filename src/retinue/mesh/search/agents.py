@@ -49,7 +49,7 @@ class AgentSearch:
         best: dict[ListingKey, float] = {}
         for skill in candidates:
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
-        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda one: (-best[one], one))
+        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda key: (-best[key], key))
         agents: dict[ListingKey, list[SkillText]] = {}
         for skill in self._search.index.list_skills(chosen, visible_to(scopes)):
             agents.setdefault(skill.listing_id, []).append(skill)

@@ -319,16 +319,18 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
     Reads every listing on each call; `SkillSearch` keeps an index.
     """
     held = {listing.id: listing for listing in listings}
-    search = SkillSearch(MemoryTextIndex([render_text(one) for one in held.values()]), held.get)
-    hits = search.find_skills(text, scopes, limit=sum(len(one.record.skills) for one in held.values()))
-    if hits is NOTHING:
+    search = SkillSearch(MemoryTextIndex([render_text(candidate) for candidate in held.values()]), held.get)
+    result = search.find_skills(
+        text, scopes, limit=sum(len(candidate.record.skills) for candidate in held.values())
+    )
+    if result is NOTHING:
         return [
-            (one, skill)
-            for one in held.values()
-            for skill in one.record.skills
+            (candidate, skill)
+            for candidate in held.values()
+            for skill in candidate.record.skills
             if is_visible(skill.visibility, scopes)
         ]
-    return [(held[hit.entry.id], hit.skill) for hit in hits.hits]
+    return [(held[hit.entry.id], hit.skill) for hit in result.hits]
 
 
 def _preference(ranked: RankedSkill) -> tuple[float, bool, bool, ListingKey]:

@@ -200,7 +200,7 @@ def _correct(word: str, index: TextIndex) -> list[Term]:
                 word, forms, scorer=OSA.distance, score_cutoff=errors, limit=_MAX_CORRECTION_TERMS
             )
             near += [(away, -terms[at].skills, terms[at].word, terms[at]) for _, away, at in close]
-    return [min(near, key=lambda one: one[:3])[3]] if near else []
+    return [min(near, key=lambda ranked: ranked[:3])[3]] if near else []
 
 
 @lru_cache(maxsize=_CACHED_STEMS)
