@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
+from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.http_client import CheckedResolver, HttpClient
-from retinue.web.plain_http_client import PlainHttpClient
 from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 from tests.serving import serve_app
 
