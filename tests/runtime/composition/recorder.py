@@ -28,6 +28,7 @@ class Seam:
     ends: str | None = None
     main: bool = False
     shows: str | None = None
+    of: Callable[[Any], str] | None = None
 
 
 class Recorder:
@@ -60,13 +61,17 @@ class Recorder:
             result = function(*arguments, **options)
             if seam.main and not self._is_in_main():
                 return result
+            begins, ends = seam.begins, seam.ends
+            if seam.of is not None:
+                thing = seam.of(arguments[0])
+                begins, ends = begins.format(thing), ends and ends.format(thing)
             if inspect.iscoroutine(result):
-                return self._run(result, seam)
-            if seam.ends is not None:
-                is_async = hasattr(result, "__aenter__")
-                return self._enter_async(result, seam) if is_async else self._enter(result, seam)
+                return self._run(result, begins, ends)
+            if ends is not None:
+                enter = self._enter_async if hasattr(result, "__aenter__") else self._enter
+                return enter(result, begins, ends)
             shown = "" if seam.shows not in options else f", {seam.shows}={options[seam.shows]}"
-            self.note(f"{seam.begins}{shown}")
+            self.note(f"{begins}{shown}")
             return result
 
         return call
@@ -77,27 +82,27 @@ class Recorder:
         except RuntimeError:  # in a thread
             return False
 
-    async def _run(self, coroutine: Any, seam: Seam) -> Any:
-        self.note(seam.begins)
+    async def _run(self, coroutine: Any, begins: str, ends: str | None) -> Any:
+        self.note(begins)
         try:
             return await coroutine
         finally:
-            self.note(seam.ends)
+            self.note(ends)
 
     @asynccontextmanager
-    async def _enter_async(self, context: Any, seam: Seam) -> AsyncIterator[Any]:
+    async def _enter_async(self, context: Any, begins: str, ends: str) -> AsyncIterator[Any]:
         try:
             async with context as entered:
-                self.note(seam.begins)
+                self.note(begins)
                 yield entered
         finally:
-            self.note(seam.ends)
+            self.note(ends)
 
     @contextmanager
-    def _enter(self, context: Any, seam: Seam) -> Iterator[Any]:
+    def _enter(self, context: Any, begins: str, ends: str) -> Iterator[Any]:
         try:
             with context as entered:
-                self.note(seam.begins)
+                self.note(begins)
                 yield entered
         finally:
-            self.note(seam.ends)
+            self.note(ends)

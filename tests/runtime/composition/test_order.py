@@ -12,10 +12,12 @@ import gc
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.parts.lazy import Lazy
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
@@ -30,6 +32,16 @@ from tests.runtime.composition.recorder import Recorder, Seam
 
 NOBODY = "http://127.0.0.1:9/koi-net"
 """The address of a KOI node that is not there."""
+
+LAZY = {"retinue.mcp.server.lazy_server": "MCP", "retinue.runtime.endpoints.a2a": "A2A"}
+"""What a value that is made at its first use is, by the module of the function that makes it."""
+
+
+def name_lazy(lazy: Lazy[Any]) -> str:
+    """The protocol of a value that is made at its first use."""
+    module: str = lazy._make.__module__
+    return LAZY.get(module, module)
+
 
 SHARED = (
     Seam("retinue.storage.state:State.protect", "state taken from other users"),
@@ -47,10 +59,9 @@ SHARED = (
     Seam("gc:freeze", "objects frozen"),
     Seam("retinue.runtime.messages:Messages.recover", "accepted messages taken up"),
     Seam("retinue.runtime.messages:Messages.aclose", "messages closed"),
-    Seam("retinue.mcp.server.lazy_server:LazyMcpServer.running", "MCP opened", "MCP closed"),
-    Seam("retinue.mcp.server.lazy_server:LazyMcpServer.end", "MCP streams ended"),
-    Seam("retinue.runtime.endpoints.a2a:_open_service", "A2A opened", "A2A closed"),
-    Seam("retinue.runtime.endpoints.a2a:A2aEndpoints.end", "A2A streams ended"),
+    Seam("retinue.parts.lazy:Lazy.__init__", "{} prepared", of=name_lazy),
+    Seam("retinue.parts.lazy:Lazy.end", "{} streams ended", of=name_lazy),
+    Seam("retinue.parts.lazy:Lazy.aclose", "{} closes", "{} closed", of=name_lazy),
 )
 MESH = (
     Seam("retinue.storage.runs_file:RunsFile.check", "runs checked"),
