@@ -131,7 +131,7 @@ class LocalLookup:
         """The listings that offer the skill to such a caller, in a version of the range."""
         if self._revision != self._current_revision():
             self._read_agents()
-        found = tuple(
+        listings = tuple(
             [
                 listing
                 for listing, skill in self._by_skill.get(skill_id, ())
@@ -140,7 +140,7 @@ class LocalLookup:
                 and is_seen(view, listing.record.name)
             ]
         )
-        return found if version_range is None else select_candidates(found, version_range=version_range)
+        return listings if version_range is None else select_candidates(listings, version_range=version_range)
 
     async def resolve_skill(
         self,
@@ -153,9 +153,9 @@ class LocalLookup:
     ) -> tuple[Listing, ...]:
         if agent is not None and not (agent in self._listings and is_seen(view, agent)):
             raise UnknownAgentError(agent)
-        found = self.find(skill_id, scopes, agent, version_range, view)
-        if found:
-            return found
+        listings = self.find(skill_id, scopes, agent, version_range, view)
+        if listings:
+            return listings
         if version_range is not None and (offered := self.find(skill_id, scopes, agent, view=view)):
             versions = [listing.record.version or "none" for listing in offered]
             raise VersionConflictError(skill_id, version_range, versions)
@@ -219,8 +219,8 @@ class LocalFirst:
         agent: str | None = None,
         view: AgentView | None = None,
     ) -> tuple[Candidate, ...]:
-        if found := self._local.find(skill_id, scopes, agent, version_range, view):
-            return found
+        if listings := self._local.find(skill_id, scopes, agent, version_range, view):
+            return listings
         is_local = agent is not None and agent in self._local.names and is_seen(view, agent)
         lookup: Lookup = self._local if is_local else self._others
         return await lookup.resolve_skill(
