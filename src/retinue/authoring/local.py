@@ -169,30 +169,45 @@ class LocalLookup:
 
 
 class LocalFirst:
-    """A look-up that asks the agents of this process first, then ``others``; used by a hub.
+    """A look-up that asks the agents of this process first, then ``others``, and has the invokers of both.
 
-    ``remote`` invokes what ``others`` finds, except the listings of the sources in ``by_source``.
+    The invoker of a listing is that of its source. Without one, it is that of a protocol of the agent, if the
+    agent has no ``/execute``. Every other agent is invoked by ``remote``.
     """
 
-    def __init__(
-        self, others: Lookup, remote: Invoker, by_source: Mapping[str, Invoker] | None = None
-    ) -> None:
+    def __init__(self, others: Lookup, remote: Invoker) -> None:
         self._local = LocalLookup({})
         self._others = others
         self._remote = remote
-        self._by_source = dict(by_source or {})
+        self._by_source: dict[str, Invoker] = {}
+        self._by_protocol: dict[str, Invoker] = {}
 
     def add(self, local: LocalLookup, invoker: Invoker) -> None:
         """Set the agents of this process, which are often created after this look-up."""
         self._local = local
         self._by_source[LOCAL_SOURCE] = invoker
 
+    def add_invoker(self, source: str, invoker: Invoker) -> None:
+        """Set the invoker of the listings of one source."""
+        self._by_source[source] = invoker
+
+    def add_protocol(self, protocol: str, invoker: Invoker) -> None:
+        """Set the invoker of agents that have an endpoint of this protocol and none of ``execute``.
+
+        Of several protocols of an agent, the one that its card names first is used.
+        """
+        self._by_protocol[protocol] = invoker
+
     def invoker_of(self, listing: Listing) -> Invoker:
         """The invoker of a listing's skills."""
-        return self._by_source.get(listing.source, self._remote)
+        invoker = self._by_source.get(listing.source)
+        if invoker is None and listing.record.url is None:
+            named = (self._by_protocol.get(endpoint.protocol) for endpoint in listing.record.endpoints)
+            invoker = next((one for one in named if one is not None), None)
+        return self._remote if invoker is None else invoker
 
     def is_peer(self, listing: Listing) -> bool:
-        """Whether ``remote`` invokes the listing's skills."""
+        """Whether the listing is of no source with an invoker of its own."""
         return listing.source not in self._by_source
 
     async def resolve_skill(
