@@ -20,7 +20,7 @@ KOI = "koi"
 """The protocol of the endpoint with ``/tools/call/{trait}``, and the key of what only profiles hold."""
 
 FREE_INPUT: Schema = {"type": "object", "properties": {"input": {"type": "string"}}}
-"""The input schema of a callable trait without one (SPEC 4, doubt 9)."""
+"""The input schema of a callable trait without one (specification 4, doubt 9)."""
 
 BLOCK = "retinue"
 DEFAULT_VERSION = "1.0"

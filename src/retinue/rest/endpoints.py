@@ -1,6 +1,6 @@
 """The REST routes of seed 003: of the coordinator (K-21) and of one agent (K-22).
 
-They answer at ``/resources/list`` and so on, and under ``/koi-net`` and ``/mcp`` as well (SPEC 7; SPEC 4,
+They answer at ``/resources/list`` and so on, and under ``/koi-net`` and ``/mcp`` as well (specification 7; 4,
 doubt 6). Replies are those of the seed, byte for byte; an error is ``{"detail": …}`` with the status of
 `web.error_table`. ``POST /tools/call/{trait}`` is one call on the dispatch path.
 """

@@ -137,6 +137,12 @@ class ListingIndex:
         for role, _ in entry.roles:
             self._by_role.remove(role, listing_id)
 
+    def note_rank(self, source: str) -> None:
+        """Order the entries of this source anew, because its rank has changed."""
+        if any(entry.source == source for entry in self._entries.values()):
+            self._moved = None
+            self._lookups.clear()
+
     def list_agents(self) -> list[Entry]:
         """One entry per agent, by source and key; about 50 ms for 100,000."""
         return [entry for i in self.list_ids() if self.represents_agent(entry := self._entries[i])]
