@@ -1,4 +1,4 @@
-"""Reads ElizaOS character files (v1) as agents (specification 1).
+"""Reads ElizaOS character files (v1) as agents (W-23).
 
 The file is JSON, usually with comments, which the reader has removed. Keys that mean nothing here (plugins,
 clients, settings) are ignored; the key ``retinue`` holds what ElizaOS has no place for.

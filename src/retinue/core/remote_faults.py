@@ -100,7 +100,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
 def describe_fault(message: str, facts: Any) -> str:
     """A message for a person or a model: with the hints, the exception and the skill that ``facts`` have.
 
-    ``message`` and ``facts`` are those of `/execute`, where hints stand in the data only (specification 7).
+    ``message`` and ``facts`` are those of `/execute`, where hints stand in the data only (specification 7.8).
     The text may have several lines.
     """
     if not isinstance(facts, Mapping):

@@ -1,4 +1,4 @@
-"""Permissions: who may see a skill, and who may call it.
+"""Permissions: who may see a skill, and who may call it (specification 9.3).
 
 - *Visibility* marks a skill, resource or prompt: ``private`` ⊂ ``mesh`` ⊂ ``exposed``
   (`core.record.is_visible`). The lists of an ``agent.json`` set it (`ExposureLists`).

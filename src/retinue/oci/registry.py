@@ -234,7 +234,7 @@ async def publish_card(
     tag: str | None = None,
     signatures: Sequence[Mapping[str, str]] = (),
 ) -> Published:
-    """Publish an agent card byte for byte, as ``oras push`` would (specification 2, formats).
+    """Publish an agent card byte for byte, as ``oras push`` would (specification 2.1).
 
     ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
     one of the major version (`default_tag`); ``signatures`` are over the bytes. Raises RepositoryTakenError

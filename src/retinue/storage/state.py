@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock``.
+``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock`` (specification 10.3).
 """
 
 from __future__ import annotations

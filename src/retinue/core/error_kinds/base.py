@@ -35,7 +35,7 @@ class Problem:
 
 
 def join_problems(problems: Sequence[Problem]) -> str:
-    """All problems as one line, in their order (specification 7, P-23)."""
+    """All problems as one line, in their order (specification 7.8)."""
     return "; ".join(problem.message for problem in problems)
 
 

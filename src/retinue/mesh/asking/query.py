@@ -99,7 +99,7 @@ _NOTHING_SAID: Mapping[str, Can] = {}
 
 
 def parse_query(payload: Any) -> Query:
-    """The question of a payload; raises InvalidParametersError (specification 7, seed 000)."""
+    """The question of a payload; raises InvalidParametersError (specification 7.1)."""
     if not isinstance(payload, Mapping):
         raise _invalid("", f"the payload is {name_shape(payload)}; it must be an object")
     query_type = payload.get("query_type")

@@ -1,8 +1,8 @@
 """Checks JSON Schemas of skills, compiles each once, and validates with stable error texts.
 
 jsonschema-rs validates about a hundred times faster than the pure Python libraries and never fetches a
-``$ref`` in offline mode. Its messages quote values and change between releases, so the texts are our own
-(specification 2, doubt 3; P-23).
+``$ref`` in offline mode (specification 13.3). Its messages quote values and change between releases, so the
+texts are our own (specification 2, doubt 3, and 7.8).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SchemaCheck:
         With ``schema``, that of this check, an unknown field gets the nearest name as its hint.
 
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
-        path (specification 7, P-23). No message quotes a value.
+        path (P-23; specification 7.2). No message quotes a value.
         """
         return [] if self.is_valid(value) else self.explain(value, schema)
 

@@ -1,7 +1,7 @@
 """Scores texts against a query: BM25 over weighted fields, with partial credit for similar words.
 
 A stem of a text matches a stem of the query if they are equal, if it continues or corrects an unknown
-word of the query, or if both share enough character 4-grams. ``docs/decisions/0025`` has the
+word of the query, or if both share enough character 4-grams. Decision 0025 has the
 measurements, `benchmarks/ranking.py` repeats them.
 """
 

@@ -68,7 +68,7 @@ MAX_ASK_TIMEOUT_S = 60.0
 DEFAULT_WAIT_S = 24 * 3600.0
 
 DEFAULT_CACHE_TTL_S = 300.0
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 Mode = Literal["race", "all", "vote", "merge"]
@@ -262,11 +262,11 @@ AskPart = Annotated[AskFirst | None, BeforeValidator(_expand_ask)]
 
 
 DEFAULT_STEP_TIMEOUT_S = 300.0
-"""Specification 2, formats: the time limit of a workflow step that names none."""
+"""The time limit of a workflow step that names none (specification 2.1)."""
 
 
 DEFAULT_ROLE = "execute"
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 AUTO = "auto"
