@@ -48,7 +48,7 @@ class SuiteTimes:
 
     def __init__(self) -> None:
         self._outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         suite = suite_of(report.nodeid.partition("::")[0])

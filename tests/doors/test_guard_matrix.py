@@ -1,4 +1,4 @@
-"""The guard over the endpoints (GOLDEN 4-7): a chain is one chain, whichever endpoints it takes.
+"""The guard over the endpoints (exchange 4-7): a chain is one chain at every endpoint.
 
 A ring of each endpoint alone, and of each with the next, runs always; all other pairs in ``make soak``.
 """

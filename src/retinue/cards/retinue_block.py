@@ -1,9 +1,9 @@
-"""Codec of the ``retinue`` object: the facts of a record for which other cards have no field.
+"""Codec of the ``retinue`` object: the facts of a record without a field in other cards.
 
-The pallet card has it at its top level, the A2A card as the parameters of an extension (DESIGN 2, data
-model). It contains only values that differ from the defaults, and is absent when there are none, so that a
-plain card stays as its author wrote it. Unknown keys are kept in ``extra["retinue"]`` of the record or the
-skill. This module does no I/O.
+The pallet card has it at its top level, the A2A card as the parameters of an extension. It contains only
+values that differ from the defaults, and is absent when there are none, so that a plain card stays as its
+author wrote it. Unknown keys are kept in ``extra["retinue"]`` of the record or the skill. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -97,8 +97,10 @@ def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, An
             record,
             endpoints=() if _follow_from_url(record.endpoints) else record.endpoints,
             traits=tuple(trait for trait in record.traits if trait.skill_id not in hidden),
-            resources=tuple(one for one in record.resources if _is_shown(one.visibility, scopes)),
-            prompts=tuple(one for one in record.prompts if _is_shown(one.visibility, scopes)),
+            resources=tuple(
+                resource for resource in record.resources if _is_shown(resource.visibility, scopes)
+            ),
+            prompts=tuple(prompt for prompt in record.prompts if _is_shown(prompt.visibility, scopes)),
             # The names of private resources are private as well.
             resource_globs={"expose": globs["expose"]} if globs and globs.get("expose") else None,
         ),
@@ -117,7 +119,7 @@ def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, An
 
 
 def list_shown_skills(record: AgentRecord, scopes: frozenset[str]) -> tuple[Skill, ...]:
-    """The skills that a card shows to a reader with these scopes; never private ones (DESIGN 2)."""
+    """The skills that a card shows to a reader with these scopes; never private ones."""
     return tuple(skill for skill in record.skills if _is_shown(skill.visibility, scopes))
 
 
@@ -132,14 +134,14 @@ def _follow_from_url(endpoints: tuple[Endpoint, ...]) -> bool:
 
 def _apply(thing: T, keys: frozenset[str], facts: Any, at: str, **identity: str) -> T:
     facts = _mapping(facts, at)
-    said = {key: value for key, value in facts.items() if key in keys and value is not None}
-    left = {key: value for key, value in facts.items() if key not in said}
-    if said:
+    known = {key: value for key, value in facts.items() if key in keys and value is not None}
+    left = {key: value for key, value in facts.items() if key not in known}
+    if known:
         try:
-            read = _adapter(type(thing)).validate_json(orjson.dumps({**identity, **said}), strict=True)
+            read = _adapter(type(thing)).validate_json(orjson.dumps({**identity, **known}), strict=True)
         except ValidationError as error:
             raise BlockError(_explain(error, at)) from None
-        thing = replace(thing, **{key: getattr(read, key) for key in said})
+        thing = replace(thing, **{key: getattr(read, key) for key in known})
     return replace(thing, extra={**thing.extra, DIALECT: left}) if left else thing
 
 

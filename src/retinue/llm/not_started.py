@@ -1,7 +1,7 @@
-"""The model agents that this machine cannot start, as a source of the directory; each names a remedy.
+"""Lists the model agents that this machine cannot start, each with its remedy.
 
-They are listed, so that a client sees what is missing and how to add it; calling one fails with the same
-reason. A model that is started lists itself, like every other agent.
+They are a source of the directory, so that a client sees the missing part and its remedy; a call fails with
+the same reason. A model that is started lists itself, like every other agent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModelsNotStarted(Source):
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         self._taken = self._find_taken()
-        return Reading(tuple(one for name, one in self._listings.items() if name not in self._taken))
+        return Reading(tuple(listing for name, listing in self._listings.items() if name not in self._taken))
 
     async def read_key(self, key: str) -> Sequence[Listing]:
         return [self._listings[key]] if key in self._listings else []
@@ -56,7 +56,9 @@ class ModelsNotStarted(Source):
 
         def find_taken() -> frozenset[str]:
             named = {name: directory.find_named(name) for name in self._found}
-            return frozenset(name for name, one in named.items() if one is not None and one.source != MODELS)
+            return frozenset(
+                name for name, listing in named.items() if listing is not None and listing.source != MODELS
+            )
 
         self._find_taken = find_taken
 

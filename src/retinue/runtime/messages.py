@@ -23,7 +23,7 @@ from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.dispatch import Dispatcher, Invoker
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
 from retinue.mesh.permissions import AgentView, is_seen
 from retinue.settings import Settings
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from retinue.messages.journal import Journal
     from retinue.messages.receiver import Receiver
     from retinue.messages.subscriptions import Watch
+
+PROTOCOL = "messages"
+"""Of endpoints in cards, for `LocalFirst.add_protocol`."""
 
 _KIND = "messages"
 """Of the files in which accepted tasks are stored."""
@@ -116,13 +119,10 @@ class Messages:
 
 
 class LazyMessageInvoker:
-    """Skills of agents that take messages alone; the client is loaded with the first of them."""
+    """Invokes agents that take messages; its client is loaded with the first call."""
 
-    def __init__(
-        self, http: HttpClient, other: Invoker, signer: Signer, token_for: Callable[[str, str], str | None]
-    ) -> None:
+    def __init__(self, http: HttpClient, signer: Signer, token_for: Callable[[str, str], str | None]) -> None:
         self._http = http
-        self._other = other
         self._signer = signer
         self._token_for = token_for
         self._invoker: MessageInvoker | None = None
@@ -133,8 +133,6 @@ class LazyMessageInvoker:
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """As `MessageInvoker.invoke`."""
-        if listing.record.url is not None:
-            return await self._other.invoke(listing, skill, call, admitted, channel)
         return await self._load().invoke(listing, skill, call, admitted, channel)
 
     def _load(self) -> MessageInvoker:
@@ -143,7 +141,6 @@ class LazyMessageInvoker:
 
             self._invoker = MessageInvoker(
                 self._http,
-                self._other,
                 signer=self._signer,
                 token_for=self._token_for,
                 conversations=None if self.messages is None else self.messages.receiver.conversations,

@@ -1,4 +1,4 @@
-"""Names that match nothing, or several things."""
+"""Errors of look-ups: a name matches nothing, or several things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LookupFailedError(RetinueError):
 class UnknownSkillError(LookupFailedError):
     """No visible skill has this id; a hidden skill gives the same error."""
 
-    # P-22; SPEC: "Hidden vs missing"
+    # P-22; specification 5, doubt 9: hidden and missing are alike
 
     type = "unknown_skill"
 
@@ -39,16 +39,18 @@ class UnknownSkillError(LookupFailedError):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.near:
-            found["near"] = list(self.near)
+            facts["near"] = list(self.near)
         if self.unasked:
-            found["registries_not_asked"] = list(self.unasked)
-        return found
+            facts["registries_not_asked"] = list(self.unasked)
+        return facts
 
 
 class SkillNotOfferedError(UnknownSkillError):
-    """No agent of the directory offers the skill (P-01)."""
+    """No agent of the directory offers the skill."""
+
+    # P-01
 
     type = "skill_not_offered"
 
@@ -111,7 +113,9 @@ class UnknownTokenError(LookupFailedError):
 
 
 class UnknownRoleError(LookupFailedError):
-    """There is no role of this name (SPEC 7, seed 002)."""
+    """There is no role of this name."""
+
+    # specification 7.3
 
     type = "unknown_role"
 
@@ -157,9 +161,9 @@ class NobodyWillingError(LookupFailedError):
     type = "nobody_willing"
 
     def __init__(self, target: str, said: Sequence[str]) -> None:
-        told = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
+        replies = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
         super().__init__(
-            f"no agent said that it can do {target} now ({told})",
+            f"no agent said that it can do {target} now ({replies})",
             remedy="run the step without ask, try again later, or see: retinue ask --all --capabilities "
             + target,
         )

@@ -1,4 +1,4 @@
-"""The budget of further calls that one call may cause, and how it is divided among calls in flight.
+"""Limits the further calls of one call, and divides the budget among calls in flight.
 
 How many calls a skill will make is unknown when it makes the first. So each call in flight gets a share that
 leaves room for siblings, and returns what it did not spend when it reports its usage. With L calls left, the
@@ -8,7 +8,7 @@ L / (K + 1) each would run out, K is smaller.
 
 Equal shares would need the number of siblings in advance. Handing over the whole budget would let each
 sibling spend all of it. A central counter would need a process that all others can reach
-(docs/decisions/0018).
+(decision 0018).
 
 A call that never reports its usage keeps its share: it may still be running.
 """

@@ -1,7 +1,7 @@
-"""A registry in a folder: one OCI image layout per repository (DESIGN 3, registry).
+"""A registry in a folder, with one OCI image layout per repository.
 
 For example ``<root>/agents/plan/{oci-layout,index.json,blobs/sha256/…}``. A single layout for all
-repositories was rejected, because each push would rewrite the index of all of them (FACTS 3, B3).
+repositories was rejected, because each push would rewrite the index of all of them.
 
 Reading one repository opens two or three small local files, which costs less than switching to a thread, so
 it runs in the event loop. Writes (lock, fsync) and the walk over all repositories run in threads.
@@ -141,9 +141,9 @@ class LayoutRegistry:
 
     async def pull(self, reference: Reference) -> Artifact:
         """Pull an artifact. Raises ReferenceNotFoundError, MalformedArtifactError, StateDamagedError."""
-        found = await self.pull_if_changed(reference, None)
-        assert found is not None
-        return found
+        artifact = await self.pull_if_changed(reference, None)
+        assert artifact is not None
+        return artifact
 
     async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
         """Like `pull`; None when the digest of the reference is still ``known_digest``."""
@@ -306,7 +306,7 @@ class LayoutRegistry:
         return heads
 
     def _read_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
-        found: dict[str, bytes | None] = {}
+        manifests: dict[str, bytes | None] = {}
         left = limit_bytes
         for repository, digest in wanted.items():
             content = None
@@ -314,9 +314,9 @@ class LayoutRegistry:
                 content = self._find_small_manifest(repository, digest, limit_bytes)
             if content is not None and len(content) > left:
                 break
-            found[repository] = content
+            manifests[repository] = content
             left -= len(content or b"")
-        return found
+        return manifests
 
     def _find_small_manifest(self, repository: str, digest: str, limit_bytes: int) -> bytes | None:
         layout = self._layout(repository)
@@ -328,14 +328,14 @@ class LayoutRegistry:
         return stored.content if stored is not None and len(stored.content) <= limit_bytes else None
 
     def _walk(self) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         root = str(self._root)
         for folder, folders, files in os.walk(root):
             name = folder[len(root) :].lstrip(os.sep).replace(os.sep, "/")
             if INDEX_FILE in files and is_repository(name):
-                found.append(name)
+                names.append(name)
             folders[:] = [f for f in folders if f not in RESERVED_PARTS and is_repository(f)]
-        return sorted(found)
+        return sorted(names)
 
 
 def _target(reference: Reference, index: Index | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The write side of the registry endpoint: uploads, manifests and deletion, for holders of a mesh token.
+"""The write side of the registry endpoint: uploads, manifests and deletion, with a mesh token.
 
 It works with docker, skopeo, oras and Retinue's own client. They send the token as a password (Basic), which
 `retinue.web.security` reads. Blobs are streamed to a file; only manifests, at most 4 MiB, are held in memory
@@ -149,8 +149,8 @@ class PushEndpoint:
         text = request.headers.get("content-range")
         if text is None:
             return
-        found = _RANGE.fullmatch(text.strip())
-        if found is None or int(found[1]) != size:
+        match = _RANGE.fullmatch(text.strip())
+        if match is None or int(match[1]) != size:
             headers = _progress_headers(name, upload, size)
             raise Refusal(
                 "BLOB_UPLOAD_INVALID", f"the next chunk of this upload must start at byte {size}", headers
