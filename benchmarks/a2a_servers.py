@@ -12,9 +12,10 @@ from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
+from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.agent_process import agent_app
 from retinue.runtime.endpoints.a2a import open_agent_a2a
-from retinue.runtime.messages import agent_messages
+from retinue.runtime.messages import Messages
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -32,7 +33,7 @@ async def agent_server(stack: AsyncExitStack, home: Path, url: str) -> ASGIApp:
 
     settings, state, dispatcher = Settings(), State(home), local_dispatcher(agent)
     state.prepare()
-    messages = agent_messages(agent, dispatcher, settings, state)
+    messages = Messages(dispatcher, OwnAgent(agent, dispatcher.access, url), settings, state)
     stack.push_async_callback(messages.aclose)
     a2a = await stack.enter_async_context(open_agent_a2a(agent, dispatcher, settings, state, url))
     http = await stack.enter_async_context(HttpClient())

@@ -25,6 +25,7 @@ from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.lazy import Lazy
+from retinue.parts.shown_agents import OwnAgent
 from retinue.rpc.server import card_route, execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
@@ -53,7 +54,7 @@ from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
 from retinue.runtime.koi.rest_routes import agent_rest
 from retinue.runtime.loading.reloading import watch_lists
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.messages import Messages
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import FIRST_AGENT_PORT, Echo, Stop, bind, end_task, serving, url_of
@@ -150,9 +151,10 @@ async def serve_agent(
         allowed = allowed_calls(agent, settings, mesh, target.access)
         mcp = agent_mcp(agent, dispatcher, allowed, settings)
         stack.push_async_callback(mcp.aclose)
-        messages = agent_messages(agent, dispatcher, settings, state)
+        shown = OwnAgent(agent, dispatcher.access, url)
+        messages = Messages(dispatcher, shown, settings, state)
         stack.push_async_callback(messages.aclose)
-        messages.recover()
+        await messages.recover()
         a2a = await stack.enter_async_context(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
@@ -338,7 +340,7 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp_route(mcp),)),
-            *(() if messages is None else messages.routes()),
+            *(() if messages is None else messages.routes),
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
             agent_rest(agent, dispatcher, url),

@@ -152,7 +152,7 @@ async def run_hub(
         process.upstreams = imports.list_states
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
-        mesh.messages.recover()
+        await mesh.messages.recover()
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
         koi_routes: Sequence[BaseRoute] = ()
