@@ -62,7 +62,7 @@ from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, environment
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
-from retinue.web.exact_paths import ExactPathRouter
+from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import keys_route, metadata_routes
 

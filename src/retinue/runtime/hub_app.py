@@ -37,7 +37,7 @@ from retinue.runtime.process_state import ProcessState
 from retinue.settings import Settings, environment
 from retinue.storage.state import State
 from retinue.web.error_table import rest_fault
-from retinue.web.exact_paths import ExactPathRouter
+from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import SecurityMiddleware, identity_of
 

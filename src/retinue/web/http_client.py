@@ -1,6 +1,6 @@
 """The HTTP client for all outgoing requests: a pooled aiohttp session with restrictions.
 
-Plain requests to addresses, most calls inside the mesh, go through `web.plain_http_client` instead.
+Plain requests to addresses, most calls inside the mesh, go through `web.fast.plain_http_client` instead.
 
 Only http and https, no redirects, a size limit on every response, a time limit on every request, no proxy
 from the environment, no cookies, no credentials from a url. It never connects to link-local addresses and
@@ -33,7 +33,7 @@ from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
 from retinue.web.addresses import find_refusal, is_loopback
-from retinue.web.plain_http_client import PlainHttpClient
+from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
