@@ -24,7 +24,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp, allowed_calls
-from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
+from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
@@ -186,7 +186,10 @@ class System:
         self.stack.callback(mesh.events.flush)
         await mesh.messages.recover()
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
-        a2a = await self.stack.enter_async_context(open_hub_a2a(mesh, self.settings, self.state, url))
+        envelopes = mesh.messages.answer_envelope
+        a2a = await self.stack.enter_async_context(
+            open_a2a(mesh.dispatcher, mesh.shown, self.settings, self.state, url, envelopes)
+        )
         koi_routes: Sequence[BaseRoute] = ()
         if koi is not None:
             node = make_node(hub_id, url, self.state, self.settings.koi, koi_join, allow_private=True)
@@ -241,7 +244,7 @@ class System:
         stack.push_async_callback(messages.aclose)
         await messages.recover()
         a2a = await stack.enter_async_context(
-            open_agent_a2a(agent, dispatcher, self.settings, self.state, shown, messages.answer_envelope)
+            open_a2a(dispatcher, own, self.settings, self.state, shown, messages.answer_envelope)
         )
         app = agent_app(
             agent,
