@@ -234,7 +234,7 @@ async def publish_card(
     tag: str | None = None,
     signatures: Sequence[Mapping[str, str]] = (),
 ) -> Published:
-    """Publish an agent card byte for byte, as ``oras push`` would (specification 2, formats).
+    """Publish an agent card byte for byte, as ``oras push`` would (specification 2.1).
 
     ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
     one of the major version (`default_tag`); ``signatures`` are over the bytes. Raises RepositoryTakenError
@@ -281,7 +281,7 @@ async def forget(
     """
     place = repository or card_repository(name)
     held = await registry.list_tags(place)
-    tags = held if tag is None else [one for one in held if one == tag]
+    tags = held if tag is None else [held_tag for held_tag in held if held_tag == tag]
     if not tags:
         raise ReferenceNotFoundError(registry.name, place if tag is None else f"{place}:{tag}")
     best = choose_tag(tags)

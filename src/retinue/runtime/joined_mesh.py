@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import structlog
 
+from retinue.authoring.local import LocalFirst
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
 from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
@@ -34,7 +35,7 @@ from retinue.mesh.servers import Ask, Servers
 from retinue.rpc.client import HubCalls, PeerInvoker
 from retinue.rpc.queries import PeerQueries
 from retinue.runtime.factories import mesh_sources
-from retinue.runtime.messages import LazyMessageInvoker
+from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
@@ -91,7 +92,9 @@ class JoinedMesh:
         bearer = MeshBearer(state.mesh_key(), of_mesh)
         plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
         client = AgentClient(http, bearer.token_for, signer)
-        peers = InteractiveInvoker(client, LazyMessageInvoker(http, plain, signer, bearer.token_for))
+        lookup = LocalFirst(directory, InteractiveInvoker(client, plain))
+        by_messages = LazyMessageInvoker(http, signer, bearer.token_for)
+        lookup.add_protocol(PROTOCOL, InteractiveInvoker(client, by_messages))
 
         async def find_peer(name: str) -> tuple[Listing, AgentClient]:
             await directory.ensure_fresh()
@@ -101,8 +104,8 @@ class JoinedMesh:
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
             "mesh",
-            directory,
-            lambda _: peers,
+            lookup,
+            lookup.invoker_of,
             # without limits and bounds: the agent's own endpoint has admitted the chain already
             agent_stats=agent_stats,
             health_sink=directory.record_health,

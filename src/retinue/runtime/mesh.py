@@ -63,7 +63,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
-from retinue.runtime.messages import LazyMessageInvoker, Messages
+from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
@@ -182,14 +182,17 @@ async def open_mesh(
         invokers = {} if imports is None else imports.invokers
         if models is not None:
             invokers[models.name] = models
-        by_messages = LazyMessageInvoker(http, plain, signer, bearer.token_for)
-        remote = InteractiveInvoker(mcp_client, by_messages)
+        by_messages = LazyMessageInvoker(http, signer, bearer.token_for)
+        remote = InteractiveInvoker(mcp_client, plain)
         if personalities is not None:
             # imported here, because most hubs are on no KOI network
             from retinue.koi.client import TraitInvoker
 
             invokers[personalities.name] = TraitInvoker(http, remote, signer=signer)
-        lookup = LocalFirst(directory, remote, invokers)
+        lookup = LocalFirst(directory, remote)
+        for source, invoker in invokers.items():
+            lookup.add_invoker(source, invoker)
+        lookup.add_protocol(PROTOCOL, InteractiveInvoker(mcp_client, by_messages))
         sink = directory.record_health
         dispatcher = Dispatcher(
             agent=HUB_NAME,

@@ -111,7 +111,7 @@ class Caller(Protocol):
 
 
 KEPT_RESULTS = 100
-"""Specification 3, defaults where the seed is silent: 100 entries, first in, first out."""
+"""Specification 3.3: 100 entries, first in, first out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import NoModelError
 
 DEFAULT_TIMEOUT_MS = 300_000
-"""specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 _ALLOWANCE_S = 10.0
 """Added to the time limit of the hub, whose error says more than that of the command."""

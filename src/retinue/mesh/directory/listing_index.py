@@ -1,8 +1,9 @@
 """Indexes entries by id, name, skill and role, in order of preference.
 
 Listings of the same name are one agent only where the origin of their urls or their owner keys are equal;
-otherwise they are separate agents. Look-ups by skill are cached per skill and scopes, so that they cost the
-same among ten agents as among a hundred thousand; a change updates the cached look-ups that it affects.
+otherwise they are separate agents (specification 8.2). Look-ups by skill are cached per skill and scopes, so
+that they cost the same among ten agents as among a hundred thousand; a change updates the cached look-ups
+that it affects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parses versions and ranges of versions, and chooses among the versions of one agent.
 
-Specification 7, seed 001 and "Versions side by side"; P-30; decision 0031.
+Specification 7.2 and 7.9; P-30; decision 0031.
 
 Parsing is lenient: an optional ``v``, one to three numbers, pre-releases before their release. Other text
 sorts before versions. ``semver`` parses the part after the ``v``.

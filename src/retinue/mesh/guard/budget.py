@@ -8,7 +8,7 @@ L / (K + 1) each would run out, K is smaller.
 
 Equal shares would need the number of siblings in advance. Handing over the whole budget would let each
 sibling spend all of it. A central counter would need a process that all others can reach
-(docs/decisions/0018).
+(decision 0018).
 
 A call that never reports its usage keeps its share: it may still be running.
 """

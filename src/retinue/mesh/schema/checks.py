@@ -1,8 +1,8 @@
 """Checks JSON Schemas of skills, compiles each once, and validates with stable error texts.
 
 jsonschema-rs validates about a hundred times faster than the pure Python libraries and never fetches a
-``$ref`` in offline mode. Its messages quote values and change between releases, so the texts are our own
-(specification 2, doubt 3; P-23).
+``$ref`` in offline mode (specification 13.3). Its messages quote values and change between releases, so the
+texts are our own (specification 2, doubt 3, and 7.8).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SchemaCheck:
         With ``schema``, that of this check, an unknown field gets the nearest name as its hint.
 
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
-        path (specification 7, P-23). No message quotes a value.
+        path (P-23; specification 7.2). No message quotes a value.
         """
         return [] if self.is_valid(value) else self.explain(value, schema)
 
@@ -98,12 +98,12 @@ class SchemaCheck:
             limit = f"the value is nested deeper than {self._max_depth} levels, the limit of this schema"
             return [Problem("", limit)]
         try:
-            found = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
+            errors = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
             if self._checks_formats is not None:
-                found += islice(self._checks_formats().iter_errors(value), MAX_PROBLEMS * 10)
+                errors += islice(self._checks_formats().iter_errors(value), MAX_PROBLEMS * 10)
         except ValueError:
             return [Problem("", "the value is not JSON")]
-        return explain(found, value, schema)[:MAX_PROBLEMS]
+        return explain(errors, value, schema)[:MAX_PROBLEMS]
 
 
 def compile_schema(schema: Schema | bool, where: str) -> SchemaCheck:

@@ -150,7 +150,7 @@ def _is_registry(text: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """A card name without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7)."""
+    """A card name without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7.2)."""
     return name.removesuffix("-agent") or name
 
 
@@ -164,7 +164,7 @@ def card_repository(name: str) -> str:
 
 
 def workflow_repository(workflow_id: str) -> str:
-    """The repository for a workflow: ``workflows/<id>`` (specification 2, formats)."""
+    """The repository for a workflow: ``workflows/<id>`` (specification 2.1)."""
     return f"workflows/{_fit_part(workflow_id, workflow_id)}"
 
 
@@ -191,13 +191,13 @@ class TagRank:
 
 
 def rank_tag(tag: str) -> TagRank:
-    """Rank a tag: optional ``v``, one to three numbers, a pre-release below its release (specification 7)."""
-    found = _VERSION.fullmatch(tag)
-    if found is None:
+    """Rank a tag: optional ``v``, one to three numbers, pre-releases before releases (specification 7.2)."""
+    match = _VERSION.fullmatch(tag)
+    if match is None:
         return TagRank(None)
-    major, minor, patch = (int(number or 0) for number in found.groups()[:3])
+    major, minor, patch = (int(number or 0) for number in match.groups()[:3])
     try:
-        return TagRank(semver.Version(major, minor, patch, prerelease=found.group(4)))
+        return TagRank(semver.Version(major, minor, patch, prerelease=match.group(4)))
     except ValueError:  # an invalid pre-release such as "1.0-01"
         return TagRank(None)
 

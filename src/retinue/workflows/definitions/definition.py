@@ -68,7 +68,7 @@ MAX_ASK_TIMEOUT_S = 60.0
 DEFAULT_WAIT_S = 24 * 3600.0
 
 DEFAULT_CACHE_TTL_S = 300.0
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 Mode = Literal["race", "all", "vote", "merge"]
@@ -262,11 +262,11 @@ AskPart = Annotated[AskFirst | None, BeforeValidator(_expand_ask)]
 
 
 DEFAULT_STEP_TIMEOUT_S = 300.0
-"""Specification 2, formats: the time limit of a workflow step that names none."""
+"""The time limit of a workflow step that names none (specification 2.1)."""
 
 
 DEFAULT_ROLE = "execute"
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 AUTO = "auto"
@@ -352,11 +352,10 @@ RunsAs = Literal["caller", "mesh"]
 class Definition(Part):
     """A workflow.
 
-    ``output`` is a value with templates, ``"last"`` (the last step's output, the default) or
-    ``"merged"`` (the objects that all steps gave, merged in order, the later winning: what the
-    spelling of seed 001 means, where a pipeline's result holds every step's outputs).
-    ``runs_as``: with the rights of whoever starts it, or with the scopes of the mesh in addition, which
-    counts only where the workflow is stored in this state (`library.is_run_as_mesh`).
+    ``output`` is a value with templates, ``"last"`` (the last step's output, the default) or ``"merged"``
+    (the objects of all steps, merged in order, the later winning). A workflow runs with the rights of its
+    starter; ``runs_as: mesh`` adds the scopes of the mesh, but only if the workflow is stored in this state
+    (`library.is_run_as_mesh`).
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")]

@@ -1,4 +1,4 @@
-"""Converts the workflow spelling of seed 001's ecosystem (specification 2, formats) to the grammar.
+"""Converts the workflow spelling of seed 001's ecosystem (specification 2.1) to the grammar.
 
 ``metadata{id, name, version, description, tags}``, ``steps[]{id, skill, inputs, outputs, timeout, step_type,
 condition, branches}``, templates ``{{ workflow.input.x }}`` and ``{{ steps.<id>.outputs.<path> }}``. How the

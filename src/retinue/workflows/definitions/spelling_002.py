@@ -1,4 +1,4 @@
-"""Converts the workflow spelling of seed 002 (specification 3, the step grammar) to the grammar.
+"""Converts the workflow spelling of seed 002 (specification 3.3) to the grammar.
 
 ``steps[]{name, agent (text, list or "auto"), role, condition, transform, validate, retry, timeout, parallel,
 mode, onSuccess, onFailure, stopOnError}`` and ``settings{maxDuration, errorHandling, cacheStrategy,
@@ -34,7 +34,7 @@ SETTINGS = {
     "metricsLevel": "",
 }
 _RETRY = {"attempts": 3, "delay": "1s", "backoff": 2.0}
-"""Specification 3, defaults where the seed is silent: 3 tries, with 1, 2, 4 s between."""
+"""Specification 3.3: 3 tries, with 1, 2, 4 s between."""
 _METRICS = ("basic", "detailed", "debug")
 _ERROR_WORDS = ("stop", "continue", "retry")
 _OWN_OUTPUT = ("output", "result")
