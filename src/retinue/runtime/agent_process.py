@@ -25,6 +25,7 @@ from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.lazy import Lazy
 from retinue.parts.shown_agents import OwnAgent
+from retinue.rest.routes import agent_rest
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
@@ -51,7 +52,6 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
-from retinue.runtime.koi.rest_routes import agent_rest
 from retinue.runtime.loading.reloading import watch_lists
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.messages import Messages
@@ -336,7 +336,7 @@ def agent_app(
             *(() if messages is None else messages.routes),
             *(() if a2a is None else a2a.routes),
             *card_routes(OwnAgent(agent, dispatcher.access, url)),
-            agent_rest(agent, dispatcher, url),
+            agent_rest(agent.name, agent.record, lambda: agent.revision, dispatcher, url),
             *koi_routes,
             health_route(),
             keys_route(partial(public_card_key, settings, state)),

@@ -16,6 +16,7 @@ from cachetools import FIFOCache
 
 from retinue.core.call import Outcome
 from retinue.core.json_values import copy_json
+from retinue.core.record import ListingKey
 from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 
@@ -25,7 +26,8 @@ class Choice:
 
     ``skill`` is what it is called for. ``score`` = its configured number for the role, where it was
     chosen by role; ``available`` is false for one that was asked for by name and does not answer;
-    ``warning`` is what callers of a deprecated version are told.
+    ``listing`` is its place in the directory of the process that chose it, None in the runs of earlier
+    releases; ``warning`` is what callers of a deprecated version are told.
     """
 
     agent: str
@@ -37,6 +39,7 @@ class Choice:
     score: float | None = None
     available: bool = True
     warning: str = ""
+    listing: ListingKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
