@@ -248,8 +248,8 @@ class Problem:
 def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:
     """The route that shows whether the process can serve callers; it needs no token.
 
-    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token is
-    told what is missing, because names of registries and agents may be secret (specification 7.15).
+    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token sees
+    the missing parts, because names of registries and agents may be secret (specification 7.15).
     """
 
     async def answer(request: HttpRequest) -> JSONResponse:

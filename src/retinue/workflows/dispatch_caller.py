@@ -53,7 +53,7 @@ _OPENED = 200
 
 
 class RoleChoice:
-    """Lists agents by role for workflows; the cards of those that have it are read, and no others."""
+    """Lists agents by role for workflows; only the cards of agents with the role are read."""
 
     def __init__(
         self, directory: Directory, strategy: Strategy = first, track: TrackRecord | None = None
