@@ -121,7 +121,7 @@ class Offering(ABC):
         """The agent record; see `Agent.record`."""
 
     def can(self, function: F) -> F:
-        """Make a function the agent's own judgement of what it can do now; as ``@agent.can``.
+        """Make a function the agent's own judgement of its present capabilities; as ``@agent.can``.
 
         The function takes a capability, a skill id or an action's name as the caller writes it, and
         optionally the context. It returns True or False, None for what the record says, or `Can` with price,

@@ -63,7 +63,7 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
 
 
 _MAX_PARTS = 100_000
-"""Parts of a result that are looked at to name the one that JSON cannot represent."""
+"""The number of parts of a result that are examined to find one without a JSON form."""
 
 
 def _find_unserialisable(value: Any) -> tuple[tuple[str, ...], str] | None:

@@ -38,7 +38,7 @@ from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, OnText, Prompt,
 from retinue.llm.spec import ModelSpec
 
 NO_KEY = "none"
-"""What is sent to a server that needs no key; the libraries want one."""
+"""The key for a server that needs none; the libraries want one."""
 
 CONNECT_S = 10.0
 RATE_LIMIT_WAIT_S = 5.0

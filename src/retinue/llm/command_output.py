@@ -16,7 +16,7 @@ from retinue.llm.completion import Usage
 
 @dataclass(slots=True)
 class CommandAnswer:
-    """What a program has answered so far; ``problem`` is what it says went wrong."""
+    """What a program has answered so far; ``problem`` is its own report of a failure."""
 
     text: str = ""
     usage: Usage | None = None

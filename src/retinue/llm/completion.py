@@ -141,7 +141,7 @@ def _find_pause(error: BusyError | ModelError, wait_s: float) -> float | None:
 
 HIDDEN = "[key]"
 MAX_CHARACTERS = 500
-"""What is kept of a text that somebody else wrote."""
+"""The limit for a text of a foreign program."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VENDORS_KEYS = re.compile(r"\b(?:sk|rk|pk)-[\w-]{16,}|\b(?:gsk_|xai-|hf_)\w{16,}|\bAIza[\w-]{30,}")

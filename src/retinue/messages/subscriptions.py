@@ -37,7 +37,7 @@ class Subscription:
     last: Reply | None = None
 
     def names(self) -> tuple[str, ...]:
-        """What it is known by."""
+        """The keys of a subscription."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
         return tuple(dict.fromkeys(one for one in ids if one is not None))
 

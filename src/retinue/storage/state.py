@@ -184,7 +184,7 @@ class State:
         yield from list_open_to_others(path for name in _OWN for path in self.root.glob(name))
 
     def protect(self) -> int:
-        """Take the state from other users, as versions before this one did not; returns what was changed.
+        """Take the state from other users, as versions before this one did not; returns the changed paths.
 
         The folder itself is changed only if nothing but the state is in it.
         """
@@ -357,7 +357,7 @@ def find_hub_url(state: State) -> str | None:
 
 
 def is_process(pid: int, birth: int | None) -> bool:
-    """Whether the process runs and is the one that started at ``birth``, where that is known."""
+    """Whether the process runs and started at ``birth``, where that is known."""
     process = _read_process(pid)
     if process is None:
         return _is_alive(pid)

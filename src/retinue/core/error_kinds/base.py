@@ -22,7 +22,7 @@ class Kind:
 class Problem:
     """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message.
 
-    ``hint`` is what was probably meant; it is told to people and models, not in the message itself.
+    ``hint`` is the probable intention; it is told to people and models, not in the message itself.
     """
 
     path: str

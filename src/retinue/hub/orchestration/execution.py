@@ -90,7 +90,7 @@ class _Flight:
     waiting: int = 0
 
     def has_others(self) -> bool:
-        """Whether another caller than the one who asks waits for the run."""
+        """Whether another caller waits for the run as well."""
         return self.waiting > 1
 
 
@@ -218,7 +218,7 @@ class Orchestration:
     async def _prefer(
         self, definition: Definition, request: OrchestrationRequest, principal: Principal
     ) -> tuple[Definition, list[str]]:
-        """The definition with the preferred agent where it can take the step, and what it cannot take."""
+        """The definition with the preferred agent in the steps that it can take, and warnings."""
         agent = request.agent
         has: set[str] = set()
         lacks: dict[str, str] = {}
@@ -405,7 +405,7 @@ class Orchestration:
     async def _read_result(
         self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
     ) -> OrchestrationResult:
-        """What the run gave; raises what it failed with."""
+        """What the run gave; raises its error."""
         output = record.get()
         runs = self._starter.runs
         found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))

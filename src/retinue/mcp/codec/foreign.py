@@ -47,7 +47,7 @@ _LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself; ``capabilities`` are the names of what it offers.
+    """What a server says of itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
     with a session takes requests of 2026-07-28 beside it.

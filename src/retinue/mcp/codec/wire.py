@@ -147,7 +147,7 @@ class ResponseReader:
 
     @property
     def ending(self) -> Ending:
-        """What it means that the response ends here."""
+        """How the response ended, if it ends here."""
         if self.reply is not None:
             return "complete"
         if self._events is not None:

@@ -101,7 +101,7 @@ class ServersInHub:
         self._access = access
 
     def list_all(self) -> list[Named]:
-        """Those that are enabled, with their names in the directory."""
+        """The enabled servers, with their names in the directory."""
         found = []
         for server in self.servers.list_members():
             entry = self._directory.find_entry(ListingKey(IMPORTS, server.spec.name))

@@ -1,8 +1,8 @@
 """Asks many agents one question at once, within a deadline, and ranks the answers.
 
 Rank: the share of the capabilities that match, then an agent's own yes before an answer from a record, then
-higher confidence, lower price, shorter time, and what was learned from earlier calls. An agent that states
-no confidence counts as `NEUTRAL`; a price or time that is stated goes before one that is not.
+higher confidence, lower price, shorter time, and figures of earlier calls. An agent that states no confidence
+counts as `NEUTRAL`; a price or time that is stated goes before one that is not.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class SilentAgent:
 class Answers:
     """The end of a fan-out.
 
-    ``answers`` are of agents that can do at least a part, best first; ``unable`` counts those that said no,
-    ``silent`` are those without an answer, ``not_asked`` counts agents beyond `MAX_ASKED`.
+    ``answers`` are of agents that can do at least a part, best first; ``unable`` counts the refusals,
+    ``silent`` names the agents without an answer, ``not_asked`` counts agents beyond `MAX_ASKED`.
     """
 
     answers: tuple[AgentAnswer, ...]

@@ -255,6 +255,11 @@ class ListingIndex:
             found = lookups.found[scopes] = tuple(self._list_offering(skill_id, scopes))
         return found
 
+    def find_offering(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> Entry | None:
+        """The entry with this id, if `list_offering` has it."""
+        entry = self._entries.get(listing_id)
+        return entry if entry is not None and self._offers(listing_id, skill_id, scopes) else None
+
     def list_with_role(self, role: str, scopes: Scopes) -> list[Entry]:
         """One entry per agent with a skill of this role visible to ``scopes``, in the order of `list_agents`.
 

@@ -39,8 +39,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 class SchemaConverter:
     """Converts the schemas of one document for one direction; a component is converted once.
 
-    ``input`` leaves out what is only read, ``output`` what is only written. With ``files``, binary text is
-    `FILE`, as in the fields of a multipart body.
+    ``input`` omits read-only fields, ``output`` write-only ones. With ``files``, binary text is `FILE`, as in
+    the fields of a multipart body.
     """
 
     def __init__(

@@ -165,7 +165,7 @@ class WaitFor(Part):
 
 
 class Compensation(Part):
-    """The call that undoes a done step when what is around it fails."""
+    """The call that undoes a done step after a failure around it."""
 
     skill: Name
     with_: dict[str, Any] | str | None = Field(default=None, alias="with")
@@ -238,7 +238,7 @@ WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
 
 
 class AskFirst(Part):
-    """Ask agents before the step whether they can do it now; only those that say yes are called.
+    """Ask agents before the step whether they can do it now; only agents that say yes are called.
 
     They are asked for the step's skill and for ``capabilities``; ``timeout`` bounds the answers.
     """

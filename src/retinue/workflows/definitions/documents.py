@@ -261,7 +261,7 @@ class _Builder:
 
 
 def _read_scalar(text: str) -> Any:
-    """A plain scalar by the core schema of YAML 1.2; what it does not know is text."""
+    """A plain scalar by the core schema of YAML 1.2; any other plain value is text."""
     if text in _NULL:
         return None
     if text in _TRUE:

@@ -211,7 +211,7 @@ class _Translation:
 
 
 def _as_duration(value: Any) -> Any:
-    """Milliseconds as a duration; what is no number is left to the checks."""
+    """Milliseconds as a duration; other values are left to the checks."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
         return render_duration(value / 1000)
     return value

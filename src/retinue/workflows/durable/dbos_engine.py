@@ -127,7 +127,7 @@ class EngineClient:
         )
 
     def list_ended(self) -> list[StoredRun]:
-        """Ended outermost runs, newest first, without what they were given and gave."""
+        """Ended outermost runs, newest first, without their inputs and outputs."""
         return self._client.list_workflows(
             status=[row for row, status in STATUS_OF.items() if status != "running"],
             has_parent=False,

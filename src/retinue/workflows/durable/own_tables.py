@@ -35,8 +35,9 @@ The first one finds its tables in databases that were made before they had a ver
 """
 
 USABLE_FROM = 1
-"""The version that a release must know to use the tables as these scripts leave them: raise it with a
-script that changes what is there."""
+"""The version that a release must know to use the tables as these scripts leave them: raise it with a script
+that changes existing tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)

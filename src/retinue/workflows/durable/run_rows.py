@@ -146,7 +146,9 @@ class RunRows:
         return replace(run, record=replace(run.record, value=unpack(run.record.value, parts, outputs)))
 
     async def _list_ancestors(self, run: RunRow) -> list[str]:
-        """A run and those that it was forked from: children keep the name that they were started with."""
+        """A run and the runs that it was forked from, because children keep the name that they were started
+        with.
+        """
         ids = [run.record.id]
         while run.record.forked_from is not None and run.record.forked_from not in ids:
             ids.append(run.record.forked_from)

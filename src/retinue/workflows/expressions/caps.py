@@ -36,9 +36,9 @@ _MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
 class Shape:
     """What the words of an expression tell before it runs.
 
-    ``levels`` is how deep macros are nested; ``is_costly`` = it has a macro or matches a pattern, so that
-    its time is not bounded by what it reads; ``path`` is set when the whole expression is one reference
-    and needs no engine.
+    ``levels`` is how deep macros are nested; ``is_costly`` = it has a macro or matches a pattern, so that its
+    input does not bound its time; ``path`` is set when the whole expression is one reference and needs no
+    engine.
     """
 
     references: tuple[Reference, ...]

@@ -60,7 +60,7 @@ class RunContext(Protocol):
     async def count_undo_requests(self) -> int:
         """How often this run, which failed with steps left to be undone, was resumed to undo them.
 
-        It is no durable call, but it only grows: what it asked for once is asked for on each replay.
+        It is no durable call. The number only grows, so a replay repeats each earlier request.
         """
 
     def record_usage(self, calls: int | None) -> None:
@@ -159,7 +159,7 @@ class Runs(Protocol):
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
 
-        A forked run includes those that it kept. Raises UnknownRunError.
+        A forked run includes the calls that it kept. Raises UnknownRunError.
         """
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
