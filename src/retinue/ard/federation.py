@@ -40,7 +40,7 @@ _log = structlog.get_logger("retinue.ard")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What others answered, and by URL why some did not."""
+    """The answers of others, and by URL the reasons of missing ones."""
 
     parts: list[list[Entry]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)

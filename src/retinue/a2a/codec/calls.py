@@ -62,7 +62,7 @@ def wants_message(message: Message, metadata: Mapping[str, Any]) -> bool:
 
 
 def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
-    """What a message says about the call; raises A2aError."""
+    """The facts about the call in a message; raises A2aError."""
     skill = _text_at(message.metadata, SKILL_KEY) or _text_at(metadata, SKILL_KEY)
     arguments = message.metadata.get(ARGUMENTS_KEY, metadata.get(ARGUMENTS_KEY))
     for part in message.parts:

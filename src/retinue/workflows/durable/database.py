@@ -179,7 +179,7 @@ class RunDatabase:
             delay = min(2 * delay, 1.0)
 
     def explain(self, error: Exception) -> StateError | None:
-        """What an error says about the database, with the remedy; None for one that says nothing about it."""
+        """The meaning of an error for the database, with the remedy; None for an unrelated error."""
         if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
             return None
         cause = getattr(error, "orig", None)

@@ -212,7 +212,7 @@ class Executions:
         return run_id in await self._rows.find([run_id])
 
     async def _size_of(self, root: str) -> RunSize:
-        """What an outermost run has stored, read once when this process begins to execute it."""
+        """The stored size of an outermost run, read once when this process begins to execute it."""
         size = self._sizes.get(root)
         if size is None:
             stored = await self._database.read(self._database.client.measure, root, self._database.events)
