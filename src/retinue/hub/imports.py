@@ -28,8 +28,8 @@ MAX_CHANGES = 500_000
 class ImportState:
     """One import of this hub: ``kind`` is the protocol, ``reason`` why it is not connected.
 
-    ``waiting`` are the tools that differ from those that a person accepted: by name the accepted form, None
-    for a new tool, and the offered one.
+    ``waiting`` are the tools that differ from the accepted ones: by name the accepted form, None for a new
+    tool, and the offered one.
     """
 
     name: str
@@ -43,7 +43,7 @@ ReadImports = Callable[[], Iterable[ImportState]]
 
 
 def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) -> None:
-    """Add ``list_imports``. Where a server is configured is not shown: its command may hold secrets."""
+    """Add ``list_imports``. It does not show commands of servers, because they may hold secrets."""
 
     @agent.skill(read_only=True)
     async def list_imports(ctx: Context) -> Json:

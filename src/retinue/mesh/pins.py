@@ -2,8 +2,9 @@
 
 The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
 called, and a new one stays hidden, until a person accepts them. Of the annotations, the title is compared,
-and hints only where they promise more than before: some servers change the others at every start. A name
-that is offered twice with different definitions is not listed: only the server knows which one a call runs.
+and hints only where they promise more than before, because some servers change the others at every start. A
+name that is offered twice with different definitions is not listed, because only the server knows which one a
+call runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MAX_COMPARED_LINES = 2_000
 
 @dataclass(slots=True)
 class ServerPins:
-    """The tools of one server by name: accepted ones, and those that wait, changed or new."""
+    """The tools of one server by name: accepted tools, and changed or new tools that wait."""
 
     accepted: dict[str, Tool] = field(default_factory=dict)
     waiting: dict[str, Tool] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class Pins:
         return names
 
     def forget(self, server: str) -> None:
-        """Drop what is known of a server; adding it again accepts its tools as they are then."""
+        """Drop the tools of a server; adding it again accepts its tools as they are then."""
         if server in self._servers:
             self._change(lambda servers: servers.pop(server, None))
 

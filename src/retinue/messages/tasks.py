@@ -31,14 +31,14 @@ KEEP_S = 3600.0
 _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
 
 News = Callable[["MessageTask", Reply], None]
-"""Gets what is said of a task: TASK_ACCEPT with its progress, and the reply that ends it."""
+"""Receives the messages about a task: TASK_ACCEPT with its progress, and the reply that ends it."""
 
 
 class TaskChannel(NullChannel):
     """Turns progress and log lines of a task into news; questions fail, as where nobody listens.
 
-    It claims to listen only where the task is to be accepted at once: through a hub, a call with progress
-    takes a longer way.
+    It claims to listen only where the task is to be accepted at once, because through a hub, a call with
+    progress takes a longer way.
     """
 
     def __init__(self, tell: Callable[[str], None], *, listens: bool) -> None:
@@ -74,7 +74,7 @@ class MessageTask:
         return self.reply or accepted(self.id, self.comments)
 
     def names(self) -> tuple[str, ...]:
-        """What it is known by: its id, and the ids of the request."""
+        """The keys of a task: its id, and the ids of the request."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
         return tuple(dict.fromkeys(one for one in ids if one is not None))
 

@@ -66,14 +66,14 @@ class Transport(Protocol):
 
     @property
     def flood(self) -> FloodMeter:
-        """What counts the messages that nobody asked for."""
+        """Counts unsolicited messages."""
 
     @property
     def hint(self) -> str:
-        """What may explain that a server does not answer; "" if nothing was seen."""
+        """A possible reason for a silent server; "" if nothing was seen."""
 
     async def open(self) -> None:
-        """Start what must be started."""
+        """Start the server's program, if it has one."""
 
     def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
         """Send a request and yield the server's messages about it, the response last."""
@@ -95,7 +95,8 @@ class ServerSession:
     """One session with the server ``name``; requests may run at the same time.
 
     A server at a url may speak both eras. Calls of a client of 2026-07-28 then go to it as that client would
-    send them, all others in the session: a tool that asks in one era only is called in the era of its caller.
+    send them, all others in the session, because a tool that asks in one era only is called in the era of its
+    caller.
     """
 
     def __init__(self, name: str, transport: Transport, client_version: str) -> None:

@@ -41,8 +41,9 @@ correct answers are below it on MetaTool and 1 % on the second set.
 """
 
 COVERED_FROM = 0.5
-"""A hit that has this share of the words of the query is likely whatever its score: among few skills
-every word is frequent, so all scores are low."""
+"""A hit that has this share of the words of the query is likely whatever its score, because among few skills
+every word is frequent, so all scores are low.
+"""
 
 BATCH = 100
 """How many texts are written before other tasks run: about 40 ms."""
@@ -72,7 +73,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class RankedSkill:
-    """As `Hit`, before the skill is read, with what is indexed of it."""
+    """As `Hit`, before the skill is read, with its indexed facts."""
 
     entry: Entry
     skill_id: str
@@ -82,7 +83,7 @@ class RankedSkill:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether the best hit does what was asked: ``score`` from 0 to 1, comparable between queries.
+    """Whether the best hit fits the query: ``score`` from 0 to 1, comparable between queries.
 
     Words alone tell little about that. ``is_likely`` is a hint for the caller and never hides hits.
     """
@@ -162,7 +163,8 @@ class SkillSearch:
     async def synchronize(self, listing_ids: Collection[ListingKey]) -> int:
         """Make the index hold exactly these listings; returns how many texts were written or removed.
 
-        Unchanged texts are kept. Other tasks run in between: to index 100,000 agents takes about a minute.
+        Unchanged texts are kept. Other tasks run in between, because to index 100,000 agents takes about a
+        minute.
         """
         missing = set(listing_ids)
         gone: list[ListingKey] = []
@@ -294,7 +296,7 @@ class SkillSearch:
 
 
 def estimate_fit(score: float, query: Query, best: SkillText) -> Fit:
-    """Estimate from the best score, and from the words of its skill, whether it does what was asked.
+    """Estimate from the best score, and from the words of its skill, whether it fits the query.
 
     The score is divided by the weight of the rarest possible word and by the square root of the number
     of words: of the measures that were tried, this one separates fitting skills from others best.
