@@ -22,8 +22,9 @@ from retinue.hub.mesh_map import MeshParts
 from retinue.mesh.events import EventBus, Observer, log_lines, record_calls
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
+from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp, allowed_calls
-from retinue.runtime.endpoints.a2a import open_agent_a2a, open_hub_a2a
+from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
@@ -34,7 +35,7 @@ from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.koi.membership import KoiHub, make_node
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.mesh import Mesh, open_mesh
-from retinue.runtime.messages import agent_messages
+from retinue.runtime.messages import Messages
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
@@ -183,9 +184,12 @@ class System:
         mesh.events.subscribe_later(record_calls(audit.append))
         mesh.events.subscribe_batches(log_lines)
         self.stack.callback(mesh.events.flush)
-        mesh.messages.recover()
+        await mesh.messages.recover()
         mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
-        a2a = await self.stack.enter_async_context(open_hub_a2a(mesh, self.settings, self.state, url))
+        envelopes = mesh.messages.answer_envelope
+        a2a = await self.stack.enter_async_context(
+            open_a2a(mesh.dispatcher, mesh.shown, self.settings, self.state, url, envelopes)
+        )
         koi_routes: Sequence[BaseRoute] = ()
         if koi is not None:
             node = make_node(hub_id, url, self.state, self.settings.koi, koi_join, allow_private=True)
@@ -235,11 +239,12 @@ class System:
             dispatcher.admission.events.subscribe(observer)
         mcp = agent_mcp(agent, dispatcher, allowed_calls(agent, self.settings, mesh), self.settings)
         stack.push_async_callback(mcp.aclose)
-        messages = agent_messages(agent, dispatcher, self.settings, self.state)
+        own = OwnAgent(agent, dispatcher.access, shown)
+        messages = Messages(dispatcher, own, self.settings, self.state)
         stack.push_async_callback(messages.aclose)
-        messages.recover()
+        await messages.recover()
         a2a = await stack.enter_async_context(
-            open_agent_a2a(agent, dispatcher, self.settings, self.state, shown, messages.answer_envelope)
+            open_a2a(dispatcher, own, self.settings, self.state, shown, messages.answer_envelope)
         )
         app = agent_app(
             agent,

@@ -92,12 +92,11 @@ def hub_agent(
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
-    ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
-    cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls,
-    ``read_imports`` the state of the imports, ``mesh_parts`` what is
-    around the hub. ``store_workflow`` stores a definition, ``send_message``
-    answers messages.
+    ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets
+    the cached results of steps and gives their number. ``access`` decides which agents a caller sees,
+    ``spending_of`` tells the spending of a model agent, ``read_calls`` reads the recorded calls,
+    ``read_imports`` the state of the imports, ``mesh_parts`` the processes and sources around the hub.
+    ``store_workflow`` stores a definition, ``send_message`` answers messages.
     """
 
     def stats_of(listing: Listing) -> Stats:

@@ -18,7 +18,7 @@ MAX_NAMES = 200
 """How many names of agents, skills and the like one process tells apart; further ones count as `OTHER`."""
 
 OTHER = "other"
-"""The value of a label for the names beyond `MAX_NAMES`, and for those that a reader may not see."""
+"""The value of a label for the names beyond `MAX_NAMES`, and for names that a reader may not see."""
 
 LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
 
@@ -116,7 +116,7 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Figures:
-    """What was read of a process at one time, by metric and labels."""
+    """The readings of a process at one time, by metric and labels."""
 
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)

@@ -1,11 +1,10 @@
-"""The endpoints of our own processes: ``/execute``, ``/agent-card`` and ``/health``.
+"""The endpoints of our own processes: ``/execute``, ``/health`` and ``/ready``.
 
 ``POST /execute`` is JSON-RPC 2.0 where the method is a skill (P-07 … P-12, P-22 … P-24). It
 is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
 errors have HTTP status 200 (specification 2, doubt 12); only rejections by ``web.security`` have another
-status. ``GET /agent-card`` returns the visible part of the agent's card (P-10), ``GET /health`` proves that
-the process is alive (specification 2.1), and ``GET /ready`` says whether it can serve callers
-(specification 7.15).
+status. ``GET /health`` proves that the process is alive (specification 2.1), and ``GET /ready`` says whether
+it can serve callers (specification 7.15).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 
 import structlog
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, Principal, TraceContext, new_id
+from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
@@ -53,9 +52,6 @@ from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import execute_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
 
-CardSource = Callable[[frozenset[str]], bytes]
-"""Renders the card for a caller with these scopes; must be cheap."""
-
 MAX_AT_ONCE = 16
 """Maximum number of requests of one batch that run concurrently."""
 
@@ -68,7 +64,6 @@ _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
 
 
-_NOTHING: frozenset[str] = frozenset()
 _log = structlog.get_logger("retinue.execute")
 
 
@@ -232,21 +227,6 @@ def _idempotency_key(headers: Headers) -> str | None:
     return key.decode("latin-1")
 
 
-def card_route(
-    card: CardSource, path: str = "/agent-card", *, sees: Callable[[Principal], bool] = lambda _: True
-) -> Route:
-    """The route of one agent's card, with the published bytes.
-
-    A caller that does not see the agent gets a card without skills.
-    """
-
-    async def answer(request: HttpRequest) -> Response:
-        caller = identity_of(request.scope).principal
-        return Response(card(caller.scopes if sees(caller) else _NOTHING), media_type="application/json")
-
-    return Route(path, answer, methods=["GET"])
-
-
 async def _answer(request: HttpRequest) -> JSONResponse:
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return JSONResponse({"status": "ok", "timestamp": stamp})
@@ -268,8 +248,8 @@ class Problem:
 def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:
     """The route that shows whether the process can serve callers; it needs no token.
 
-    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token is
-    told what is missing, because names of registries and agents may be secret (specification 7.15).
+    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token sees
+    the missing parts, because names of registries and agents may be secret (specification 7.15).
     """
 
     async def answer(request: HttpRequest) -> JSONResponse:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +15,6 @@ from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
-from retinue.cards.pallet_card import encode_card, render_card
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.admission import Admission, Limits
@@ -25,7 +24,9 @@ from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.lazy import Lazy
-from retinue.rpc.server import card_route, execute_route, health_route
+from retinue.parts.shown_agents import OwnAgent
+from retinue.rest.routes import rest_route
+from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
     advertised,
@@ -37,7 +38,8 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
-from retinue.runtime.endpoints.a2a import A2aEndpoints, open_agent_a2a
+from retinue.runtime.endpoints.a2a import A2aEndpoints, open_a2a
+from retinue.runtime.endpoints.cards import card_routes
 from retinue.runtime.factories import (
     card_signer,
     configured_registry,
@@ -50,10 +52,9 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls, notify_hub
-from retinue.runtime.koi.rest_routes import agent_rest
 from retinue.runtime.loading.reloading import watch_lists
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.messages import Messages, agent_messages
+from retinue.runtime.messages import Messages
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import FIRST_AGENT_PORT, Echo, Stop, bind, end_task, serving, url_of
@@ -150,11 +151,12 @@ async def serve_agent(
         allowed = allowed_calls(agent, settings, mesh, target.access)
         mcp = agent_mcp(agent, dispatcher, allowed, settings)
         stack.push_async_callback(mcp.aclose)
-        messages = agent_messages(agent, dispatcher, settings, state)
+        shown = OwnAgent(agent, dispatcher.access, url)
+        messages = Messages(dispatcher, shown, settings, state)
         stack.push_async_callback(messages.aclose)
-        messages.recover()
+        await messages.recover()
         a2a = await stack.enter_async_context(
-            open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
+            open_a2a(dispatcher, shown, settings, state, url, messages.answer_envelope)
         )
         member = None
         open_paths: frozenset[str] = frozenset()
@@ -321,14 +323,7 @@ def agent_app(
     on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
-
-    @lru_cache(maxsize=8)
-    def render(scopes: frozenset[str], revision: int) -> bytes:
-        return encode_card(render_card(agent.record(url), scopes=scopes))
-
-    def card(scopes: frozenset[str]) -> bytes:
-        return render(scopes, agent.revision)
-
+    shown = OwnAgent(agent, dispatcher.access, url)
     app = ExactPathRouter(
         routes=[
             execute_route(
@@ -338,10 +333,10 @@ def agent_app(
                 validation_code=settings.execute.validation_code,
             ),
             *(() if mcp is None else (mcp_route(mcp),)),
-            *(() if messages is None else messages.routes()),
+            *(() if messages is None else messages.routes),
             *(() if a2a is None else a2a.routes),
-            card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),
-            agent_rest(agent, dispatcher, url),
+            *card_routes(shown),
+            rest_route(dispatcher, shown, url),
             *koi_routes,
             health_route(),
             keys_route(partial(public_card_key, settings, state)),

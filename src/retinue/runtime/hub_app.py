@@ -5,38 +5,36 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from retinue.ard.codec.catalog import Publisher
 from retinue.ard.federation import Upstreams
 from retinue.ard.server import DiscoveryEndpoint
-from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.call import Principal
-from retinue.core.errors import InvalidSettingError, RetinueError, UnknownAgentError
+from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access
 from retinue.oci.server import pull as oci
 from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.oci.source import WORKFLOWS
-from retinue.rpc.server import card_route, execute_route, health_route
+from retinue.rest.routes import rest_route
+from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import OnChecks, guarded, protected_resource
 from retinue.runtime.endpoints.a2a import A2aEndpoints
+from retinue.runtime.endpoints.cards import card_routes
 from retinue.runtime.endpoints.dashboard import HubDashboard
 from retinue.runtime.endpoints.mcp import HubMcp
 from retinue.runtime.factories import HOME_SOURCE, public_card_key
-from retinue.runtime.koi.rest_routes import hub_rest
 from retinue.runtime.mesh import Mesh
 from retinue.runtime.process_state import ProcessState
 from retinue.settings import Settings, environment
 from retinue.storage.state import State
-from retinue.web.error_table import rest_fault
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import SecurityMiddleware, identity_of
@@ -61,7 +59,6 @@ def hub_app(
 
     With ``dashboard`` its pages as well, and their sessions in front of all checks.
     """
-    record = mesh.agent.record(url)
     execute = partial(
         execute_route,
         mesh.dispatcher,
@@ -69,37 +66,15 @@ def hub_app(
         validation_code=settings.execute.validation_code,
     )
 
-    @lru_cache(maxsize=8)
-    def own_card(scopes: frozenset[str]) -> bytes:
-        return encode_card(render_card(record, scopes=scopes))
-
-    async def agent_card(request: Request) -> Response:
-        name, caller = request.path_params["agent"], identity_of(request.scope).principal
-        scopes, view = caller.scopes, mesh.access.view_of(caller)
-        if name == mesh.agent.name and is_seen(view, name):
-            return Response(own_card(scopes), media_type="application/json")
-        await mesh.directory.ensure_fresh()
-        try:
-            listing = await mesh.directory.open_named(name, view=view)
-        except RetinueError as error:
-            # no suggestions: similar names may be hidden from the caller
-            fault = rest_fault(UnknownAgentError(name) if isinstance(error, UnknownAgentError) else error)
-            return JSONResponse(fault.body, fault.status, fault.headers)
-        return Response(
-            encode_card(render_card(listing.record, scopes=scopes)), media_type="application/json"
-        )
-
     app = ExactPathRouter(
         routes=[
             *(() if mcp is None else mcp.routes),
             execute(path="/agents/{agent}/execute"),
             execute(),
-            *mesh.messages.routes(),
-            *mesh.messages.routes("/agents/{agent}/messages"),
+            *mesh.messages.routes,
             *(() if a2a is None else a2a.routes),
-            card_route(own_card, sees=lambda caller: is_seen(mesh.access.view_of(caller), mesh.agent.name)),
-            Route("/agents/{agent}/agent-card", agent_card, methods=["GET"]),
-            hub_rest(mesh, url),
+            *card_routes(mesh.shown),
+            rest_route(mesh.dispatcher, mesh.shown, url),
             *koi_routes,
             health_route(),
             *(() if process is None else process.routes()),

@@ -31,7 +31,7 @@ from retinue.runtime.configuration_reload import (
     dispatcher_parts,
     endpoint_part,
 )
-from retinue.runtime.endpoints.a2a import open_hub_a2a
+from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.factories import http_limits
@@ -152,9 +152,11 @@ async def run_hub(
         process.upstreams = imports.list_states
         await stack.enter_async_context(process.exporting(HUB_NAME, environment()))
         mesh.figures.seed(await asyncio.to_thread(audit.summarise_calls))
-        mesh.messages.recover()
+        await mesh.messages.recover()
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
-        a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
+        a2a = await stack.enter_async_context(
+            open_a2a(mesh.dispatcher, mesh.shown, settings, state, public_url, mesh.messages.answer_envelope)
+        )
         koi_routes: Sequence[BaseRoute] = ()
         open_paths: frozenset[str] = frozenset()
         if koi is not None:

@@ -49,6 +49,7 @@ from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_workflow
 from retinue.oci.server.webhooks import Notifications
+from retinue.parts.shown_agents import MeshAgents, ShownAgents
 from retinue.rpc.client import PeerInvoker
 from retinue.rpc.queries import PeerQueries
 from retinue.runtime.access import hub_access
@@ -62,7 +63,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.importing.imports import Imports
-from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages, hub_messages
+from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
@@ -113,6 +114,7 @@ class Mesh:
     mcp_client: AgentClient
     imported: ServersInHub | None
     messages: Messages
+    shown: ShownAgents
 
 
 @asynccontextmanager
@@ -248,7 +250,8 @@ async def open_mesh(
             send_message=send_message,
         )
         agent = made.agent
-        messages = hub_messages(agent, directory, dispatcher, settings, state)
+        shown = MeshAgents(agent, access, url, directory)
+        messages = Messages(dispatcher, shown, settings, state)
         by_messages.messages = messages
         stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
@@ -271,6 +274,7 @@ async def open_mesh(
             mcp_client,
             None if imports is None else ServersInHub(imports.servers, directory, access),
             messages,
+            shown,
         )
 
 

@@ -53,7 +53,7 @@ _OPENED = 200
 
 
 class RoleChoice:
-    """Lists agents by role for workflows; the cards of those that have it are read, and no others."""
+    """Lists agents by role for workflows; only the cards of agents with the role are read."""
 
     def __init__(
         self, directory: Directory, strategy: Strategy = first, track: TrackRecord | None = None
@@ -310,7 +310,9 @@ class DispatchCaller:
         return choice.listing if is_same else None
 
     async def _name_here(self, choice: Choice, skill: str, principal: Principal) -> str:
-        """What the chosen agent is called in this process: on another machine its source has another name."""
+        """The name of the chosen agent in this process, because its source has another name on another
+        machine.
+        """
         name = choice.agent.partition("@")[0]
         try:
             view = self._access.view_of(principal)

@@ -101,7 +101,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The workflow that was chosen, why, and what was measured of the prompt."""
+    """The chosen workflow, the reasons, and the measurements of the prompt."""
 
     workflow: str
     because: str

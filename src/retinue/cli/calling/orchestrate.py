@@ -87,7 +87,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(result: Mapping[str, Any]) -> str:
-    """One line: the workflow, its agents, the time, and what it cost."""
+    """One line: the workflow, its agents, the time and the cost."""
     from retinue.core.durations import render_elapsed
 
     parts = [result["workflow"], ", ".join(result["agents"]), render_elapsed(result["duration"] / 1000)]

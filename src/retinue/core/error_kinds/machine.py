@@ -9,7 +9,7 @@ from retinue.core.error_kinds.base import FAILED, REFUSED, REQUEST, Kind, Retinu
 
 
 class RegistryError(RetinueError):
-    """An OCI registry or image layout could not do what was asked."""
+    """An OCI registry or image layout could not execute a request."""
 
     type = "registry_error"
 

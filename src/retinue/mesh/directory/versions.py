@@ -52,7 +52,7 @@ def is_stable(version: str | None) -> bool:
 
 @lru_cache(maxsize=8192)
 def major_of(version: str | None) -> int:
-    """The major version; 1 for 0.x as well, and for what is no version."""
+    """The major version; 1 for 0.x as well, and for a text that is no version."""
     parsed = _parse(version) if version is not None else None
     return 1 if parsed is None else max(1, parsed.major)
 

@@ -91,8 +91,8 @@ class SchemaCheck:
     def explain(self, value: Any, schema: Schema | bool | None = None) -> list[Problem]:
         """As `problems`, and texts that are no date, time, duration or UUID where ``format`` asks for one.
 
-        A ``format`` alone refuses nothing, as JSON Schema has it; but whoever corrects a call wants to know
-        all that is wrong with it.
+        A ``format`` alone refuses nothing, as JSON Schema has it; but a caller who corrects a call needs all
+        its problems.
         """
         if self._max_depth is not None and _is_deeper(value, self._max_depth):
             limit = f"the value is nested deeper than {self._max_depth} levels, the limit of this schema"

@@ -205,7 +205,7 @@ def rank_tag(tag: str) -> TagRank:
 def default_tag(version: str | None) -> str:
     """The tag under which an agent of this version is published: ``v`` and the major version.
 
-    ``v1`` for 0.x as well, and for what is no version.
+    ``v1`` for 0.x as well, and for a text that is no version.
     """
     rank = rank_tag(version or "").version
     return DEFAULT_TAG if rank is None else f"v{max(1, rank.major)}"

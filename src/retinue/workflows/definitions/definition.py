@@ -84,7 +84,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Part(BaseModel):
-    """What all models of the grammar share: nothing unknown, nothing converted, nothing changed."""
+    """The common rules of all models of the grammar: nothing unknown, nothing converted, nothing changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
 
@@ -165,7 +165,7 @@ class WaitFor(Part):
 
 
 class Compensation(Part):
-    """The call that undoes a done step when what is around it fails."""
+    """The call that undoes a done step after a failure around it."""
 
     skill: Name
     with_: dict[str, Any] | str | None = Field(default=None, alias="with")
@@ -176,7 +176,7 @@ class Compensation(Part):
 
 
 class Settings(Part):
-    """What holds for the whole workflow.
+    """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
     keeps the result of each call, ``workflow`` that of the whole run. ``max_iterations`` caps loops.
@@ -238,7 +238,7 @@ WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
 
 
 class AskFirst(Part):
-    """Ask agents before the step whether they can do it now; only those that say yes are called.
+    """Ask agents before the step whether they can do it now; only agents that say yes are called.
 
     They are asked for the step's skill and for ``capabilities``; ``timeout`` bounds the answers.
     """

@@ -74,7 +74,7 @@ def read_seed_001(document: Document) -> Document:
 
 
 class _Translation:
-    """One pass over a document; what it writes, it writes with the line it was read from."""
+    """One pass over a document; each value that it writes keeps its line."""
 
     def __init__(self, document: Document) -> None:
         self._from = document

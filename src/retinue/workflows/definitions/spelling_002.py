@@ -205,13 +205,13 @@ class _Translation:
         return found
 
     def _move(self, path: Path, key: str, *target: str) -> None:
-        """What stood under ``key`` stands at ``target`` now; its line goes with it."""
+        """Move the value under ``key`` to ``target``, with its line."""
         if (*path, key) in self._lines:
             self._lines[(*path, *target)] = self._lines[(*path, key)]
 
 
 def _as_duration(value: Any) -> Any:
-    """Milliseconds as a duration; what is no number is left to the checks."""
+    """Milliseconds as a duration; other values are left to the checks."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
         return render_duration(value / 1000)
     return value
