@@ -40,7 +40,7 @@ def main(groups: list[str]) -> int:
         settings = read_settings()
         uv = find_uv(settings)
         print(f"retinue: installing what uv.lock names ({', '.join(['run', *wanted])}) …", file=sys.stderr)
-        _sync(uv, wanted, settings)
+        make_environment(uv, wanted, settings)
     except (UvNotFoundError, SyncFailedError) as error:
         print(f"retinue: the environment could not be made: {error}", file=sys.stderr)
         print(
@@ -97,12 +97,19 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _sync(uv: Path, groups: list[str], settings: Settings) -> None:
+def make_environment(
+    uv: Path, groups: list[str], settings: Settings, folder: Path = VENV, python: str = sys.executable
+) -> None:
+    """Make the environment in ``folder`` equal to the lock file; raises SyncFailedError.
+
+    ``python`` is the interpreter of a new one.
+    """
     environment = make_uv_environment(settings, os.environ)
     environment.pop("VIRTUAL_ENV", None)
-    environment["UV_PROJECT_ENVIRONMENT"] = str(VENV)
-    if not (VENV / "bin" / "python").exists():
-        environment["UV_PYTHON"] = sys.executable
+    environment["UV_PROJECT_ENVIRONMENT"] = str(folder)
+    is_new = not (folder / "bin" / "python").exists()
+    if is_new:
+        environment["UV_PYTHON"] = python
     chosen = ["--no-default-groups", "--extra", "demo"]
     chosen += [word for group in groups for word in ("--group", group)]
 
@@ -121,9 +128,9 @@ def _sync(uv: Path, groups: list[str], settings: Settings) -> None:
     names = ROOT / ".tools" / "requirements.txt"
     names.parent.mkdir(exist_ok=True)
     run("export", "--quiet", "--frozen", *chosen, "--no-emit-workspace", "--output-file", str(names))
-    if not (VENV / "bin" / "python").exists():
-        run("venv", "--python", sys.executable, str(VENV))
-    target = ["--python", str(VENV / "bin" / "python"), "--compile-bytecode"]
+    if is_new:
+        run("venv", "--python", python, str(folder))
+    target = ["--python", str(folder / "bin" / "python"), "--compile-bytecode"]
     target += ["--no-index"] if is_true(settings.get("no-index")) else []
     run("pip", "sync", "--require-hashes", *target, str(names))
     run(

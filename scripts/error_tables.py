@@ -102,7 +102,7 @@ def _render_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _say(kind: Errors) -> str:
     """The first sentence of what the class says of itself, without ids of the specification."""
     text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
-    text = re.sub(r" \((?:[A-Z]-\d\d|SPEC|DESIGN|S: )[^)]*\)", "", text)
+    text = re.sub(r" \((?:[A-Z]-\d\d|specification|decision|S: )[^)]*\)", "", text)
     return text.replace("``", "`").replace("|", "\\|")
 
 

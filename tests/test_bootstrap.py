@@ -132,7 +132,7 @@ def test_a_second_run_does_nothing_and_groups_add_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr(environment, "VENV", tmp_path)
     monkeypatch.setattr(environment, "STAMP", tmp_path / "stamp.json")
     monkeypatch.setattr(environment, "find_uv", lambda settings: Path("uv"))
-    monkeypatch.setattr(environment, "_sync", sync)
+    monkeypatch.setattr(environment, "make_environment", sync)
     for groups in ([], [], ["test"], [], ["lint"], ["test", "lint"]):
         assert environment.main(groups) == 0
     assert asked == [[], ["test"], ["lint", "test"]]

@@ -7,16 +7,21 @@ from collections.abc import Iterable, Sequence
 from retinue.core.errors import RetinueError
 from retinue.core.record import Listing
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
+from retinue.mesh.entry import Entry
 
 
 class MemorySource(Source):
-    """Gives the listings put into it, and raises ``failure`` if that is set."""
+    """Gives the listings put into it, and raises ``failure`` if that is set.
+
+    ``remembered`` has the keys that the directory had stored when the source was added to it.
+    """
 
     def __init__(self, name: str, listings: Iterable[Listing] = ()) -> None:
         self.name = name
         self.problems: tuple[SourceProblem, ...] = ()
         self.failure: RetinueError | None = None
         self.reads = 0
+        self.remembered: list[str] = []
         self._listings = {listing.id: listing for listing in listings}
 
     def put(self, listing: Listing) -> None:
@@ -27,6 +32,9 @@ class MemorySource(Source):
         """Remove the listings with this key."""
         for listing_id in [one for one in self._listings if one.key == key]:
             del self._listings[listing_id]
+
+    def remember(self, held: Iterable[Entry]) -> None:
+        self.remembered = [entry.key for entry in held]
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         self.reads += 1

@@ -1,1 +1,1 @@
-"""What the author of an agent uses: Agent, @agent.skill, Context."""
+"""The public API for authors of agents: Agent, @agent.skill, Context."""

@@ -1,4 +1,4 @@
-"""``Agent``: typed functions as the skills of an agent."""
+"""``Agent``: makes skills from typed functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent made of a character file: its actions run bound functions, or a model answers as the character."""
+"""Makes an agent from a character file: bound functions run its actions, or a model answers."""
 
 from __future__ import annotations
 

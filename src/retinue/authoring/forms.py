@@ -1,4 +1,4 @@
-"""Questions as forms: JSON Schemas, or types whose answers arrive as values of the type."""
+"""Asks questions as forms: JSON Schemas, or types whose answers arrive as values of the type."""
 
 from __future__ import annotations
 

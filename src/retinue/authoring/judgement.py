@@ -1,4 +1,4 @@
-"""The author's own judgement of what an agent can do now: the function of ``@agent.can``."""
+"""Calls the function of ``@agent.can``: the author's own answer to a capability query."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class LocalInvoker:
 
 
 class LocalLookup:
-    """Finds skills among the agents of this process; a hidden skill is not found (SPEC 5, doubt 9)."""
+    """Finds skills among the agents of this process; a hidden skill is not found."""
 
     def __init__(self, agents: Mapping[str, Offering], url: str | None = None) -> None:
         self._agents = agents

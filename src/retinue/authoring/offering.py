@@ -1,4 +1,4 @@
-"""The part of an agent that is read rather than called: resources, prompts and completions."""
+"""The readable part of an agent: resources, prompts and completions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an agent offers for reading: resources, prompts, and completions of their arguments.
+"""Declares resources, prompts and the completions of their arguments.
 
-Its profile and its plain traits are resources as well (DESIGN 2, renderings).
+An agent's profile and its plain traits are resources as well.
 """
 
 from __future__ import annotations

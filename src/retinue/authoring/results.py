@@ -1,4 +1,4 @@
-"""Results of skills as JSON values and content parts.
+"""Converts results of skills to JSON values and content parts.
 
 A skill may return a JSON value, or what pydantic makes one of (models, dataclasses, sets, dates, decimals,
 enums, UUIDs, paths); or content parts: ``Part.image(png)``, ``["as asked:", Part.image(png)]``,

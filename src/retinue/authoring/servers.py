@@ -1,4 +1,4 @@
-"""MCP servers as a skill uses them: `Context.mcp` gives the tools, resources and prompts of any of them."""
+"""`Context.mcp`: the tools, resources and prompts of MCP servers for a running skill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed functions: their JSON Schemas, and calls with JSON arguments and results."""
+"""Derives JSON Schemas from typed functions, and calls them with JSON arguments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The agent card in its forms: pallet card, Markdown, rows of lists (pure)."""
+"""Pure codecs and renderings of the agent card: pallet card, A2A card, Markdown, rows of lists."""

@@ -1,4 +1,4 @@
-"""Codec of the A2A agent card, versions 1.x and 0.3 ↔ AgentRecord (SPEC 2 doubt 4, DESIGN 2 data model).
+"""Codec of the A2A agent card, versions 1.x and 0.3 ↔ AgentRecord (specification 2, doubt 4).
 
 Facts without a field in the card are the parameters of the extension `EXTENSION`: the ``retinue`` object of
 the pallet card, and the schemas of the skills. Keys that are neither are kept in ``extra["a2a"]`` of the

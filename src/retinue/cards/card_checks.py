@@ -1,4 +1,4 @@
-"""Checks of a card when it is published or read from a registry, beyond its form.
+"""Checks a card when it is published or read from a registry, beyond its syntax.
 
 `parse_card` accepts what has the form of a card, also from the store. These checks decide what is taken in:
 urls without user information, a bounded number of skills, and no characters that a terminal, an editor or a

@@ -1,4 +1,4 @@
-"""ElizaOS character files (v1) as agents: name, topics, actions as skills, a person to speak as (SPEC 1).
+"""Reads ElizaOS character files (v1) as agents (specification 1).
 
 The file is JSON, usually with comments, which the reader has removed. Keys that mean nothing here (plugins,
 clients, settings) are ignored; the key ``retinue`` holds what ElizaOS has no place for.

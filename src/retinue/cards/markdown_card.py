@@ -1,4 +1,4 @@
-"""An agent record as a Markdown page, for people and for document tools (P-21).
+"""Renders an agent record as a Markdown page for people and document tools (P-21).
 
 The text of a card is untrusted. It is escaped so that it cannot start a heading, a link, a tag or a table
 cell (GitHub's dialect), and the commands are quoted for the shell. This module does no I/O.

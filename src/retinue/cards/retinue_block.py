@@ -1,9 +1,9 @@
-"""Codec of the ``retinue`` object: the facts of a record for which other cards have no field.
+"""Codec of the ``retinue`` object: the facts of a record without a field in other cards.
 
-The pallet card has it at its top level, the A2A card as the parameters of an extension (DESIGN 2, data
-model). It contains only values that differ from the defaults, and is absent when there are none, so that a
-plain card stays as its author wrote it. Unknown keys are kept in ``extra["retinue"]`` of the record or the
-skill. This module does no I/O.
+The pallet card has it at its top level, the A2A card as the parameters of an extension. It contains only
+values that differ from the defaults, and is absent when there are none, so that a plain card stays as its
+author wrote it. Unknown keys are kept in ``extra["retinue"]`` of the record or the skill. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, An
 
 
 def list_shown_skills(record: AgentRecord, scopes: frozenset[str]) -> tuple[Skill, ...]:
-    """The skills that a card shows to a reader with these scopes; never private ones (DESIGN 2)."""
+    """The skills that a card shows to a reader with these scopes; never private ones."""
     return tuple(skill for skill in record.skills if _is_shown(skill.visibility, scopes))
 
 

@@ -1,4 +1,4 @@
-"""The rows of ``list_agents`` and ``find_skills``: the reply of seed 002, with further keys."""
+"""Renders the rows of ``list_agents`` and ``find_skills``: the reply of seed 002 with further keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATUS: Mapping[Health, str] = {
 def render_agent_row(
     listing: Listing, *, scopes: frozenset[str], metrics: Stats | None = None
 ) -> dict[str, Any]:
-    """One agent as its caller may see it, without hidden skills (L-20, SPEC 3 doubt 12).
+    """One agent as its caller may see it, without hidden skills (L-20, specification 3, doubt 12).
 
     ``metrics`` are included where there was a call; ``avgResponseTime`` is in milliseconds.
     """

@@ -1,4 +1,4 @@
-"""A JSON Schema as a flat list of fields, and as an example value, for documents.
+"""Renders a JSON Schema as a flat list of fields and as an example value.
 
 For validation see ``mesh/schema``. Keywords without a row are left out, references are resolved inside the
 schema only, and no schema is rejected. This module does no I/O.

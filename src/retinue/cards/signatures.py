@@ -1,4 +1,4 @@
-"""Signatures of agent cards: JWS with a detached payload (RFC 7515 appendix F), and their verification.
+"""Signs agent cards and verifies signatures: JWS with a detached payload (RFC 7515 appendix F).
 
 Two payloads are signed. That of an A2A card is its canonical form (RFC 8785) without ``signatures``, as the
 A2A specification says and its SDK does it: only the fields of version 1.x, and nothing that is empty. That of

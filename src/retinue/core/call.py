@@ -1,4 +1,4 @@
-"""Calls and their outcomes, which pass through the dispatch path."""
+"""Calls and their outcomes: the values that pass through the dispatch path."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Principal:
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))
-"""A caller on loopback without a token, at an endpoint that shows mesh skills (DESIGN 2)."""
+"""A caller on loopback without a token, at an endpoint that shows mesh skills."""
 
 LOCAL = Principal("local", "local", frozenset({"exposed", "mesh", "private", "runs_code"}))
 """This process itself."""
@@ -56,7 +56,7 @@ class Hop:
 
 @quick_dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The position of a call in its chain (DESIGN 2, trace; S-13 … S-15).
+    """The position of a call in its chain (S-13 … S-15).
 
     ``depth`` = hops from agent to agent including this one. ``via`` = the hubs that forwarded the call
     since depth last grew. ``calls_left`` = further calls that this one may cause. ``trusted`` = the values

@@ -1,4 +1,4 @@
-"""Durations as a person reads them."""
+"""Renders durations for people."""
 
 from __future__ import annotations
 

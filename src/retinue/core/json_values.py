@@ -1,4 +1,4 @@
-"""JSON values: lossless copies, depth limits, their form as text, and names of shapes for messages."""
+"""JSON values: lossless copies, depth limits, rendering, and names of shapes for messages."""
 
 from __future__ import annotations
 

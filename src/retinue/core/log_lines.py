@@ -1,4 +1,4 @@
-"""Log lines without tokens: text at a terminal; for programs JSON, the rows of a batch in one write."""
+"""Writes log lines without tokens: text at a terminal, JSON elsewhere, a batch in one write."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ QUERY_CAPABILITIES = "query_capabilities"
 """The id of the reserved skill by which every agent tells what it can do; no agent declares it."""
 
 Visibility = Literal["private", "mesh", "exposed"]
-"""Who sees a skill: its own process · this mesh · MCP clients as well (DESIGN 2, visibility)."""
+"""Who sees a skill: its own process · this mesh · MCP clients as well."""
 
 
 def is_visible(visibility: Visibility, scopes: frozenset[str]) -> bool:

@@ -1,8 +1,7 @@
-"""Errors that came over the wire, as the errors that they were where they happened.
+"""Rebuilds typed errors from the JSON-RPC errors of other processes.
 
 A skill that catches ``CallTimedOutError`` of a further call catches it whether the called agent runs in this
-process or elsewhere. What passes through (a hub, a relay) keeps the RemoteFaultError with the text it came
-with.
+process or elsewhere. A hub or a relay passes the RemoteFaultError on with its original text.
 """
 
 from __future__ import annotations
@@ -99,8 +98,8 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
 def describe_fault(message: str, facts: Any) -> str:
     """A message for a person or a model: with the hints, the exception and the skill that ``facts`` have.
 
-    ``message`` and ``facts`` are those of `/execute`, where hints stand in the data only (SPEC 7). The text
-    may have several lines.
+    ``message`` and ``facts`` are those of `/execute`, where hints stand in the data only (specification 7).
+    The text may have several lines.
     """
     if not isinstance(facts, Mapping):
         return message

@@ -1,4 +1,4 @@
-"""Texts: similar names for "did you mean", data within a prompt, and text without tokens."""
+"""Finds similar names, marks data within a prompt, and removes tokens from text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _TOKENS = re.compile(
 def suggest(word: str, names: Iterable[str], *, limit: int = 3) -> tuple[str, ...]:
     """At most ``limit`` of ``names`` similar to ``word``, most similar first, then names that contain it.
 
-    Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90
-    (FACTS 4.6).
+    Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90.
     """
     # loaded at the first unknown name: most processes never ask
     from rapidfuzz import process

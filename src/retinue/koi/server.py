@@ -33,6 +33,7 @@ from retinue.koi.codec.payloads import (
 from retinue.koi.codec.payloads import Request as KoiRequest
 from retinue.koi.codec.rids import is_rid_of_key
 from retinue.koi.pipeline import BusyError
+from retinue.koi.rules import Trust
 
 if TYPE_CHECKING:
     from retinue.koi.node import KoiNode
@@ -57,6 +58,13 @@ def routes(node: KoiNode, prefixes: Iterable[str] = (PREFIX, "")) -> list[Route]
     return [
         Route(prefix + path, server.endpoint(path), methods=["POST"]) for prefix in prefixes for path in PATHS
     ]
+
+
+def list_open_paths(trust: Trust | None) -> frozenset[str]:
+    """The paths of a node that need no token, because the node checks whose messages it takes."""
+    if trust not in ("known", "signed"):
+        return frozenset()
+    return frozenset(prefix + path for prefix in (PREFIX, "") for path in PATHS)
 
 
 class KoiServer:

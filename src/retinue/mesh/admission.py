@@ -1,4 +1,4 @@
-"""Admission: rate limits, a cap on calls in flight and the trace guard, for calls and for other messages.
+"""Admission of calls and other messages: rate limits, a cap on calls in flight, the trace guard.
 
 The rate-limit libraries we evaluated block instead of rejecting; an endpoint must reject with a retry-after.
 """
@@ -100,9 +100,8 @@ class Limits:
 class Admission:
     """What every call and message of a process passes first: its limits, then its trace guard.
 
-    Messages that run no skill are reads (`mesh.reading`) and what a hub forwards of MCP: lists,
-    subscriptions and notifications (DESIGN 2, the second thin path). ``events`` receives the outcome of
-    each.
+    Messages that run no skill are reads (`mesh.reading`) and what a hub forwards of MCP: lists, subscriptions
+    and notifications. ``events`` receives the outcome of each.
     """
 
     guard: TraceGuard = field(default_factory=TraceGuard)

@@ -1,7 +1,7 @@
-"""The dispatch path: every call, from whichever endpoint, is one ``dispatch(call, channel)``.
+"""The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
 limits → trace guard → look-up within the caller's view → choice → input check → invocation → output check →
-record (DESIGN 2). Endpoints decode and encode; only the dispatcher runs skills.
+record. Endpoints decode and encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Invoker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutSettings:
-    """Default time-outs of one process, in seconds (DESIGN 7)."""
+    """Default time-outs of one process, in seconds."""
 
     endpoint_s: float = 60.0
     agent_call_s: float = 30.0

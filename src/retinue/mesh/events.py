@@ -1,4 +1,4 @@
-"""Events of calls, and what observes them: log lines, the audit log and tracing spans.
+"""Events of calls and their observers: log lines, the audit log and tracing spans.
 
 Every call emits a ToolCallEvent when it is admitted and a CallEndedEvent when it has ended. Log lines and
 audit rows are rendered in batches, so that a call does not wait for them.
@@ -43,7 +43,7 @@ MAX_NAMED_LENGTH = 600
 
 @quick_dataclass(frozen=True, slots=True)
 class ToolCallEvent:
-    """An admitted inbound call, emitted before its skill runs (seed 004, S-10; SPEC 5 doubt 13)."""
+    """An admitted inbound call, emitted before its skill runs (seed 004, S-10; specification 5, doubt 13)."""
 
     id: str
     tool: str
@@ -55,7 +55,7 @@ class ToolCallEvent:
     type: Literal["EXEC:TOOL_CALL"] = "EXEC:TOOL_CALL"
 
     def as_json(self) -> dict[str, Any]:
-        """The event with exactly the keys of SPEC 5, doubt 13."""
+        """The event with exactly the keys of specification 5, doubt 13."""
         return {
             "type": self.type,
             "id": self.id,

@@ -1,4 +1,4 @@
-"""Outcomes by idempotency key: a repeated request gets the outcome of the first one (DESIGN 4).
+"""Keeps outcomes by idempotency key, so that a repeated request gets the first outcome.
 
 A caller whose node died sends its request again with the same key. A call that has ended is not run twice;
 one that is still running is awaited.

@@ -1,4 +1,4 @@
-"""The metrics of a process: their names, kinds and labels, and the figures that are read from it.
+"""The metrics of a process: names, kinds, labels, and readings of its figures.
 
 The table `METRICS` is complete: ``/metrics``, the export over OpenTelemetry, the documentation and the
 dashboard know no other. Counting needs no library; the formats are made when somebody reads

@@ -1,4 +1,4 @@
-"""Who may see and call what (DESIGN 2).
+"""Permissions: who may see a skill, and who may call it.
 
 - *Visibility* marks a skill, resource or prompt: ``private`` ⊂ ``mesh`` ⊂ ``exposed``
   (`core.record.is_visible`). The lists of an ``agent.json`` set it (`ExposureLists`).
@@ -74,7 +74,7 @@ def is_mesh_itself(principal: Principal) -> bool:
 
 
 def as_mcp_client(principal: Principal) -> Principal:
-    """The principal at an MCP endpoint: without a token it sees only what is exposed (DESIGN 2)."""
+    """The principal at an MCP endpoint: without a token it sees only what is exposed."""
     if principal is ANONYMOUS:
         return MCP_CLIENT
     if principal.kind == "anonymous" and principal.scopes != _MCP_SCOPES:
@@ -177,7 +177,7 @@ class UnknownEntry:
 
 @dataclass(frozen=True, slots=True)
 class ExposureLists:
-    """The ``mcp`` block of an ``agent.json`` (S-06 … S-08; SPEC 5, doubts 8 and 10).
+    """The ``mcp`` block of an ``agent.json`` (S-06 … S-08; specification 5, doubts 8 and 10).
 
     Each list holds names or globs such as ``fs:*``: ids of skills, names or URIs of resources, names of
     prompts. What is listed is exposed, what is not listed is private. The private lists take precedence.
@@ -205,7 +205,7 @@ class ExposureLists:
         )
 
     def find_unknown(self, record: AgentRecord) -> list[UnknownEntry]:
-        """The entries that match nothing of ``record``, usually typing errors (SPEC 5, doubt 8)."""
+        """The entries that match nothing of ``record``, usually typing errors (specification 5, doubt 8)."""
         known: dict[str, list[str]] = {
             "tools": [name for one in record.skills for name in _names_of(one)],
             "resources": [name for one in record.resources for name in _names_of(one)],

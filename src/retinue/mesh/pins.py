@@ -1,4 +1,4 @@
-"""The accepted tools of imported servers: a server may not change a tool's text or schemas unnoticed.
+"""Pins the tools of imported servers, so that no text or schema changes unnoticed.
 
 The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
 called, and a new one stays hidden, until a person accepts them. Of the annotations, the title is compared,

@@ -1,8 +1,8 @@
 """The path of reads: resources, prompts and completions, each one ``read(request, channel)``.
 
-limits → trace guard → read within what the caller sees → record, as for a call (DESIGN 2). There is no agent
-to choose and no schema to check. The audit row of a read names its kind and what was read. `Changes` notifies
-observers of lists and resources that changed.
+limits → trace guard → read within what the caller sees → record, as for a call. There is no agent to choose
+and no schema to check. The audit row of a read names its kind and what was read. `Changes` notifies observers
+of lists and resources that changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of skills to MCP servers, and the port to what connects to them."""
+"""Requests of skills to MCP servers, and the port of their connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirroring: copies the cards and workflows of one registry to another, byte for byte (P-30)."""
+"""Mirrors the cards and workflows of one registry to another, byte for byte (P-30)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The registry interface, implemented over HTTP and in a folder, and publishing agents and workflows.
 
 ``pull`` and ``push`` transfer artifacts. ``publish_*``, `forget` and `withdraw` handle agents and workflows,
-and maintain the index artifact in registries without a catalog (SPEC 2, doubt 5).
+and maintain the index artifact in registries without a catalog (specification 2, doubt 5).
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ async def publish_card(
     tag: str | None = None,
     signatures: Sequence[Mapping[str, str]] = (),
 ) -> Published:
-    """Publish an agent card byte for byte, as ``oras push`` would (SPEC 2, formats).
+    """Publish an agent card byte for byte, as ``oras push`` would (specification 2, formats).
 
     ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
     one of the major version (`default_tag`); ``signatures`` are over the bytes. Raises RepositoryTakenError

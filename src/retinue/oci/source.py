@@ -1,4 +1,4 @@
-"""An OCI registry as a source of listings: reads every agent card, each digest once (SPEC 2).
+"""An OCI registry as a source of listings: reads every agent card, each digest once (specification 2).
 
 `ReadAhead` fetches many artifacts per request from registries that support it (`retinue.oci.codec.bulk`).
 """
@@ -143,10 +143,10 @@ class _Found:
 class RegistrySource(Source):
     """The agent cards of any registry as a source.
 
-    Cards are expected in ``agents/…`` at any depth (SPEC 2, doubt 10), and recognised elsewhere by artifact
-    type. Each tag that is a version (``v1``, ``2.0``) is a version of the agent; other tags are read only
-    where there is none, the best of them (doubt 7). ``tag`` reads only that tag. A card is read again only
-    when its tag or digest has changed.
+    Cards are expected in ``agents/…`` at any depth (specification 2, doubt 10), and recognised elsewhere by
+    artifact type. Each tag that is a version (``v1``, ``2.0``) is a version of the agent; other tags are read
+    only where there is none, the best of them (doubt 7). ``tag`` reads only that tag. A card is read again
+    only when its tag or digest has changed.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""HTTP APIs described by OpenAPI documents, as skills."""
+"""Imports HTTP APIs with OpenAPI documents as skills."""

@@ -1,4 +1,4 @@
-"""Calls to an HTTP API: arguments of a skill go out as a request, the response comes back as an answer."""
+"""Calls an HTTP API: sends the arguments of a skill as a request and reads the response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imported HTTP APIs as agents: each document is loaded in the background, and listed with its operations.
+"""Imported HTTP APIs as agents: loads documents in the background and lists their operations.
 
 A document that cannot be loaded is listed as unreachable with the reason, and loaded again with back-off.
 """

@@ -1,4 +1,4 @@
-"""Supervisor script of one confined program: ``python -I -S keeper.py LIMITS -- PROGRAM ARGUMENT…``.
+"""Supervises one confined program: ``python -I -S keeper.py LIMITS -- PROGRAM ARGUMENT…``.
 
 It forks the program under resource limits and becomes the reaper of all its descendants
 (PR_SET_CHILD_SUBREAPER), because RLIMIT_NPROC does not apply to uid 0 and a process can leave its group with

@@ -1,4 +1,4 @@
-"""Run one program under resource limits, asynchronously, and kill all its descendants at the end.
+"""Runs one program under resource limits, asynchronously, and kills all its descendants at the end.
 
 The program runs in its own process group under a small supervisor script (``keeper.py``), which sets the
 resource limits. ``preexec_fn`` is not used because it runs Python code between fork and exec in a threaded

@@ -10,8 +10,6 @@ from starlette.types import ASGIApp
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.dashboard.sessions import OPEN_PATHS, ROOT
-from retinue.koi.codec.payloads import PATHS as KOI_PATHS
-from retinue.koi.server import PREFIX as KOI_PREFIX
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import Settings
 from retinue.settings_tables import AccessTable
@@ -41,14 +39,13 @@ def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
     check_bind(host, has_auth=not settings.auth.anonymous, insecure_ok=insecure_ok)
 
 
-def security_settings(settings: Settings, host: str) -> SecuritySettings:
+def security_settings(
+    settings: Settings, host: str, open_paths: frozenset[str] = frozenset()
+) -> SecuritySettings:
     """The settings of the security middleware of a process that listens at ``host``.
 
-    Nodes of a KOI network have no tokens. Where `koi.trust` says whose messages a node takes, they need none.
+    ``open_paths`` are further paths that need no token, such as those of a KOI node that checks signatures.
     """
-    open_paths = PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set())
-    if settings.koi.trust in ("known", "signed"):
-        open_paths |= {prefix + path for prefix in ("", KOI_PREFIX) for path in KOI_PATHS}
     return SecuritySettings(
         host=host,
         hosts=settings.doors.hosts,
@@ -58,7 +55,7 @@ def security_settings(settings: Settings, host: str) -> SecuritySettings:
         anonymous=settings.auth.anonymous,
         open_prefixes=OPEN_PATHS,
         resource=protected_resource(settings),
-        open_paths=open_paths,
+        open_paths=PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set()) | open_paths,
     )
 
 
@@ -71,17 +68,19 @@ def guarded(
     tokens: Mapping[str, Principal] | None = None,
     *,
     url: str = "",
+    open_paths: frozenset[str] = frozenset(),
     wrap: Callable[[SecurityMiddleware], ASGIApp] = lambda checks: checks,
     on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The app behind the security middleware; ``tokens`` are accepted besides the state's token.
 
-    ``url`` is the one that the process advertises; the path in it is a prefix of a proxy. ``wrap``
-    puts what stands in front of the checks there. ``on_checks`` is given the checks, to change them later.
+    ``url`` is the one that the process advertises; the path in it is a prefix of a proxy. ``open_paths``
+    need no token. ``wrap`` puts what stands in front of the checks there. ``on_checks`` is given the checks,
+    to change them later.
     """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
     secured = SecurityMiddleware(
-        app, security_settings(settings, host), known, token_readers(settings, state, http, url)
+        app, security_settings(settings, host, open_paths), known, token_readers(settings, state, http, url)
     )
     on_checks(secured)
     prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies

@@ -152,13 +152,16 @@ async def serve_agent(
             open_agent_a2a(agent, dispatcher, settings, state, url, messages.answer_envelope)
         )
         member = None
+        open_paths: frozenset[str] = frozenset()
         if options.koi_join is not None:
             # imported here, because most agents are on no KOI network
+            from retinue.koi.server import list_open_paths
             from retinue.runtime.koi.membership import KoiMember, make_node
 
             private = settings.allow_private_urls
             node = make_node(agent.name, url, state, settings.koi, options.koi_join, allow_private=private)
             member = KoiMember(agent, url, node)
+            open_paths = list_open_paths(settings.koi.trust)
         app = agent_app(
             agent,
             dispatcher,
@@ -172,8 +175,15 @@ async def serve_agent(
             messages=messages,
             a2a=a2a,
             koi_routes=() if member is None else member.routes,
+            open_paths=open_paths,
             on_checks=lambda checks: reload.add(
-                endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
+                endpoint_part(
+                    checks,
+                    options.host,
+                    options.advertise,
+                    insecure_ok=options.insecure_bind,
+                    open_paths=open_paths,
+                )
             ),
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
@@ -302,6 +312,7 @@ def agent_app(
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
     koi_routes: Sequence[BaseRoute] = (),
+    open_paths: frozenset[str] = frozenset(),
     on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
@@ -333,7 +344,7 @@ def agent_app(
             *metadata_routes(protected_resource(settings)),
         ]
     )
-    return guarded(app, settings, state, host, http, url=url, on_checks=on_checks)
+    return guarded(app, settings, state, host, http, url=url, open_paths=open_paths, on_checks=on_checks)
 
 
 def _card_registry(options: ServeOptions, state: State) -> str:

@@ -108,13 +108,21 @@ def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Acc
 
 
 def endpoint_part(
-    checks: SecurityMiddleware, host: str, advertise: str | None, *, insecure_ok: bool
+    checks: SecurityMiddleware,
+    host: str,
+    advertise: str | None,
+    *,
+    insecure_ok: bool,
+    open_paths: frozenset[str] = frozenset(),
 ) -> LivePart:
-    """Who may reach the endpoints of a process that listens at ``host``; others know it as ``advertise``."""
+    """Who may reach the endpoints of a process that listens at ``host``; others know it as ``advertise``.
+
+    ``open_paths`` are those of `security_settings`; no setting changes them.
+    """
 
     def prepare(settings: Settings) -> Callable[[], None]:
         check_address(host, settings, insecure_ok=insecure_ok)
-        wanted = security_settings(advertised(settings, advertise), host)
+        wanted = security_settings(advertised(settings, advertise), host, open_paths)
         return lambda: checks.configure(wanted)
 
     return LivePart(("doors.hosts", "doors.origins", "auth.anonymous", "metrics.public"), prepare)

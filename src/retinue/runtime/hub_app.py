@@ -54,6 +54,7 @@ def hub_app(
     dashboard: HubDashboard | None = None,
     process: ProcessState | None = None,
     koi_routes: Sequence[BaseRoute] = (),
+    open_paths: frozenset[str] = frozenset(),
     on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The hub's endpoints: its own, those of every agent under ``/agents/{agent}``, and the registry.
@@ -116,7 +117,16 @@ def hub_app(
 
     tokens = hook_tokens(settings)
     return guarded(
-        app, settings, state, host, mesh.http, tokens, url=url, wrap=with_sessions, on_checks=on_checks
+        app,
+        settings,
+        state,
+        host,
+        mesh.http,
+        tokens,
+        url=url,
+        open_paths=open_paths,
+        wrap=with_sessions,
+        on_checks=on_checks,
     )
 
 

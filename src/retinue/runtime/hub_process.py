@@ -112,6 +112,7 @@ async def run_hub(
         koi = None
         if options.koi or options.koi_join or settings.koi.enabled or settings.koi.join:
             # imported here, because most hubs are on no KOI network
+            from retinue.koi.server import list_open_paths
             from retinue.runtime.koi.membership import KoiHub, make_node
 
             koi = KoiHub()
@@ -155,11 +156,13 @@ async def run_hub(
         mcp = await stack.enter_async_context(open_hub_mcp(mesh, settings))
         a2a = await stack.enter_async_context(open_hub_a2a(mesh, settings, state, public_url))
         koi_routes: Sequence[BaseRoute] = ()
+        open_paths: frozenset[str] = frozenset()
         if koi is not None:
             joined = options.koi_join or settings.koi.join
             private = settings.allow_private_urls
             node = make_node("retinue-hub", public_url, state, settings.koi, joined, allow_private=private)
             koi_routes = koi.open(node, public_url)
+            open_paths = list_open_paths(settings.koi.trust)
         dashboard = make_dashboard(mesh, settings, state, public_url)
         app = hub_app(
             mesh,
@@ -171,9 +174,16 @@ async def run_hub(
             a2a=a2a,
             process=process,
             koi_routes=koi_routes,
+            open_paths=open_paths,
             dashboard=dashboard,
             on_checks=lambda checks: reload.add(
-                endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
+                endpoint_part(
+                    checks,
+                    options.host,
+                    options.advertise,
+                    insecure_ok=options.insecure_bind,
+                    open_paths=open_paths,
+                )
             ),
         )
         await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))

@@ -1,4 +1,4 @@
-"""Reads the calls in ``retinue.db`` from another process than the hub that writes them."""
+"""Reads the audit rows in ``retinue.db`` from processes other than the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a state folder while its hub runs, readable by its owner only.
+"""Copies a state folder while its hub runs; only the owner can read the copy.
 
 Databases are copied by SQLite's backup, which gives one consistent moment. Of each image layout of the
 registry the index is copied first: the content that it names was written before it.

@@ -1,4 +1,4 @@
-"""The keys for signatures of cards in a state folder: one that signs, and those that are trusted.
+"""The keys of a state folder for signed cards: its own key, and trusted keys.
 
 ``keys/card-signing.json`` (mode 0600) holds the private key of this state as JWK, created at the first use.
 ``keys/trusted-cards.json`` holds the trusted JWK sets by the name that a person gave them. Files of further

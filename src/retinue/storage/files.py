@@ -1,4 +1,4 @@
-"""Atomic file replacement: write a temporary file, then rename it, so readers never see a partial file.
+"""Replaces files atomically by write and rename, so that no reader sees a partial file.
 
 `storage_errors` converts an OSError to a StateError that names the path, StorageFullError when the disk is
 full.

@@ -1,4 +1,4 @@
-"""Listings and audit rows in ``retinue.db``.
+"""Stores listings and audit rows in ``retinue.db``.
 
 Listings are a cache: the registries are the source of truth. Moving a damaged file away loses only health
 records, the user's choices and the audit log.

@@ -1,4 +1,4 @@
-"""The mesh key, shared by all processes of one mesh, and joining the mesh of another machine.
+"""The mesh key, which all processes of one mesh share, and joining the mesh of another machine.
 
 ``keys/mesh.key`` (mode 0600) holds 32 random bytes in hex; the key is that text. Children find it through
 their state folder.

@@ -1,4 +1,4 @@
-"""``runs.db`` seen as a file: whether it is whole, and whether it is what it was.
+"""Checks ``runs.db`` as a file: that it is intact, and that no stored run was lost from it.
 
 SQLite keeps the newest changes in a file of its own (``runs.db-wal``). If that file is removed after a crash,
 or ``runs.db`` is emptied, what is left is a valid database without these runs. So the processes that execute

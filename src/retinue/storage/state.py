@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock`` (DESIGN 3).
+``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock``.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class State:
         return changed
 
     def local_token(self) -> str:
-        """The state token, created at the first call; the file is readable by its owner only (DESIGN 7)."""
+        """The state token, created at the first call; the file is readable by its owner only."""
         self.prepare()
         path = self.keys / "local.token"
         if (token := self._read_token(path)) is not None:

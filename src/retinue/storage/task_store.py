@@ -1,4 +1,4 @@
-"""The tasks of one process, in a SQLite file of its own: they outlive the process and are pruned.
+"""Stores the tasks of one process in a SQLite file, past a restart, and prunes old ones.
 
 Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
 ``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So nobody else writes to

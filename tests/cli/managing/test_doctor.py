@@ -39,6 +39,7 @@ def test_on_a_fresh_machine_nothing_fails_and_nothing_is_made(retinue: Retinue, 
     checks = _examine(retinue)
     assert {check["status"] for check in checks.values()} <= {"ok", "warn"}
     assert {"python", "libraries", "state", "disk", "hub", "registry", "skopeo"} <= set(checks)
+    assert f"SQLite {sqlite3.sqlite_version}" in checks["libraries"]["found"]
     assert not retinue_home.exists()
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import (
+    InvalidSettingError,
     SkillNotOfferedError,
     StateDamagedError,
     StorageFullError,
@@ -324,6 +325,51 @@ async def test_listings_of_a_source_no_longer_configured_are_not_shown_but_remem
     back = directory_of(clock, source, store=open_store())
     await back.refresh()
     assert not back.get("a").enabled
+
+
+async def test_a_source_that_is_added_later_has_its_stored_listings_and_is_not_read_for_them(
+    clock: Clock, open_store: Callable[[], Listings]
+) -> None:
+    home = MemorySource("home", [listing("a")])
+    late = MemorySource("late", [listing("b", source="late"), listing("c", source="late")])
+    before = directory_of(clock, home, late, store=open_store())
+    await before.refresh()
+    before.set_enabled(before.get("c"), False)
+
+    changes: list[str] = []
+    reads = late.reads
+    directory = directory_of(clock, home, store=open_store())
+    directory.subscribe(lambda change: changes.append(change.entry.name))
+    assert keys(directory.list_all()) == ["agents/a"]
+    directory.add_source(late)
+    assert keys(directory.list_all()) == ["agents/a", "agents/b", "agents/c"]
+    assert not directory.get("c").enabled
+    assert changes == []
+    assert late.reads == reads
+    assert late.remembered == ["agents/b", "agents/c"]
+
+
+async def test_a_source_that_is_added_later_is_read_by_the_next_call(clock: Clock) -> None:
+    directory = await filled(clock, listing("a"))
+    await directory.resolve_skill("create_plan", MESH)
+    directory.add_source(MemorySource("late", [listing("b", source="late")]))
+    assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/a", "agents/b"]
+
+
+async def test_a_listing_given_by_hand_ranks_with_its_source_once_that_is_added(clock: Clock) -> None:
+    directory = await filled(clock, listing("a"), sources=["home"])
+    directory.upsert(listing("z", source="late"))
+    assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/z", "agents/a"]
+    assert keys(directory.list_all()) == ["agents/z", "agents/a"]
+    directory.add_source(MemorySource("late", [listing("z", source="late")]))
+    assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/a", "agents/z"]
+    assert keys(directory.list_all()) == ["agents/a", "agents/z"]
+
+
+async def test_a_second_source_of_one_name_is_refused(clock: Clock) -> None:
+    directory = directory_of(clock, MemorySource("home"))
+    with pytest.raises(InvalidSettingError, match="home"):
+        directory.add_source(MemorySource("home"))
 
 
 async def test_a_listing_given_by_hand_stands_before_all_sources(clock: Clock) -> None:

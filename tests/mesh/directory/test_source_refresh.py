@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from retinue.core.errors import RegistryUnreachableError, SkillNotOfferedError
-from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.directory import TTL_S, Directory
 from retinue.mesh.directory.listing_cache import ListingCache
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.source_refresh import (
@@ -135,12 +136,30 @@ async def test_a_source_that_never_was_quick_is_waited_for(
     assert found.name == "deploy-agent"
 
 
+async def test_a_source_that_is_added_during_a_look_up_that_misses_is_read_for_it(
+    stoppable: Stoppable, clock: FakeClock
+) -> None:
+    directory = Directory(MemoryListings(), [stoppable], clock=clock)
+    await directory.refresh()
+    clock.pass_time(TTL_S)
+    stoppable.asked.clear()
+    stoppable.going.clear()
+    looking = asyncio.create_task(directory.resolve_skill("translate", MESH))
+    await stoppable.asked.wait()
+    late = replace(make_listing("late-agent", make_skill("translate")), source="late")
+    directory.add_source(MemorySource("late", [late]))
+    stoppable.going.set()
+    async with asyncio.timeout(WITHIN_S):
+        (found,) = await looking
+    assert found.name == "late-agent"
+
+
 async def test_a_reading_that_hangs_makes_nobody_else_wait_for_a_fresh_one(
     stoppable: Stoppable, clock: FakeClock
 ) -> None:
     async def reread(_: str) -> None: ...
 
-    held = ListingCache(MemoryListings(), lambda _: 0, lambda _: True, lambda _: None)
+    held = ListingCache(MemoryListings(), lambda _: 0, lambda _: None)
     refresher = SourceRefresher(stoppable, SourceSync("home", held, reread), clock)
     stoppable.going.clear()
     refresher.start()

@@ -1,4 +1,4 @@
-"""Calls that are not admitted: access, the trace guard, rate limits."""
+"""Errors of admission: access, the trace guard, rate limits."""
 
 from __future__ import annotations
 

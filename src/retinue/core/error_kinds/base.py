@@ -1,4 +1,4 @@
-"""What every error has: a kind, which decides how it is handled, a remedy and further facts."""
+"""The root of the error tree: an error has a kind, a remedy and further facts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Problem:
 
 
 def join_problems(problems: Sequence[Problem]) -> str:
-    """All problems as one line, in their order (SPEC 7, P-23)."""
+    """All problems as one line, in their order (specification 7, P-23)."""
     return "; ".join(problem.message for problem in problems)
 
 

@@ -1,4 +1,4 @@
-"""Skills that were called and did not return a result, and runs."""
+"""Errors of execution: skills that returned no result, and runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class EmptyOutputError(ExecutionError):
 
 
 class CallTimedOutError(ExecutionError):
-    """A time limit ran out; names the layer and the setting of the limit (DESIGN 7)."""
+    """A time limit ran out; names the layer and the setting of the limit."""
 
     type = "timeout"
     kind = Kind(retryable=True, counts_against_health=False, on_error="timeout")
@@ -211,7 +211,8 @@ class RemoteFaultError(ExecutionError):
 
     @property
     def remote_type(self) -> str:
-        """The remote ``data.type`` where there is one (SPEC 2, doubt 1), otherwise the type of this class."""
+        """The remote ``data.type`` where there is one, otherwise the type of this class."""
+        # specification 2, doubt 1
         if isinstance(self.fault_data, dict) and isinstance(self.fault_data.get("type"), str):
             return str(self.fault_data["type"])
         return RemoteFaultError.type

@@ -1,4 +1,4 @@
-"""Names that match nothing, or several things."""
+"""Errors of look-ups: a name matches nothing, or several things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LookupFailedError(RetinueError):
 class UnknownSkillError(LookupFailedError):
     """No visible skill has this id; a hidden skill gives the same error."""
 
-    # P-22; SPEC: "Hidden vs missing"
+    # P-22; specification 5, doubt 9: hidden and missing are alike
 
     type = "unknown_skill"
 
@@ -111,7 +111,9 @@ class UnknownTokenError(LookupFailedError):
 
 
 class UnknownRoleError(LookupFailedError):
-    """There is no role of this name (SPEC 7, seed 002)."""
+    """There is no role of this name."""
+
+    # specification 7, seed 002
 
     type = "unknown_role"
 

@@ -1,4 +1,4 @@
-"""Registries, the state folder and this machine."""
+"""Errors of registries, of the state folder and of this machine."""
 
 from __future__ import annotations
 
@@ -151,7 +151,9 @@ class CardSignatureError(MalformedArtifactError):
 
 
 class RepositoryTakenError(RegistryError):
-    """The repository holds a card of another name (SPEC 7, seed 001)."""
+    """The repository holds a card of another name."""
+
+    # specification 7, seed 001
 
     type = "repository_taken"
     kind = REFUSED
@@ -164,7 +166,9 @@ class RepositoryTakenError(RegistryError):
 
 
 class TagTakenError(RegistryError):
-    """The tag holds another major version of the agent (SPEC 7, versions side by side)."""
+    """The tag holds another major version of the agent."""
+
+    # specification 7, versions side by side
 
     type = "tag_taken"
     kind = REFUSED

@@ -1,4 +1,4 @@
-"""Errors of requests: what the caller sent, asked for or may not do."""
+"""Errors of requests: invalid input, unsupported requests, missing rights."""
 
 from __future__ import annotations
 

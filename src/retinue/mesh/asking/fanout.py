@@ -1,4 +1,4 @@
-"""One question to many agents at once: a deadline, the answers that came, ranked, and who was silent.
+"""Asks many agents one question at once, within a deadline, and ranks the answers.
 
 Rank: the share of the capabilities that match, then an agent's own yes before an answer from a record, then
 higher confidence, lower price, shorter time, and what was learned from earlier calls. An agent that states
@@ -185,7 +185,8 @@ async def ask_agents(
 def read_answer(agent: str, query: Query, payload: Any, stats: Stats | None = None) -> AgentAnswer | None:
     """What a payload says; None for one that is no answer. Agents of other makes may answer too.
 
-    ``match_result`` and ``matched_capabilities`` may also stand below ``capabilities`` (SPEC 1, doubt 4).
+    ``match_result`` and ``matched_capabilities`` may also stand below ``capabilities``
+    (specification 1, doubt 4).
     """
     if not isinstance(payload, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""The reserved skill ``query_capabilities``: what is asked, and the answer from an agent's record (SPEC 1).
+"""The reserved skill ``query_capabilities``: parses the query and answers from an agent's record.
 
 Every agent answers it on the path of all calls. The arguments are the payload of a QUERY_CAPABILITIES, the
 value is that of an INFORM_CAPABILITIES. An author's own judgement (`Can`) takes precedence over the record.
@@ -36,7 +36,7 @@ QUERY_SKILL = Skill(
     hints=Hints(read_only=True, idempotent=True),
     channel=False,
 )
-"""The reserved skill; in no record of an agent, so that it stands in no card, list or search."""
+"""The reserved skill. It is not part of any agent record, so it never appears in cards, lists or searches."""
 
 MAX_CAPABILITIES = 100
 """Capabilities in one question."""
@@ -99,7 +99,7 @@ _NOTHING_SAID: Mapping[str, Can] = {}
 
 
 def parse_query(payload: Any) -> Query:
-    """The question of a payload; raises InvalidParametersError (SPEC 7, seed 000)."""
+    """The question of a payload; raises InvalidParametersError (specification 7, seed 000)."""
     if not isinstance(payload, Mapping):
         raise _invalid("", f"the payload is {name_shape(payload)}; it must be an object")
     query_type = payload.get("query_type")

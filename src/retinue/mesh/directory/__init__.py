@@ -1,1 +1,1 @@
-"""The agent directory: which agents exist and which of them may take a call."""
+"""The agent directory: the known agents, and the choice among them for a call."""

@@ -1,4 +1,4 @@
-"""Agents that withdrew their own card a short time ago: they are away, not unknown."""
+"""Remembers for ten minutes the agents that withdrew their own card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.permissions import AgentView, is_seen
 
 KEPT_S = 600.0
-"""How long an agent that withdrew its card is remembered (SPEC 7)."""
+"""How long an agent that withdrew its card is remembered (specification 7)."""
 
 MAX_KEPT = 1_000
 

@@ -1,4 +1,4 @@
-"""The directory of agents: read from sources, kept in a store, searched by skill and by name.
+"""The agent directory: reads sources, keeps listings in a store, searches by skill and name.
 
 In memory an agent is an `Entry`, which is enough to find it; `Directory.open` gives the whole listing.
 
@@ -60,7 +60,7 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 
 
 class Directory:
-    """The agents of ``sources``, in their order, and those added by `upsert`.
+    """The agents of ``sources``, in their order, those of `add_source`, and those added by `upsert`.
 
     ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
     foreign agents. Call `aclose` at the end.
@@ -84,16 +84,30 @@ class Directory:
         self._forgotten: list[Callable[[str], bool]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
-        ranks = {source.name: rank for rank, source in enumerate(sources)}
+        self._ranks: dict[str, int] = {}
         self._cache = ListingCache(
-            listings,
-            lambda name: ranks.get(name, _RANK_OF_GIVEN),
-            ranks.__contains__,
-            self._notify,
-            expose_override,
+            listings, lambda name: self._ranks.get(name, _RANK_OF_GIVEN), self._notify, expose_override
         )
         self._index = self._cache.index
-        self.sources = SourceSet(sources, self._cache, clock, ttl_s)
+        self.sources = SourceSet(self._cache, clock, ttl_s)
+        for source in sources:
+            self.add_source(source)
+
+    def add_source(self, source: Source) -> None:
+        """Add a source that ranks after all others, with its listings from the store; reads nothing.
+
+        Observers are not notified of these listings. Synchronize a text index of this directory after the
+        last source was added: the index removes listings of a source that is not there yet.
+        Raises InvalidSettingError for a second source of one name.
+        """
+        if source.name in self._ranks:
+            raise InvalidSettingError(
+                source.name, "two sources of agents have this name", remedy="rename one of them"
+            )
+        self._ranks[source.name] = len(self._ranks)
+        self._index.note_rank(source.name)
+        self._cache.show(source.name)
+        self.sources.add(source)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""

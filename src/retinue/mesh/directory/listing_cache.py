@@ -1,5 +1,4 @@
-"""The listings of a directory: an index of all entries, the store of whole listings, and a cache of those
-in use.
+"""The listings of a directory: an index of all entries, a store of whole listings, and a cache of them.
 
 Choices and measurements of an agent outlive a new card of it. A failing store costs measurements, never a
 call: what it did not accept stays in memory until it does.
@@ -91,15 +90,14 @@ class ExposeOverride:
 class ListingCache:
     """The listings of one directory.
 
-    ``is_shown`` tells whether a source is configured; listings of other sources stay in the store but are not
-    indexed. ``notify`` is called after each change.
+    It indexes the stored listings of the sources that `show` names; those of other sources stay in the store
+    but are not indexed. ``notify`` is called after each change.
     """
 
     def __init__(
         self,
         store: Listings,
         source_rank: Callable[[str], int],
-        is_shown: Callable[[str], bool],
         notify: Callable[[ListingChange], None],
         expose_override: ExposeOverride | None = None,
     ) -> None:
@@ -110,14 +108,21 @@ class ListingCache:
         self._expose_override = expose_override
         self._cached: LRUCache[ListingKey, Listing] = LRUCache(_CACHED)
         self._unsaved: dict[ListingKey, Listing] = {}
-        self._not_shown: dict[ListingKey, Entry] = {}
+        self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
         self._frozen_at = 0
         with _no_garbage_collection():
             for entry in store.load():
-                if is_shown(entry.source):
-                    self.index.put(self._override_entry(entry))
-                else:
-                    self._not_shown[entry.id] = entry
+                self._not_shown.setdefault(entry.source, {})[entry.id] = entry
+
+    def show(self, source: str) -> None:
+        """Index the stored listings of this source; ``notify`` is not called for them.
+
+        Call it before the source is read, so that listings of an earlier process are found and need not be
+        read again.
+        """
+        with _no_garbage_collection():
+            for entry in self._not_shown.pop(source, {}).values():
+                self.index.put(self._override_entry(entry))
             self._freeze()
 
     def open(self, listing_id: ListingKey) -> Listing | None:
@@ -177,7 +182,7 @@ class ListingCache:
             if current is not None and (_is_older(listing, current) or self._is_known(listing, current)):
                 accepted.append(current)
                 continue
-            before = current or self._not_shown.pop(listing.id, None)
+            before = current or self._pop_not_shown(listing.id)
             stored = carry_over(listing, before) if before is not None else listing
             shown = self._override(stored)
             entry = entry_of(shown)
@@ -215,12 +220,15 @@ class ListingCache:
         self._attempt(lambda: self._store.remove_all(listing_ids))
         for listing_id in listing_ids:
             entry = self.index.find(listing_id)
-            self._not_shown.pop(listing_id, None)
+            self._pop_not_shown(listing_id)
             self._unsaved.pop(listing_id, None)
             self._cached.pop(listing_id, None)
             if entry is not None:
                 self.index.remove(listing_id)
                 self._notify(ListingChange("removed", entry))
+
+    def _pop_not_shown(self, listing_id: ListingKey) -> Entry | None:
+        return self._not_shown.get(listing_id.source, {}).pop(listing_id, None)
 
     def _override(self, listing: Listing) -> Listing:
         return listing if self._expose_override is None else self._expose_override.apply(listing)

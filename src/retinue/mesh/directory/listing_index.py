@@ -1,9 +1,8 @@
-"""An index of entries by id, name, skill and role, in the order in which agents are preferred.
+"""Indexes entries by id, name, skill and role, in order of preference.
 
 Listings of the same name are one agent only where the origin of their urls or their owner keys are equal;
-otherwise they are separate agents (DESIGN 2). Look-ups by skill are cached per skill and scopes, so that
-they cost the same among ten agents as among a hundred thousand; a change updates the cached look-ups that
-it affects.
+otherwise they are separate agents. Look-ups by skill are cached per skill and scopes, so that they cost the
+same among ten agents as among a hundred thousand; a change updates the cached look-ups that it affects.
 """
 
 from __future__ import annotations
@@ -137,6 +136,12 @@ class ListingIndex:
             self._by_skill.remove(skill_id, listing_id)
         for role, _ in entry.roles:
             self._by_role.remove(role, listing_id)
+
+    def note_rank(self, source: str) -> None:
+        """Order the entries of this source anew, because its rank has changed."""
+        if any(entry.source == source for entry in self._entries.values()):
+            self._moved = None
+            self._lookups.clear()
 
     def list_agents(self) -> list[Entry]:
         """One entry per agent, by source and key; about 50 ms for 100,000."""

@@ -1,10 +1,10 @@
-"""Which agents may take a call, and in which order they are tried; agents by role; errors of failed look-ups.
+"""Chooses the agents that may take a call, orders them, and builds the errors of failed look-ups.
 
 The directory lists the agents that offer a skill, in its order. Here they are filtered by what a call asks
 for, and ordered by health and by a strategy. Workflows and endpoints share this.
 
-An agent has a role (plan, execute, review) when a visible skill has that id or names it in ``roles`` (SPEC
-7, seed 002). Scores only rank: agents without a score rank last.
+An agent has a role (plan, execute, review) when a visible skill has that id or names it in ``roles``
+(specification 7, seed 002). Scores only rank: agents without a score rank last.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ StrategyName = Literal["best", "first", "round-robin", "random", "least-connecti
 """The values of the setting ``routing.strategy``."""
 
 CAPABILITIES: Mapping[str, str] = {"plan": "planning", "execute": "execution", "review": "review"}
-"""Role → the capability whose score ranks it (SPEC 3, doubt 7)."""
+"""Role → the capability whose score ranks it (specification 3, doubt 7)."""
 
 MANY = 64
 """Above this number of agents, a call does not look at each of them."""
@@ -65,7 +65,7 @@ class Strategy(Protocol):
 
 
 def first(candidates: Sequence[C], skill_id: str) -> Sequence[C]:
-    """Keep the directory's order: the same call goes to the same agent (SPEC 2, doubt 8)."""
+    """Keep the directory's order: the same call goes to the same agent (specification 2, doubt 8)."""
     return candidates
 
 

@@ -1,4 +1,4 @@
-"""Reading sources: once for all tasks that ask at the same time, and no more often than needed.
+"""Reads sources: once for concurrent requests, and no more often than needed.
 
 `SourceRefresher` decides when a source is read; `SourceSync` applies a reading to the listing cache. A
 hundred thousand keys are processed in batches, so that other tasks run in between.

@@ -1,9 +1,9 @@
-"""The sources of a directory: each is read when it is due, and single keys of it again when asked for."""
+"""The sources of a directory: reads each when it is due, and single keys on request."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import ListingKey
@@ -16,28 +16,38 @@ GRACE_S = 1.0
 
 
 class SourceSet:
-    """Reads ``sources`` into ``cache``; ``ttl_s`` = seconds after which a list is read again.
+    """Reads the added sources into ``cache``; ``ttl_s`` = seconds after which a list is read again.
 
     Call `aclose` at the end.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], cache: ListingCache, clock: Callable[[], float], ttl_s: float
-    ) -> None:
+    def __init__(self, cache: ListingCache, clock: Callable[[], float], ttl_s: float) -> None:
         self.ttl_s = ttl_s
         self._cache = cache
         self._clock = clock
         self._refreshers: dict[str, SourceRefresher] = {}
         self._current_at = float("-inf")  # when a look at all sources found none that had to be read
         self._rereads: dict[ListingKey, asyncio.Task[None]] = {}
-        for source in sources:
-            self._follow(source)
 
     def __contains__(self, name: object) -> bool:
         return name in self._refreshers
 
     def __len__(self) -> int:
         return len(self._refreshers)
+
+    def add(self, source: Source) -> None:
+        """Read this source from now on, too; its stored listings are in the cache's index already."""
+
+        async def reread(key: str) -> None:
+            await self._reread(refresher, ListingKey(source.name, key))
+
+        refresher = self._refreshers[source.name] = SourceRefresher(
+            source, SourceSync(source.name, self._cache, reread), self._clock
+        )
+        kept = [entry for entry in self._cache.index if entry.source == source.name]
+        refresher.has_kept_listings = bool(kept)
+        source.remember(kept)
+        self._current_at = float("-inf")
 
     async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """As `Directory.ensure_fresh`."""
@@ -65,7 +75,12 @@ class SourceSet:
 
     async def read_for_miss(self, reads: Mapping[str, int], asked_at: float) -> None:
         """Read the sources again for a look-up of ``asked_at``, which found nothing after these reads."""
-        await asyncio.gather(*(f.read_for_miss(reads[n], asked_at) for n, f in self._refreshers.items()))
+        await asyncio.gather(
+            *(
+                refresher.read_for_miss(reads.get(name, 0), asked_at)
+                for name, refresher in self._refreshers.items()
+            )
+        )
 
     async def reread(self, listing_id: ListingKey) -> None:
         """Read the key of a listing again, once for all who ask meanwhile. A failure changes nothing."""
@@ -105,17 +120,6 @@ class SourceSet:
         for task in rereads:
             task.cancel()
         await asyncio.gather(*rereads, return_exceptions=True)
-
-    def _follow(self, source: Source) -> None:
-        async def reread(key: str) -> None:
-            await self._reread(refresher, ListingKey(source.name, key))
-
-        refresher = self._refreshers[source.name] = SourceRefresher(
-            source, SourceSync(source.name, self._cache, reread), self._clock
-        )
-        kept = [entry for entry in self._cache.index if entry.source == source.name]
-        refresher.has_kept_listings = bool(kept)
-        source.remember(kept)
 
     def _start_reread(self, refresher: SourceRefresher, listing_id: ListingKey) -> asyncio.Task[None]:
         task = asyncio.create_task(self._reread(refresher, listing_id), name=f"reread {listing_id.key}")

@@ -1,4 +1,4 @@
-"""Sources: where the directory reads agents from, such as an OCI registry."""
+"""The interface of a source: a place where the directory reads agents, such as an OCI registry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Versions as people write them, ranges of versions, and the choice among the versions of one agent.
+"""Parses versions and ranges of versions, and chooses among the versions of one agent.
 
-SPEC 7, seed 001 and "Versions side by side"; P-30.
+Specification 7, seed 001 and "Versions side by side"; P-30; decision 0031.
 
 Parsing is lenient: an optional ``v``, one to three numbers, pre-releases before their release. Other text
 sorts before versions. ``semver`` parses the part after the ``v``.

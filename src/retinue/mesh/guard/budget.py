@@ -1,4 +1,4 @@
-"""The budget of further calls that one call may cause, and how it is divided among calls in flight.
+"""Limits the further calls of one call, and divides the budget among calls in flight.
 
 How many calls a skill will make is unknown when it makes the first. So each call in flight gets a share that
 leaves room for siblings, and returns what it did not spend when it reports its usage. With L calls left, the

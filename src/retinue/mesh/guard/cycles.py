@@ -1,4 +1,4 @@
-"""Chains of calls: as text, searched for cycles, and rejected after one went too deep."""
+"""Renders chains of calls, finds cycles in them, and rejects chains that went too deep."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _Refusals:
 class TraceBreaker:
     """Rejects for ``open_s`` a chain that was rejected, and chains that begin with it.
 
-    After ``refusals_to_open`` rejections it rejects the whole trace (SPEC 7, seed 004). ``keep_traces``
-    bounds how many traces are remembered; the oldest are dropped first.
+    After ``refusals_to_open`` rejections it rejects the whole trace (specification 7, seed 004).
+    ``keep_traces`` bounds how many traces are remembered; the oldest are dropped first.
     """
 
     def __init__(

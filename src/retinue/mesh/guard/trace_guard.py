@@ -1,10 +1,10 @@
-"""The trace guard: bounds every chain of calls by depth, by budget and by the hubs it passed.
+"""The trace guard: limits every chain of calls by depth, by budget and by the hubs that it passed.
 
-Depth grows when an agent or a run calls; a hub that only forwards adds itself to ``via`` instead. Traces
-that processes of the mesh send each other are signed and trusted. Any other trace is a claim: its depth
-counts as at least 1 + the depth of this process's own calls in flight in that trace, so that a loop through
-a peer that drops the depth still grows, and its budget as at most what those calls were given (SPEC 7, seed
-004; S-14, S-15; docs/decisions/0018).
+Depth grows when an agent or a run calls; a hub that only forwards adds itself to ``via`` instead. Traces that
+processes of the mesh send each other are signed and trusted. Any other trace is a claim: its depth counts as
+at least 1 + the depth of this process's own calls in flight in that trace, so that a loop through a peer that
+drops the depth still grows, and its budget as at most what those calls were given (specification 7, seed 004;
+S-14, S-15; docs/decisions/0018).
 
 The tree of calls is bounded because each call gets a share of its caller's budget (``budget``).
 """
@@ -36,7 +36,7 @@ class GuardSettings:
     """Bounds of one process: depth, budget of a new trace, cycles, and the trace breaker.
 
     ``strict`` "trace" rejects a call without a trace or with an invalid signature; "signed" rejects
-    everything that this mesh has not signed (SPEC 5, doubt 2).
+    everything that this mesh has not signed (specification 5, doubt 2).
     """
 
     max_depth: int = MAX_DEPTH

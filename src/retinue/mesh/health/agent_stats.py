@@ -1,7 +1,7 @@
-"""Statistics of each agent: calls in flight, latency, failures, and the health that follows from them.
+"""Measures each agent: calls in flight, latency, failures, and the health derived from them.
 
-They are kept in the memory of the calling process and are cheap enough to be updated at every attempt. The
-figures decay while an agent is not called, so that a slow or failing agent is tried again after a while.
+The figures are kept in the memory of the calling process and are cheap enough to be updated at every attempt.
+The figures decay while an agent is not called, so that a slow or failing agent is tried again after a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The circuit breaker of an agent, and its condition from healthy to unreachable.
+"""The circuit breaker of an agent, and the states from healthy to unreachable.
 
 The breaker rejects calls to an agent that has just failed several times, and allows one trial call after a
 while. The condition is shown in lists and decides the order in which agents are preferred.

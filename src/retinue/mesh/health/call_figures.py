@@ -1,4 +1,4 @@
-"""What agents did so far: the number of their calls, their failures and their mean time, by name.
+"""Counts the calls and failures of each agent, with their mean time.
 
 The figures come from the audit log when a hub starts, and from the events of its calls since. So they
 outlive the process, unlike `AgentStats`, which the choice among equal agents uses.

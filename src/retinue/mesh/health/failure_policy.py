@@ -1,4 +1,4 @@
-"""What a failed attempt means for the agent's health, and whether another agent may take the call."""
+"""Decides how a failed attempt affects an agent's health, and whether another agent may take the call."""
 
 from __future__ import annotations
 

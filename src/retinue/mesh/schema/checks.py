@@ -1,8 +1,8 @@
-"""JSON Schemas of skills: rejected when unsafe, compiled once, and with stable error texts.
+"""Checks JSON Schemas of skills, compiles each once, and validates with stable error texts.
 
 jsonschema-rs validates about a hundred times faster than the pure Python libraries and never fetches a
-``$ref`` in offline mode (FACTS 4.1). Its messages quote values and change between releases, so the texts
-are our own (SPEC 2 doubt 3, SPEC 7 P-23).
+``$ref`` in offline mode. Its messages quote values and change between releases, so the texts are our own
+(specification 2, doubt 3; P-23).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SchemaCheck:
         With ``schema``, that of this check, an unknown field gets the nearest name as its hint.
 
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
-        path (SPEC 7, P-23). No message quotes a value.
+        path (specification 7, P-23). No message quotes a value.
         """
         return [] if self.is_valid(value) else self.explain(value, schema)
 
@@ -135,8 +135,8 @@ def find_compiled(schema: Schema | bool) -> SchemaCheck | None:
 def check_schema(schema: Schema | bool, where: str) -> None:
     """Reject an unusable schema before it is used.
 
-    Raises SchemaRefusedError when it is not a JSON Schema, is larger than 64 kB or nested too deeply,
-    refers outside itself, or could take exponential time (FACTS 4.1).
+    Raises SchemaRefusedError when it is not a JSON Schema, is larger than 64 kB or nested too deeply, refers
+    outside itself, or could take exponential time (decision 0013).
     """
     compile_schema(schema, where)
 

@@ -1,11 +1,11 @@
-"""The cost of validating against a JSON Schema, computed before the schema is used.
+"""Computes the cost of validating against a JSON Schema before the schema is used.
 
-A validator follows every branch of ``anyOf`` and every ``$ref`` again at each place, so a kilobyte of
-schema can keep a core busy for minutes (sixteen nested ``anyOf: [$ref, $ref]`` take 2.9 s to explain, FACTS
-4.1), and cannot be interrupted. A count of ``$ref`` would reject the large, harmless schemas that pydantic
-generates. The measure is how often one place of a value can be visited: branches at one place add up,
-different places do not. A recursive union visits its places more often the deeper a value is; it is allowed
-for values up to a safe depth.
+A validator follows every branch of ``anyOf`` and every ``$ref`` again at each place, so a kilobyte of schema
+can keep a core busy for minutes (sixteen nested ``anyOf: [$ref, $ref]`` take 2.9 s to explain), and cannot be
+interrupted. A count of ``$ref`` would reject the large, harmless schemas that pydantic generates. The measure
+is how often one place of a value can be visited: branches at one place add up, different places do not. A
+recursive union visits its places more often the deeper a value is; it is allowed for values up to a safe
+depth.
 """
 
 from __future__ import annotations

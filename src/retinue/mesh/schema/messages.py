@@ -1,4 +1,4 @@
-"""Stable texts for the problems of a value, and what a text of some format must be; they never quote a value.
+"""Renders stable error texts for values and formats; a text never quotes a value.
 
 Each text names the field, what the schema requires and the shape of the value:
 ``field 'l.1' must be integer or null; it is a string of 3 characters``.

@@ -1,4 +1,4 @@
-"""OCI registries over HTTP, with mirrors: runs the flows, retries transient errors, converts failures."""
+"""Runs registry flows over HTTP, with mirrors, retries and error mapping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from retinue.web.http_client import HttpClient, trust_authorities
 from retinue.web.transport import HttpResponse, ResponseTooLargeError, TransportError, UrlRefusedError
 
 REGISTRY_TIMEOUT_S = 10.0
-"""Default time limit of one request to a registry, including retries (DESIGN 7)."""
+"""Default time limit of one request to a registry, including retries."""
 
 ATTEMPTS = 5
 WAIT_INITIAL_S = 0.1

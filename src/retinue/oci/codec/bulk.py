@@ -1,4 +1,4 @@
-"""``POST /v2/_manifests``: many manifests in one request, an extension that hubs support.
+"""``POST /v2/_manifests``: many manifests in one request, an extension of the hub's registry.
 
 Both bodies are ``{"manifests": {repository: …}}``: the request has digests, the response manifests as text.
 ``null`` in a response means "request this one by itself"; manifests left out exceeded the size limit and are

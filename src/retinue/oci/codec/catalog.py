@@ -1,4 +1,4 @@
-"""Catalogs of a registry: the extended ``GET /v2/_catalog`` of a hub, and the index artifact.
+"""Registry catalogs: the hub's extended ``GET /v2/_catalog``, and the index artifact.
 
 The extended catalog lists the repositories with the digests of their tags, so one request shows what changed
 in a whole registry. Clients request it by naming its media type in ``Accept``; registries without it return
@@ -6,7 +6,7 @@ the plain catalog.
 
 The index artifact ``agents/index:latest`` is the catalog of registries that have none. Its content has the
 form of ``GET /v2/_catalog``: ``{"repositories": ["agents/plan", …]}``, agents and workflows alike. It holds
-no digests, because every publication would have to update it (SPEC 2, doubt 5).
+no digests, because every publication would have to update it (specification 2, doubt 5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registry credentials in a Docker configuration file (``config.json``), and the credential helper protocol.
+"""Reads registry credentials from Docker's ``config.json`` and from the replies of credential helpers.
 
 ``docker login``, ``skopeo login --compat-auth-file`` and ``oras login`` write this file (Docker CLI
 reference, "Credential stores" and "Credential helpers").

@@ -2,8 +2,7 @@
 
 A push uploads the missing blobs, then the manifest that names them. Small blobs are uploaded in one request
 (POST, PUT), large ones in chunks (POST, PATCH …, PUT), because servers and proxies limit the body of a
-request. FACTS 3, B1 lists deviations of docker-registry.
-"""
+request."""
 
 from __future__ import annotations
 
@@ -118,7 +117,8 @@ def find_digest(reference: Reference) -> Flow[str | None]:
 
 
 def pull(reference: Reference, *, known_digest: str | None = None) -> Flow[Artifact | None]:
-    """Pull an artifact: the manifest, then its inline content or the blob, all verified (SPEC 2, doubt 6).
+    """Pull an artifact: the manifest, then its inline content or the blob, all verified
+    (specification 2, doubt 6).
 
     None when the digest of the reference is still ``known_digest``.
     Raises ReferenceNotFoundError, DigestMismatchError, MalformedArtifactError, RegistryRefusedError.

@@ -1,7 +1,7 @@
-"""Notifications of registries: the envelope ``{"events": […]}`` of CNCF distribution.
+"""Parses notifications of registries: the envelope ``{"events": […]}`` of CNCF distribution.
 
-docker-registry 2.8 sends one event per blob and manifest, and deletions without a tag (CNCF
-distribution, "Work with notifications"; FACTS 3, B1).
+docker-registry 2.8 sends one event per blob and manifest, and deletions without a tag (CNCF distribution,
+"Work with notifications").
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Parse ``[registry/]repository[:tag][@digest]``; repositories may be nested (SPEC 2, doubt 10).
+    """Parse ``[registry/]repository[:tag][@digest]``; repositories may be nested (specification 2, doubt 10).
 
     The first part is a registry when it has a dot or a port, is ``localhost``, or follows a scheme.
     Raises InvalidReferenceError.
@@ -150,7 +150,7 @@ def _is_registry(text: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """The name of a card without a trailing ``-agent``: ``plan-agent`` → ``plan`` (SPEC 7, seed 001)."""
+    """The name of a card without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7)."""
     return name.removesuffix("-agent") or name
 
 
@@ -164,7 +164,7 @@ def card_repository(name: str) -> str:
 
 
 def workflow_repository(workflow_id: str) -> str:
-    """The repository for a workflow: ``workflows/<id>`` (SPEC 2, formats)."""
+    """The repository for a workflow: ``workflows/<id>`` (specification 2, formats)."""
     return f"workflows/{_fit_part(workflow_id, workflow_id)}"
 
 
@@ -191,7 +191,7 @@ class TagRank:
 
 
 def rank_tag(tag: str) -> TagRank:
-    """Rank a tag: optional ``v``, one to three numbers, a pre-release below its release (SPEC 7)."""
+    """Rank a tag: optional ``v``, one to three numbers, a pre-release below its release (specification 7)."""
     found = _VERSION.fullmatch(tag)
     if found is None:
         return TagRank(None)
@@ -224,8 +224,8 @@ def choose_version_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_tag(tags: Iterable[str], wanted: str | None = None) -> str | None:
-    """Choose the tag to read: ``wanted``, else the highest version, else ``latest``, else the first (SPEC 2,
-    doubt 7).
+    """Choose the tag to read: ``wanted``, else the highest version, else ``latest``, else the first
+    (specification 2, doubt 7).
 
     None when there is no tag, or ``wanted`` is not among them.
     """

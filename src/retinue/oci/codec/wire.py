@@ -1,4 +1,4 @@
-"""Small parts of the registry protocol: error bodies, ``Link`` paging, transient errors and ``Retry-After``.
+"""Error bodies, ``Link`` paging, transient errors and ``Retry-After`` of the registry protocol.
 
 Distribution spec 1.1, "Error Codes" and "Listing Tags".
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import orjson
 
 PAGE_SIZE_LIMIT = 1000
-"""docker-registry rejects a larger ``n`` (FACTS 3, B1)."""
+"""docker-registry rejects a larger ``n``."""
 
 MAX_DETAIL_CHARS = 300
 MAX_RETRY_AFTER_S = 3600.0

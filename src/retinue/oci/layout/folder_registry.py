@@ -1,7 +1,7 @@
-"""A registry in a folder: one OCI image layout per repository (DESIGN 3, registry).
+"""A registry in a folder, with one OCI image layout per repository.
 
 For example ``<root>/agents/plan/{oci-layout,index.json,blobs/sha256/…}``. A single layout for all
-repositories was rejected, because each push would rewrite the index of all of them (FACTS 3, B3).
+repositories was rejected, because each push would rewrite the index of all of them.
 
 Reading one repository opens two or three small local files, which costs less than switching to a thread, so
 it runs in the event loop. Writes (lock, fsync) and the walk over all repositories run in threads.

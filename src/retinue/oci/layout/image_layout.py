@@ -2,7 +2,7 @@
 
 ``index.json`` exists only while the repository has content. A writer holds ``.lock``, writes the blobs first
 and then replaces the index, so readers need no lock and always see a consistent repository (measured with 4
-writers and a reader: FACTS 3, B3).
+writers and a reader).
 """
 
 from __future__ import annotations

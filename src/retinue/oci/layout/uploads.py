@@ -1,4 +1,4 @@
-"""Uploads to a registry in a folder: blobs that no manifest references yet.
+"""Uploads to a registry in a folder: blobs without a manifest yet.
 
 An upload in progress is ``<root>/.uploads/<repository with % for />/<id>.part``; a complete and verified
 blob is ``…/<64 hex>``. The leading dot keeps the folder out of the catalog, because it is not a valid

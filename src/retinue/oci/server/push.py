@@ -1,4 +1,4 @@
-"""The write side of the registry endpoint: uploads, manifests and deletion, for holders of a mesh token.
+"""The write side of the registry endpoint: uploads, manifests and deletion, with a mesh token.
 
 It works with docker, skopeo, oras and Retinue's own client. They send the token as a password (Basic), which
 `retinue.web.security` reads. Blobs are streamed to a file; only manifests, at most 4 MiB, are held in memory

@@ -1,7 +1,7 @@
-"""Webhooks: ``POST /hooks/registry`` receives registry notifications; the hub reads what changed.
+"""``POST /hooks/registry``: receives registry notifications, so that the hub reads changed repositories.
 
 The endpoint answers before anything is read, because docker-registry sends its notifications one after
-another and waits for each response (DESIGN 3).
+another and waits for each response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure: an OpenAPI document of version 3.0 or 3.1 as an `Api`: its operations as skills.
+"""Pure: reads an OpenAPI document of version 3.0 or 3.1 into an `Api`, with operations as skills.
 
 Nothing of a document costs more than itself: an operation that cannot be read is left out, a broken or too
 large output schema is dropped, an input schema is cut, each with a note. Only a document that yields no

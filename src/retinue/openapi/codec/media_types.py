@@ -1,4 +1,4 @@
-"""Pure: media types of bodies and responses, and what an argument is where the API takes a file."""
+"""Pure: media types of bodies and responses, and arguments for files."""
 
 from __future__ import annotations
 

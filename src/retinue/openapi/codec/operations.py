@@ -1,4 +1,4 @@
-"""Pure: what an operation of an API is, and how its parameters and body become arguments of a skill.
+"""Pure: reads operations of an API; parameters and body become arguments of a skill.
 
 Every parameter is an argument of its own name; the request body is the argument ``body``. Names that stand in
 two places get the place as a prefix (``query_id``). The models' providers accept argument names of

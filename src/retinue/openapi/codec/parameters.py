@@ -1,4 +1,4 @@
-"""Pure: parameters of a request as text: path, query, header and cookie, in the styles of OpenAPI.
+"""Pure: renders parameters of path, query, header and cookie in the styles of OpenAPI.
 
 The values between the delimiters of a style are percent-encoded, so that a value with a comma in it arrives
 whole (RFC 6570; OpenAPI 3.1.1, 4.8.12 and appendix E). Only headers are not encoded. What the styles leave

@@ -1,4 +1,4 @@
-"""Pure: the text of an OpenAPI document, JSON or YAML, as JSON values under caps; and ``$ref`` within it.
+"""Pure: reads an OpenAPI document, JSON or YAML, under caps, and resolves its ``$ref``.
 
 A text that begins with a brace is read as JSON. YAML is composed by ruamel.yaml and its values are built
 from the nodes, as for workflow definitions: each alias is the node of its anchor, so a "billion laughs"

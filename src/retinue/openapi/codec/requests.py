@@ -1,4 +1,4 @@
-"""Pure: the arguments of a skill as one HTTP request: url, headers and body.
+"""Pure: renders the arguments of a skill as one HTTP request: url, headers and body.
 
 A null argument that is not required is not sent: models send null for what they leave out.
 """

@@ -1,4 +1,4 @@
-"""Pure: the response of an API as an answer, or as an error that says what the API said.
+"""Pure: reads the response of an API as an answer, or as an error with the API's own message.
 
 JSON becomes the value, text a string; other content is base64 text with its type, and a content part for
 endpoints that have them. Nothing is followed: a redirect that the document describes is an answer with its

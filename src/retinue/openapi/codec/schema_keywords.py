@@ -1,4 +1,4 @@
-"""Pure: the keywords of a schema of OpenAPI, each in the form that JSON Schema 2020-12 gives it."""
+"""Pure: converts keywords of OpenAPI schemas to JSON Schema 2020-12."""
 
 from __future__ import annotations
 

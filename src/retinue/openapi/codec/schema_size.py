@@ -1,4 +1,4 @@
-"""Pure: schemas within the limits of the schema compiler.
+"""Pure: reduces schemas to the limits of the schema compiler.
 
 The compiler refuses a schema over 64 kB, or one whose check could take exponential time, and compiles at the
 first call. So both are measured at import: a skill whose schema is refused could never be called. An input

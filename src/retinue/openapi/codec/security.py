@@ -1,4 +1,4 @@
-"""Pure: the security schemes of a document as environment variables, and credentials on a request.
+"""Pure: maps security schemes to environment variables, and adds credentials to a request.
 
 A requirement is a list of alternatives, each a set of schemes that are all needed (OpenAPI 3.1.1, 4.8.30).
 The first alternative whose variables are all set is used.

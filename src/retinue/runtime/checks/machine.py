@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def check_libraries() -> Check:
         return Check(
             "libraries", "fail", f"missing: {', '.join(missing)}", "reinstall Retinue in this environment"
         )
+    found.append(f"SQLite {sqlite3.sqlite_version}")
     return Check("libraries", "ok", ", ".join(found))
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
+from retinue.koi.server import list_open_paths
 from retinue.runtime.access import check_address, guarded
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
@@ -220,7 +221,7 @@ async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | 
 
 
 def _guard(app: Any, *, settings: Settings, state: State, host: str, http: HttpClient) -> Any:
-    return guarded(app, settings, state, host, http)
+    return guarded(app, settings, state, host, http, open_paths=list_open_paths(settings.koi.trust))
 
 
 def _with_trust(settings: Settings, section: AgentConfig | CoordinatorConfig) -> Settings:

@@ -29,6 +29,7 @@ from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
 from retinue.workflows.durable.own_tables import OwnTables
+from retinue.workflows.durable.sqlite_connections import set_up_connection
 
 RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""
@@ -52,7 +53,6 @@ OWN_CONNECTIONS = {True: 2, False: 4}
 ENGINE_CONNECTIONS = {True: 2, False: 10}
 """Connections outside of the engine and of the engine, by whether the database is SQLite."""
 
-_BUSY_TIMEOUT_MS = 30_000
 _THREADS = 8
 _LOST = "connection failed"
 _T = TypeVar("_T")
@@ -96,7 +96,7 @@ class RunDatabase:
             sa.event.listen(server, "connect", _tune_postgres)
             return server
         engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
-        sa.event.listen(engine, "connect", _tune_sqlite)
+        sa.event.listen(engine, "connect", set_up_connection)
         return engine
 
     def open_engine_pool(self) -> sa.Engine:
@@ -341,17 +341,6 @@ def _tune_postgres(connection: Any, _record: Any) -> None:
     """Let the server end sessions that are idle in a transaction, such as that of a frozen node."""
     connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
     connection.commit()
-
-
-def _tune_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = "IMMEDIATE"
-    for pragma in (
-        f"busy_timeout={_BUSY_TIMEOUT_MS}",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _may_pass(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
