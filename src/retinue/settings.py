@@ -42,6 +42,7 @@ from retinue.settings_tables import (
     McpTable,
     MessageTable,
     MetricsTable,
+    PartsTable,
     RegistryTable,
     RoutingTable,
     RunTable,
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
     koi: KoiTable = KoiTable()
+    parts: PartsTable = PartsTable()
     llm: Mapping[str, LlmTable] = {}
     database: Annotated[str, AfterValidator(_check_database)] | None = None
     runs: RunTable = RunTable()

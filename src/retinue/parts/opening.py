@@ -18,7 +18,6 @@ from retinue.mesh.metrics import METRICS, Figures, Metric
 from retinue.parts.part import LivePart, Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.readiness import Problem
-from retinue.parts.tables import Tables
 from retinue.web.security import SecurityMiddleware
 
 SLOW_S = 10.0
@@ -117,11 +116,9 @@ class OpenParts:
         """The settings that apply while the process runs."""
         return [live for open_ in self._parts for live in open_.opened.live]
 
-    def open_paths(self, tables: Tables) -> frozenset[str]:
-        """The paths that need no token, with these settings."""
-        return frozenset[str]().union(
-            *(open_.opened.open_paths(tables) for open_ in self._parts if open_.opened.open_paths)
-        )
+    def list_open_paths(self) -> frozenset[str]:
+        """The paths that need no token."""
+        return frozenset[str]().union(*(open_.opened.open_paths for open_ in self._parts))
 
     def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
         """The security checks, behind what parts put in front of them."""

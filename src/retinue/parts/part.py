@@ -86,7 +86,7 @@ class Opened:
     figures: Callable[[Figures], Awaitable[None]] | None = None
     problems: Callable[[], Awaitable[Sequence[Problem]]] | None = None
     live: Sequence[LivePart] = ()
-    open_paths: Callable[[Tables], frozenset[str]] | None = None
+    open_paths: frozenset[str] = frozenset()
     tokens: Mapping[str, Principal] = field(default_factory=dict)
     in_front: Callable[[SecurityMiddleware], ASGIApp] | None = None
     running: Callable[[], AbstractAsyncContextManager[object]] | None = None

@@ -113,15 +113,19 @@ class Mesh:
         """Which agents a caller sees."""
         return self.dispatcher.access
 
-    @property
-    def home(self) -> LayoutRegistry:
-        """The registry in the state folder."""
-        return self.registries.home
-
-    @property
-    def notifications(self) -> Notifications:
-        """What registries tell of their changes."""
-        return self.registries.notifications
+    def products(self) -> Iterable[tuple[type, object]]:
+        """What parts find by its class."""
+        yield Mesh, self
+        for product in (
+            self.directory,
+            self.search,
+            self.registries,
+            self.prompts,
+            self.tools,
+            self.figures,
+            self.peers.mcp_client,
+        ):
+            yield type(product), product
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.loading.reloading import watch_lists
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.serving import Echo, Stop, end_task
+from retinue.parts.process import Echo
+from retinue.runtime.serving import Stop, end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
