@@ -14,7 +14,7 @@ _CLOCK_BITS, _CPU_CLOCK = 3, 2
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure; ``target`` is the bound of DESIGN 6, None where there is none."""
+    """One measured figure; ``target`` is its bound, None where there is none."""
 
     name: str
     value: float

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ async def open_app(kind: str, tools: int, home: Path) -> AsyncIterator[ASGIApp]:
         agent = echo_agent(tools)
         dispatcher, settings = local_dispatcher(agent), load_settings()
         endpoint = agent_mcp(agent, dispatcher, None, settings)
-        async with HttpClient() as http, endpoint.running():
+        async with HttpClient() as http, aclosing(endpoint):
             yield agent_app(
                 agent,
                 dispatcher,

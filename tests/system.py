@@ -234,7 +234,7 @@ class System:
         for observer in observers:
             dispatcher.admission.events.subscribe(observer)
         mcp = agent_mcp(agent, dispatcher, allowed_calls(agent, self.settings, mesh), self.settings)
-        await stack.enter_async_context(mcp.running())
+        stack.push_async_callback(mcp.aclose)
         messages = agent_messages(agent, dispatcher, self.settings, self.state)
         stack.push_async_callback(messages.aclose)
         messages.recover()

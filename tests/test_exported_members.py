@@ -18,7 +18,7 @@ HEAVY = ("pydantic", "aiohttp", "starlette", "jsonschema_rs", "ruamel", "asyncio
 
 
 def test_the_public_names_are_sorted_and_at_most_fifteen_beside_the_errors() -> None:
-    """DESIGN 2: what stands here is an interface that stays fixed."""
+    """The exported names are an interface that stays fixed."""
     assert retinue.__all__ == sorted(retinue.__all__)
     assert len(set(retinue.__all__)) == len(retinue.__all__)
     assert len([name for name in retinue.__all__ if not name.endswith("Error")]) <= 15

@@ -155,7 +155,7 @@ class PartsTable(_Table):
 
 
 class TimeoutTable(_Table):
-    """``[timeouts]``: time limits in seconds (DESIGN 7)."""
+    """``[timeouts]``: time limits in seconds."""
 
     door_s: float = Field(60.0, gt=0)
     agent_call_s: float = Field(30.0, gt=0)
@@ -195,7 +195,7 @@ class LogTable(_Table):
 
 
 class EndpointTable(_Table):
-    """``[doors]``: host names and web origins accepted in addition to this machine's own (DESIGN 7)."""
+    """``[doors]``: host names and web origins accepted in addition to this machine's own."""
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()

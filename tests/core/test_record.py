@@ -1,4 +1,4 @@
-"""The data model of DESIGN section 2, to the field, without the fields that have no reader yet."""
+"""The data model, to the field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retinue.core.call import ANONYMOUS, Outcome, Status
 from retinue.core.errors import UnknownSkillError
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 
-DESIGN = {
+FIELDS = {
     "AgentRecord": "name version title description maintainer provider endpoints skills traits resources"
     " prompts topics scores context_window languages labels annotations resource_globs security extra",
     "Endpoint": "protocol url wire_version",
@@ -38,7 +38,7 @@ DESIGN = {
     "Hop": "agent skill",
 }
 
-BESIDE_THE_DESIGN = {
+ADDED_FIELDS = {
     "TraceContext": {"depth_given", "sent_at_ms"},
     "Outcome": {"calls_used"},
     "Principal": {"agents"},
@@ -47,21 +47,22 @@ BESIDE_THE_DESIGN = {
     "Resource": {"title", "description", "live"},
     "Prompt": {"title", "description", "visibility"},
 }
-"""``depth_given``: an id that came without a depth is worked out by the guard (SPEC 7, seed 004);
+"""``depth_given``: an id that came without a depth is worked out by the guard (specification 7, seed 004);
 ``sent_at_ms`` is the replay window's, ``calls_used`` gives back what is left of a budget (decision 0018);
 ``agents``: a token may show a part of the mesh only; what MCP says of resources and prompts, and whether
-readers may subscribe (SPEC 5); whether a skill talks to its caller, and whether it is in the list of tools;
-``deprecated`` and ``weight``: versions side by side (SPEC 7)."""
+readers may subscribe (specification 5); whether a skill talks to its caller, and whether it is in the list of
+tools; ``deprecated`` and ``weight``: versions side by side (specification 7).
+"""
 
 
-@pytest.mark.parametrize("name", DESIGN)
+@pytest.mark.parametrize("name", FIELDS)
 def test_a_noun_has_the_fields_of_the_design_and_no_others(name: str) -> None:
     noun = getattr(record, name, None) or getattr(call, name)
     found = {one.name for one in fields(noun)}
-    assert found - BESIDE_THE_DESIGN.get(name, set()) == set(DESIGN[name].split())
+    assert found - ADDED_FIELDS.get(name, set()) == set(FIELDS[name].split())
 
 
-@pytest.mark.parametrize("name", DESIGN)
+@pytest.mark.parametrize("name", FIELDS)
 def test_a_noun_is_frozen_and_has_no_room_for_other_attributes(name: str) -> None:
     noun = getattr(record, name, None) or getattr(call, name)
     # type checkers hold the nouns of the hot path to it, which are plain at runtime (`core.quick_dataclass`)

@@ -83,7 +83,7 @@ async def test_a_batch_of_1000_is_answered_whole_and_in_order(endpoints: Endpoin
 
 
 async def test_a_body_of_10_mb_is_refused_with_its_limit(endpoints: Endpoints, wire: Wire) -> None:
-    """DESIGN 7: payloads are capped, and the refusal says where the cap is."""
+    """Payloads are capped, and the refusal names the cap."""
     body = orjson.dumps(_request(params={"requirements": "x" * 10_000_000}))
     reply = await wire.post(f"{endpoints.base}/execute", body)
     assert reply.status == 413
@@ -99,7 +99,7 @@ async def test_a_body_of_10_mb_is_refused_with_its_limit(endpoints: Endpoints, w
 
 @requirement("P-22")
 async def test_an_unknown_skill_keeps_the_words_of_the_seed(endpoints: Endpoints, wire: Wire) -> None:
-    """GOLDEN 1-8 at every endpoint."""
+    """The error of seed 001 for an unknown skill, at every endpoint."""
     reply = await wire.call(endpoints.base, "unknown_skill_id", {"x": 1}, id=7)
     assert reply.status == 200
     assert list(reply.json) == ["jsonrpc", "error", "id"]
@@ -143,7 +143,7 @@ async def test_a_version_that_nobody_offers_is_a_conflict(
 async def test_bad_parameters_name_the_field_and_its_path(
     endpoints: Endpoints, wire: Wire, skill: str, params: Any, message: str, path: str
 ) -> None:
-    """GOLDEN 1-9 at every endpoint."""
+    """The error of seed 001 for invalid parameters, at every endpoint."""
     reply = await wire.post(f"{endpoints.base}/execute", {"method": skill, "params": params, "id": "a"})
     assert reply.status == 200
     assert reply.error["code"] == -32603
@@ -183,7 +183,7 @@ async def test_bad_parameters_name_the_field_and_its_path(
 async def test_a_skill_that_does_not_deliver_says_why_in_one_line(
     endpoints: Endpoints, wire: Wire, skill: str, message: str, kind: str
 ) -> None:
-    """GOLDEN 1-10 at every endpoint: the type tells the failures apart; no traceback, no second line."""
+    """At every endpoint the type tells the failures apart; there is no traceback and no second line."""
     reply = await wire.call(endpoints.base, skill)
     assert reply.status == 200
     assert list(reply.json) == ["jsonrpc", "error", "id"]
@@ -195,7 +195,7 @@ async def test_a_skill_that_does_not_deliver_says_why_in_one_line(
 
 
 async def test_the_callers_deadline_ends_a_call_and_is_named(endpoints: Endpoints, wire: Wire) -> None:
-    """DESIGN 7: each limit is cut to what is left of the caller's; the skill is cancelled."""
+    """Each limit is cut to what is left of the caller's; the skill is cancelled."""
     reply = await wire.call(
         endpoints.base, "wait", x_openstarry_trace_id="t", x_retinue_trace='{"seconds_left":0.3}'
     )
@@ -209,7 +209,7 @@ async def test_the_callers_deadline_ends_a_call_and_is_named(endpoints: Endpoint
 async def test_an_id_comes_back_with_its_type_and_value(
     endpoints: Endpoints, wire: Wire, request_id: Any
 ) -> None:
-    """SPEC 2, doubt 11: also null, which is an id and no notification."""
+    """Null is an id as well, not a notification (specification 2, doubt 11)."""
     reply = await wire.call(endpoints.base, "create_plan", {"requirements": "x"}, id=request_id)
     assert reply.status == 200
     assert list(reply.json) == ["jsonrpc", "result", "id"]
@@ -217,7 +217,7 @@ async def test_an_id_comes_back_with_its_type_and_value(
 
 
 async def test_a_notification_runs_and_is_not_answered(endpoints: Endpoints, wire: Wire) -> None:
-    """SPEC 2, doubt 11."""
+    """The status is 204, without a body (specification 2, doubt 11)."""
     request = {"jsonrpc": "2.0", "method": "create_plan", "params": {"requirements": "x"}}
     reply = await wire.post(f"{endpoints.base}/execute", request)
     assert (reply.status, reply.body) == (204, b"")
@@ -242,7 +242,7 @@ async def test_a_notification_runs_and_is_not_answered(endpoints: Endpoints, wir
 async def test_a_web_page_cannot_make_anything_run(
     endpoints: Endpoints, wire: Wire, headers: dict[str, str]
 ) -> None:
-    """DESIGN 7: Host, Origin and media type are checked before anything is read."""
+    """Host, Origin and media type are checked before anything is read."""
     reply = await wire.post(f"{endpoints.base}/execute", _request(), **headers)
     assert reply.status in (403, 415)
     assert reply.error["data"]["type"] in ("not_allowed", "unsupported_media_type")
@@ -251,7 +251,7 @@ async def test_a_web_page_cannot_make_anything_run(
 
 
 async def test_a_wrong_token_is_refused_and_a_right_one_runs_code(endpoints: Endpoints, wire: Wire) -> None:
-    """DESIGN 7: whoever sends a token must be known, even where none is wanted."""
+    """Whoever sends a token must be known, even where none is required."""
     params = {"code": "1 + 1"}
     wrong = await wire.call(endpoints.base, "run_code", params, authorization="Bearer wrong")
     assert (wrong.status, wrong.error["code"]) == (401, -33001)
@@ -262,7 +262,7 @@ async def test_a_wrong_token_is_refused_and_a_right_one_runs_code(endpoints: End
 
 
 async def test_a_stranger_runs_no_code(endpoints: Endpoints, wire: Wire) -> None:
-    """DESIGN 7: ``runs_code`` wants the mesh key or a token."""
+    """``runs_code`` requires the mesh key or a token."""
     reply = await wire.call(endpoints.base, "run_code", {"code": "1 + 1"})
     assert (reply.status, reply.error["code"]) == (200, -33001)
     assert reply.error["data"]["type"] == "not_authenticated"
@@ -271,7 +271,7 @@ async def test_a_stranger_runs_no_code(endpoints: Endpoints, wire: Wire) -> None
 
 @requirement("P-22")
 async def test_a_private_skill_answers_as_one_that_is_not_there(endpoints: Endpoints, wire: Wire) -> None:
-    """GOLDEN 1-8: the same bytes but the name, with and without a token; and it is in no card."""
+    """The replies differ in the name only, with and without a token; and the skill is in no card."""
     for headers in ({}, {"authorization": endpoints.system.token}):
         hidden = await wire.call(endpoints.base, "zz_secret", {"x": 1}, **headers)
         missing = await wire.call(endpoints.base, "zz_nobody", {"x": 1}, **headers)
@@ -303,7 +303,7 @@ async def test_a_client_that_leaves_cancels_the_skill(endpoints: Endpoints, skil
 
 @requirement("S-14")
 async def test_hop_6_is_refused_with_its_path_and_hop_5_runs(endpoints: Endpoints, wire: Wire) -> None:
-    """GOLDEN 4-7 at ``/execute``."""
+    """The depth guard at ``/execute``."""
     chain = {"x_openstarry_trace_id": "abc", "x_retinue_trace": '{"path":[["a","x"],["b","y"]]}'}
     params = {"requirements": "x"}
     fifth = await wire.call(endpoints.base, "create_plan", params, x_openstarry_trace_depth="5", **chain)

@@ -1,4 +1,4 @@
-"""The guard over all pairs of endpoints (GOLDEN 4-7): a chain is one chain, whichever endpoints it takes."""
+"""The guard over all pairs of endpoints (S-14): a chain is one chain, whichever endpoints it takes."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ async def test_list_agents_ranks_them_by_words(office: Office) -> None:
 
 
 async def test_a_registry_that_cannot_be_asked_is_named_in_every_list(half_blind: Office) -> None:
-    """DESIGN 7: one dead source never empties a list; what is missing is said, in-band."""
+    """One dead source never empties a list; the reply names it."""
     for skill in ("list_agents", "find_skills", "refresh_agents"):
         reply = await half_blind.get(skill)
         (missing,) = reply["missing"]

@@ -36,7 +36,7 @@ async def store(office: Office, workflow: Any, name: str | None = None) -> None:
 async def test_no_way_through_the_hub_gives_a_stranger_the_right_to_run_code(
     office: Office, way: str, stored: bool
 ) -> None:
-    """DESIGN 7, ``runs_code``: a workflow has no more of that right than whoever started it."""
+    """A workflow has the scope ``runs_code`` only if its starter has it."""
     workflow = {"name": "running", "steps": [{"id": "run", "skill": "run_code", "with": {"code": "1"}}]}
     await store(office, workflow)
     arguments: dict[str, Any] = {"workflow": "running" if stored else workflow, "input": {}}
@@ -201,7 +201,7 @@ async def test_whoever_leaves_a_workflow_that_he_waits_for_ends_it(office: Offic
 
 
 async def test_a_workflow_with_a_run_id_survives_whoever_waits_for_it(office: Office) -> None:
-    """SPEC 7, disconnects: the same call picks it up."""
+    """The same call picks it up (specification 7, disconnects)."""
     arguments = {"workflow": WAITING, "input": {}, "run": "kept"}
     await leave_waiting(office, arguments)
     again = asyncio.ensure_future(office.ask("orchestrate_workflow", arguments))

@@ -1,1 +1,1 @@
-"""The seeds' own exchanges against the running system (GOLDEN)."""
+"""The seeds' own exchanges against the running system."""

@@ -1,4 +1,4 @@
-"""Jules and Eddy as ElizaOS character files: served, asked, delegated to (GOLDEN 0-6)."""
+"""Jules and Eddy as ElizaOS character files: served, asked, delegated to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 001 over real sockets: cards in a registry, found by skill, called by JSON-RPC (GOLDEN 1-1 … 1-6)."""
+"""Seed 001 over real sockets: cards in a registry, found by skill, called by JSON-RPC."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_golden_files_are_the_blocks_of_the_seed() -> None:
 @requirement("P-02")
 @requirement("P-03")
 async def test_the_catalog_lists_the_three_agents_page_by_page(endpoint: Endpoint, wire: Wire) -> None:
-    """GOLDEN 1-1."""
+    """The pages follow ``n`` and ``last``."""
     reply = await wire.get(f"{endpoint.url}/v2/_catalog")
     assert reply.status == 200
     assert list(reply.json) == ["repositories"]
@@ -120,7 +120,7 @@ async def test_the_catalog_lists_the_three_agents_page_by_page(endpoint: Endpoin
 async def test_oras_pulls_each_card_as_the_file_that_was_published(
     endpoint: Endpoint, wire: Wire, tmp_path: Path
 ) -> None:
-    """GOLDEN 1-2."""
+    """The file name is the seed's, and its digest is the layer's."""
     puller = oras.client.OrasClient(insecure=True)
     for short, card in zip(("plan", "build"), list_cards(), strict=False):
         folder = tmp_path / short
@@ -140,7 +140,7 @@ async def test_oras_pulls_each_card_as_the_file_that_was_published(
 @requirement("P-01")
 @requirement("P-06")
 async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoint: Endpoint) -> None:
-    """GOLDEN 1-3: a str, exactly as authored."""
+    """The value is a str, exactly as authored."""
     for skill, url in URLS.items():
         found = await asyncio.to_thread(retinue.discover_agent, skill, registries=[endpoint.url])
         assert found == url
@@ -149,7 +149,7 @@ async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoin
 
 @requirement("P-01")
 async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endpoint) -> None:
-    """GOLDEN 1-3: the registry's log."""
+    """The registry's log counts the requests."""
     async with retinue.open_directory([endpoint.url]) as directory:
         endpoint.recording.clear()
         assert await directory.discover_agent("create_plan") == URLS["create_plan"]
@@ -165,7 +165,7 @@ async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endp
 
 
 async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoint: Endpoint) -> None:
-    """GOLDEN 1-3, SPEC 7."""
+    """The error lists the registry (specification 7, seed 001)."""
     dead = "http://127.0.0.1:9"
     with pytest.raises(UnknownSkillError) as caught:
         await asyncio.to_thread(retinue.discover_agent, "nobody_has_it", registries=[endpoint.url, dead])
@@ -177,7 +177,9 @@ async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoin
 @requirement("P-09")
 @requirement("P-14")
 async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: System, wire: Wire) -> None:
-    """GOLDEN 1-4 and 1-5: the body verbatim; exact keys, no null, and no word about missing steps."""
+    """The body is verbatim; the reply has exactly the seed's keys, no null, and no warning about missing
+    steps.
+    """
     heard: list[Any] = []
 
     async def answer(params: Any) -> Any:
@@ -195,7 +197,7 @@ async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: Sys
 async def test_the_request_of_the_diagram_has_no_id_and_is_answered_on_wish(
     retinue_home: Path, wire: Wire
 ) -> None:
-    """GOLDEN 1-4 (the diagram's arrows): a notification, unless a setting says otherwise (SPEC 7)."""
+    """It is a notification, unless a setting says otherwise (specification 7, seed 001)."""
     body = {key: value for key, value in load_block("request").items() if key != "id"}
     for wish, reply in ((False, None), (True, {"jsonrpc": "2.0", "result": {"plan": PLAN}, "id": None})):
         async with open_system(State(retinue_home), execute={"answer_without_id": wish}) as system:
@@ -208,7 +210,7 @@ async def test_the_request_of_the_diagram_has_no_id_and_is_answered_on_wish(
 @requirement("P-23")
 @pytest.mark.parametrize("code", [-32603, -32602])
 async def test_the_code_of_invalid_parameters_is_a_setting(retinue_home: Path, wire: Wire, code: int) -> None:
-    """SPEC 2, doubt 1: the seed's −32603, or JSON-RPC's own −32602; the type is the same."""
+    """The seed's −32603, or JSON-RPC's own −32602; the type is the same (specification 2, doubt 1)."""
     async with open_system(State(retinue_home), execute={"validation_code": code}) as system:
         agent = await system.start_agent(plan_agent())
         hub = await system.start_hub()
@@ -224,7 +226,7 @@ async def test_the_code_of_invalid_parameters_is_a_setting(retinue_home: Path, w
 async def test_the_card_is_the_same_wherever_it_is_read(
     system: System, wire: Wire, tmp_path: Path, own_docker_registry: str
 ) -> None:
-    """GOLDEN 1-6: published, served, pulled and shown; key order kept, nothing added."""
+    """Published, served, pulled and shown: the key order is kept and nothing is added."""
     card = _ordered(read_block("card"))
     file = tmp_path / "card.json"
     file.write_bytes(read_block("card"))
@@ -250,7 +252,7 @@ async def test_the_card_is_the_same_wherever_it_is_read(
 
 @requirement("P-20")
 async def test_a_card_without_version_is_accepted(system: System, wire: Wire) -> None:
-    """GOLDEN 1-6."""
+    """The served card has no version either."""
     bare = {key: value for key, value in load_block("card").items() if key != "version"}
     await publish(system.home, orjson.dumps(bare))
     hub = await system.start_hub()
@@ -260,7 +262,7 @@ async def test_a_card_without_version_is_accepted(system: System, wire: Wire) ->
 
 
 async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system: System, wire: Wire) -> None:
-    """GOLDEN 1-6."""
+    """The SDK's own parser accepts both cards."""
     seed = parse_agent_card(load_block("card"))
     assert (seed.name, seed.version, [skill.id for skill in seed.skills]) == (
         "plan-agent",
@@ -277,7 +279,7 @@ async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system:
 @requirement("P-11")
 @requirement("P-22")
 async def test_an_unknown_skill_is_the_error_of_the_seed(system: System, wire: Wire) -> None:
-    """GOLDEN 1-8."""
+    """The status is 200, and the body is the seed's apart from ``data``."""
     base = (await system.start_agent(plan_agent())).url
     reply = await wire.call(base, "unknown_skill_id", {"requirements": "..."})
     assert reply.status == 200
@@ -287,7 +289,7 @@ async def test_an_unknown_skill_is_the_error_of_the_seed(system: System, wire: W
 @requirement("P-12")
 @requirement("P-23")
 async def test_a_missing_field_is_the_error_of_the_seed_and_nothing_runs(system: System, wire: Wire) -> None:
-    """GOLDEN 1-9; an unknown skill wins over bad parameters."""
+    """An unknown skill wins over bad parameters."""
     ran: list[Any] = []
 
     async def answer(params: Any) -> Any:
@@ -308,7 +310,7 @@ async def test_a_missing_field_is_the_error_of_the_seed_and_nothing_runs(system:
 @requirement("P-24")
 @requirement("P-27")
 async def test_a_failing_skill_is_the_error_of_the_seed(system: System, wire: Wire) -> None:
-    """GOLDEN 1-10: one line of reason, no traceback."""
+    """One line of reason, no traceback."""
 
     async def answer(params: Any) -> Any:
         raise TimeoutError("Claude API timeout")

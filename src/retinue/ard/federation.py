@@ -1,4 +1,4 @@
-"""Search at other registries and catalogs of ARD: all at once, within a time limit, without loops.
+"""Searches other ARD registries and catalogs: concurrently, within a time limit, without loops.
 
 A search names the registries that it has passed through, and none is asked twice. A registry that does not
 pass that on may ask this one again: a search that is under way here already is answered from the own index.

@@ -1,4 +1,4 @@
-"""``retinue completion``, and the completion of agent names and skill ids.
+"""``retinue completion``: complete agent names and skill ids in a shell.
 
 Names are read from the registry in the state folder only: pressing Tab must not wait for the network or start
 a process.

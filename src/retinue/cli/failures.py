@@ -1,4 +1,4 @@
-"""Failures of commands: one line with the message and its remedy, and an exit status.
+"""Reports failures of commands: one line with the message and its remedy, and an exit status.
 
 The exit status of Retinue's own errors is in ``web/error_table.py``.
 """

@@ -1,1 +1,1 @@
-"""The dashboard: pages of the hub for browsers, rendered here and updated by server-sent events."""
+"""The dashboard: pages of the hub for browsers, rendered by the hub, updated by server-sent events."""

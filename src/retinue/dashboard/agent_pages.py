@@ -1,4 +1,4 @@
-"""The pages of agents: the list with its search, one agent, and a form to try one of its skills."""
+"""The pages of agents: the list with its search, one agent, and a form that calls one skill."""
 
 from __future__ import annotations
 

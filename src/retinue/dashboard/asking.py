@@ -1,4 +1,4 @@
-"""Calls of the hub's skills for a page: reads without a record, actions as every other call."""
+"""Calls the hub's skills for a page: reads without an audit row, actions like any other call."""
 
 from __future__ import annotations
 

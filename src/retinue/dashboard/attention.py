@@ -1,4 +1,4 @@
-"""What needs a person: questions of runs, changed tools of imports, agents and sources that do not answer."""
+"""Lists open matters for a person: questions of runs, changed imports, failing agents and sources."""
 
 from __future__ import annotations
 

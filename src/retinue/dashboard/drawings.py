@@ -1,4 +1,4 @@
-"""Drawings as data for SVG: steps of a workflow in layers, calls of a trace, agents of a source."""
+"""Computes drawings for SVG: steps of a workflow in layers, calls of a trace, agents of a source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages show beyond the results of skills: figures of calls, drawings of steps, examples of a call."""
+"""Computes further data of pages: figures of calls, drawings of steps, examples of a call."""
 
 from __future__ import annotations
 

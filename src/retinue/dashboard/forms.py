@@ -1,4 +1,4 @@
-"""Forms made from JSON Schemas, and the values that people entered into them.
+"""Makes forms from JSON Schemas, and reads the entered values.
 
 Objects become groups of fields, enums choices, lists of plain values one line for each. What has no field
 of its own (unions, lists of objects, deep nesting) is entered as JSON. An empty field is left out.

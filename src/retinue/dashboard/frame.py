@@ -1,4 +1,4 @@
-"""What the pages of the dashboard share: the frame around each page, and the fields of a submitted form."""
+"""The shared frame around each page, and the fields of a submitted form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live updates: a stream of ticks while something happens; the page then reads itself again.
+"""Live updates: a stream of ticks while something happens; on a tick the page reads itself again.
 
 Nothing is observed while no stream is open.
 """

@@ -1,4 +1,4 @@
-"""Renders the pages: the templates, how times and values are written, and the headers of every page."""
+"""Renders the pages: templates, the formats of times and values, and the headers of every page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of runs: the list, one run as a drawing and a table, and what can be done to it."""
+"""The pages of runs: the list, one run as a drawing and a table, and the actions on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of the dashboard. Each page is the result of a few calls of the hub's skills, rendered.
+"""The routes of the dashboard: each page renders the results of a few calls of the hub's skills.
 
 A visitor has the rights of the session's token, an anonymous one those of anonymous callers. Actions are POST
 requests of this server's own pages; they are calls like all others, with an audit row each.

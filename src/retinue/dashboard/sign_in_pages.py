@@ -1,4 +1,4 @@
-"""Signing in and out: the page that takes a token, and the one-time links of ``retinue dashboard``."""
+"""The pages for signing in and out: a form for a token, and the links of ``retinue dashboard``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a run one page shows: a level of its tree, in pages, with large groups folded to counts.
+"""Selects the steps of a run for one page: one level of the tree, paged, with large groups folded.
 
 A run has up to a thousand items in one ``foreach``. What is folded is opened by its own address, so the page
 of a run stays small and can be read, linked to and gone back to.

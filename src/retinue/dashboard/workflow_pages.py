@@ -1,4 +1,4 @@
-"""The pages of workflows: the stored ones, one of them drawn with a form to start it, and a draft."""
+"""The pages of workflows: the list, one workflow as a drawing with a start form, and a draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub's tool ``query_capabilities``: asks one agent, several, or all what they can do now."""
+"""The hub's tool ``query_capabilities``: asks one agent, several or all about their capabilities."""
 
 from __future__ import annotations
 

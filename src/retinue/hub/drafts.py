@@ -1,4 +1,4 @@
-"""The hub's skills for somebody who writes a workflow: check a draft, and store it in this mesh."""
+"""The hub's skills for authors of workflows: check a draft, and store it in this mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub's skill about imports: how each is connected, and which of its tools wait to be accepted."""
+"""The hub's skill about imports: the state of each connection, and the tools that wait for acceptance."""
 
 from __future__ import annotations
 

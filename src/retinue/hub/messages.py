@@ -1,4 +1,4 @@
-"""The hub's skill for messages; what reads and answers them is passed in, since it belongs to a protocol."""
+"""The hub's skill for messages; the receiver is passed in, because it belongs to a protocol."""
 
 from __future__ import annotations
 

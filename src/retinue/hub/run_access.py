@@ -1,4 +1,4 @@
-"""Which runs a caller may access, and the ids under which it knows them.
+"""Decides which runs a caller may access, and the ids under which it knows them.
 
 One rule guards them all. A run calls skills with the scopes and the view of the caller that started it, and
 its record shows the results. A caller that lacks any of these scopes, or does not see all agents that the

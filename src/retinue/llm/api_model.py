@@ -1,4 +1,4 @@
-"""The back-end ``api``: a vendor's API, or any server that speaks one of them, through pydantic-ai.
+"""The back-end ``api``: calls a vendor's API, or any compatible server, through pydantic-ai.
 
 The library takes seconds and 80 MB to load, so only the process of a model agent imports this module, at its
 first call. The libraries' own retries are off (`complete_with_retries`).

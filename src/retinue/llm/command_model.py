@@ -1,4 +1,4 @@
-"""The back-end ``command``: a vendor's command-line agent, with the prompt on its standard input.
+"""The back-end ``command``: runs a vendor's command-line agent, with the prompt on its standard input.
 
 The program runs in a folder of its own, empty unless configured, so that a caller cannot read this machine's
 files through it. No flag that switches off its permission checks is passed unless the user configured it

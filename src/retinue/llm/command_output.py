@@ -1,4 +1,4 @@
-"""Reads what the command-line agents print: JSON lines of claude and codex, JSON of gemini, or plain text.
+"""Reads the output of command-line agents: JSON lines of claude and codex, JSON of gemini, plain text.
 
 Pure. A program that prints no such JSON, such as one of your own, is taken at its word: its output is the
 answer.

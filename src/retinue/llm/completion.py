@@ -1,4 +1,4 @@
-"""One completion: the request, the answer, the port of the back-ends, retries, and removal of keys.
+"""One completion: request, answer, the port of the back-ends, retries, and removal of keys.
 
 The retries of the vendors' libraries are off: `complete_with_retries` is the only policy.
 """

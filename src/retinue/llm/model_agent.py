@@ -1,4 +1,4 @@
-"""An agent that is a language model: the skills plan, execute and review, ``agent.ask``, and those of code.
+"""An agent with a language model: the skills plan, execute and review, ``agent.ask``, and code skills.
 
 Every skill is one request to the model, checked against the budget, repeated by the one retry policy,
 streamed to the caller as progress, and cancelled with its call. The result is the text, or the fields of the

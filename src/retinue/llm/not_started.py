@@ -1,7 +1,7 @@
-"""The model agents that this machine cannot start, as a source of the directory; each names a remedy.
+"""Lists the model agents that this machine cannot start, each with its remedy.
 
-They are listed, so that a client sees what is missing and how to add it; calling one fails with the same
-reason. A model that is started lists itself, like every other agent.
+They are a source of the directory, so that a client sees the missing part and its remedy; a call fails with
+the same reason. A model that is started lists itself, like every other agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model agent tells its model: the instructions of each role, and the data that the task is about.
+"""Builds the prompts of a model agent: the instructions of each role, and the data of the task.
 
 What another agent returned is data. It stands between marks that it cannot contain (`core.text.fence`), so
 that an instruction inside it stays text about which the model is asked.

@@ -1,4 +1,4 @@
-"""The settings of one model agent, its defaults, and whether this machine can run it.
+"""The settings of one model agent, their defaults, and a check that this machine can run it.
 
 ``claude`` and ``gemini`` exist without a table, with the numbers of seed 002 (L-21). What is available is
 measured: a key in the environment, a program on the search path, an installed library.

@@ -1,4 +1,4 @@
-"""The budget of one model agent: a call is refused before it could spend more than is left.
+"""The budget of one model agent: refuses a call that could cost more than the rest of the budget.
 
 Before a call the most that it may cost is reserved: its prompt, and the longest answer. The longest answer
 is cut to what the budget has left, down to `MIN_ANSWER_TOKENS`; below, the call is refused. What was spent is

@@ -1,4 +1,4 @@
-"""Reads structured answers leniently: what a model wraps around JSON or code is taken off."""
+"""Reads structured answers leniently: removes the text of the model around JSON or code."""
 
 from __future__ import annotations
 

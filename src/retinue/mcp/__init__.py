@@ -1,1 +1,1 @@
-"""The Model Context Protocol, one folder for all its parts."""
+"""The Model Context Protocol: codecs, server, client, relay and client configurations."""

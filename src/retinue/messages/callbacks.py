@@ -1,4 +1,4 @@
-"""Delivery of later replies to the URL that a sender gave.
+"""Delivers later replies to the callback URL of a sender.
 
 Every URL passes the guard before it is accepted and again at each connection: private ranges are refused
 unless the settings allow them, link-local addresses always.

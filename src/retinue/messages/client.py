@@ -1,4 +1,4 @@
-"""The calling side: messages to an agent's ``/messages``, for agents that have no other endpoint.
+"""The calling side: sends messages to the ``/messages`` of agents without another endpoint.
 
 An agent whose card names an endpoint with the protocol ``messages`` and no ``url`` is called with
 TASK_REQUEST. Its INFORM_RESULT is the value of the call; an accepted task is asked for until it ends, and

@@ -1,4 +1,4 @@
-"""Conversations as a state machine: which reply fits what was said before (W-24, conversation management).
+"""Conversations as a state machine: matches replies to earlier messages (W-24).
 
 A conversation begins with a performative that opens a codon and moves with each reply, as the codon's states
 say. Replies are matched by ``message_id`` or ``reply_with``. Closed conversations are forgotten at once, open

@@ -1,4 +1,4 @@
-"""What a message is on its way through the receiver, and how messages are read and answered."""
+"""A message on its way through the receiver: how it is read and how it is answered."""
 
 from __future__ import annotations
 

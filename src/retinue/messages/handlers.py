@@ -1,4 +1,4 @@
-"""What each performative does: one method for each that opens a conversation (seed 000).
+"""Handles each performative that opens a conversation, one method for each (seed 000).
 
 Skills run on the dispatch path only, QUERY_CAPABILITIES as the skill ``query_capabilities``.
 """

@@ -1,4 +1,4 @@
-"""What an accepted task or a subscription leaves on the disk, so that a restart loses no task.
+"""Stores accepted tasks and subscriptions on disk, so that a restart loses no task.
 
 A task is stored before its TASK_ACCEPT is sent, and again with the reply that ended it. What a process has
 left unfinished is ended with FAILURE by the next one, which also sends the replies whose delivery was not

@@ -1,7 +1,7 @@
-"""Answers to QUERY_IF, QUERY_REF and PROPOSE, from the record of an agent and its live answers.
+"""Answers QUERY_IF, QUERY_REF and PROPOSE from the record of an agent and its live answers.
 
-What an agent can do is asked with its skill ``query_capabilities``, so that the same rights and the same hook
-of its author decide as for QUERY_CAPABILITIES.
+The capabilities of an agent come from its skill ``query_capabilities``, so that the same rights and the same
+hook of its author decide as for QUERY_CAPABILITIES.
 """
 
 from __future__ import annotations

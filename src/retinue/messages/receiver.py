@@ -1,8 +1,8 @@
-"""Answers messages: one envelope in, one envelope out, whatever carried it (seed 000).
+"""Answers messages over every carrier: one envelope in, one envelope out (seed 000).
 
-Every endpoint hands its messages to one `Receiver`: ``POST /messages``, the MCP tool ``send_message`` and
-an A2A DataPart. Skills run on the dispatch path only, QUERY_CAPABILITIES as the skill ``query_capabilities``.
-Whatever is sent, the answer is a message: what cannot be read is NOT_UNDERSTOOD, what breaks is FAILURE.
+Every endpoint hands its messages to one `Receiver`: ``POST /messages``, the MCP tool ``send_message`` and an
+A2A DataPart. Skills run on the dispatch path only, QUERY_CAPABILITIES as the skill ``query_capabilities``.
+Every answer is a message: NOT_UNDERSTOOD for an unreadable one, FAILURE for a failed call.
 """
 
 from __future__ import annotations

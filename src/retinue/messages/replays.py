@@ -1,4 +1,4 @@
-"""Takes each signed message once: a timestamp bounds its age, and what has been seen is kept that long.
+"""Takes each signed message once: limits its age, and remembers it for that long.
 
 A message that was signed before the process started is refused: an earlier process may have seen it. When
 the clock of this machine is set back, that time moves with it: otherwise all messages would be refused until

@@ -1,4 +1,4 @@
-"""``POST /messages``: one envelope in the body, the reply in the response.
+"""``POST /messages``: one envelope in the request body, the reply in the response.
 
 The status is 200, or 202 when a further reply follows (TASK_ACCEPT, SUBSCRIBE). What cannot be read is
 answered with NOT_UNDERSTOOD and 200. The header ``Prefer: respond-async`` asks for TASK_ACCEPT at once,

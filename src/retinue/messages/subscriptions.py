@@ -1,4 +1,4 @@
-"""Subscriptions: news of a task, or of what an agent can do, sent to a URL until they are cancelled."""
+"""Subscriptions: send news of a task, or of an agent's capabilities, to a URL until they are cancelled."""
 
 from __future__ import annotations
 

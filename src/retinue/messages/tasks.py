@@ -1,4 +1,4 @@
-"""Tasks that run while their sender does other things: started, asked for, cancelled, and their news.
+"""Runs accepted tasks in the background: start, status, cancellation and news.
 
 A task is one call on the dispatch path. It belongs to the principal that requested it, for others it does not
 exist. Results are kept for an hour, at most ``KEEP`` of them; `retinue.messages.journal` stores them.

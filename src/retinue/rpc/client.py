@@ -1,4 +1,4 @@
-"""Calls to other processes of the mesh over ``POST /execute``: to an agent, or to a hub.
+"""Calls other processes of the mesh over ``POST /execute``: an agent or a hub.
 
 The body has exactly the four keys of seed 001 (P-07); trace, idempotency key and token are headers. An
 error of the reply is raised as the agent sent it: code, message and data.

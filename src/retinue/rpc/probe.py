@@ -1,4 +1,4 @@
-"""Probes of agents: each is asked for its card, which shows more than an open socket (DESIGN 7)."""
+"""Probes agents by their card, because an open socket alone proves little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to agents elsewhere what they can do: answered by the agent itself, else from its record."""
+"""Asks other agents about their capabilities: a live answer, else an answer from the record."""
 
 from __future__ import annotations
 

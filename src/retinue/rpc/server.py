@@ -1,10 +1,11 @@
 """The endpoints of our own processes: ``/execute``, ``/agent-card`` and ``/health``.
 
-``POST /execute`` is JSON-RPC 2.0 where the method is a skill (SPEC 2, P-07 … P-12, P-22 … P-24). It is a
-plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC errors
-have HTTP status 200 (SPEC 2, doubt 12); only rejections by ``web.security`` have another status. ``GET
-/agent-card`` returns the part of the agent's card that the caller may see (P-10), ``GET /health`` that the
-process is alive (SPEC 2, formats), ``GET /ready`` whether it can serve callers (SPEC 7).
+``POST /execute`` is JSON-RPC 2.0 where the method is a skill (specification 2, P-07 … P-12, P-22 … P-24). It
+is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
+errors have HTTP status 200 (specification 2, doubt 12); only rejections by ``web.security`` have another
+status. ``GET /agent-card`` returns the visible part of the agent's card (P-10), ``GET /health`` proves that
+the process is alive (specification 2, formats), and ``GET /ready`` says whether it can serve callers
+(specification 7).
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def execute_route(
 ) -> Route:
     """The endpoint at ``path`` for ``agent``, or for the agent that ``{agent}`` in the path names.
 
-    With ``answer_without_id`` notifications are answered as well (SPEC 7, seed 001). ``validation_code`` is
-    the code of invalid parameters; −32602 is that of JSON-RPC (SPEC 2, doubt 1).
+    With ``answer_without_id`` notifications are answered as well (specification 7, seed 001).
+    ``validation_code`` is the code of invalid parameters; −32602 is JSON-RPC's own (specification 2, doubt
+    1).
     """
     app = ExecuteEndpoint(calls, agent, endpoint, answer_without_id, validation_code)
     return Route(path, app, methods=["POST"])
@@ -255,7 +257,7 @@ def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str
     """The route that shows whether the process can serve callers; it needs no token.
 
     The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token is
-    told what is missing, because names of registries and agents may be secret (SPEC 7, probes).
+    told what is missing, because names of registries and agents may be secret (specification 7, probes).
     """
 
     async def answer(request: HttpRequest) -> JSONResponse:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.routing import BaseRoute
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher, local_reader
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.dispatch import Dispatcher
@@ -23,6 +24,7 @@ from retinue.mesh.events import EventBus, log_lines
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.parts.lazy import Lazy
 from retinue.rpc.server import card_route, execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
@@ -62,6 +64,9 @@ from retinue.storage.state import State
 from retinue.web.exact_paths import ExactPathRouter
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import keys_route, metadata_routes
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.endpoint import McpServer
 
 _log = structlog.get_logger("retinue.agent")
 
@@ -144,7 +149,7 @@ async def serve_agent(
         await stack.enter_async_context(process.exporting(agent.name, environment()))
         allowed = allowed_calls(agent, settings, mesh, target.access)
         mcp = agent_mcp(agent, dispatcher, allowed, settings)
-        await stack.enter_async_context(mcp.running())
+        stack.push_async_callback(mcp.aclose)
         messages = agent_messages(agent, dispatcher, settings, state)
         stack.push_async_callback(messages.aclose)
         messages.recover()
@@ -278,8 +283,8 @@ def allowed_calls(
 
 def agent_mcp(
     agent: Agent, dispatcher: Dispatcher, mesh: JoinedMesh | LimitedCalls | None, settings: Settings
-) -> LazyMcpServer:
-    """The MCP server of one agent; the caller enters its ``running()``.
+) -> Lazy[McpServer]:
+    """The MCP server of one agent; the caller closes it.
 
     Its resource and prompt functions call through ``mesh``, as `allowed_calls` gives it.
     """
@@ -295,7 +300,7 @@ def agent_mcp(
         result_chars=settings.mcp.result_chars,
         max_body_bytes=settings.limits.body_bytes,
     )
-    return LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, mesh, mesh), options)
+    return lazy_server(offer, dispatcher, local_reader(agent, dispatcher, mesh, mesh), options)
 
 
 def agent_app(
@@ -307,7 +312,7 @@ def agent_app(
     host: str,
     url: str,
     http: HttpClient,
-    mcp: LazyMcpServer | None = None,
+    mcp: Lazy[McpServer] | None = None,
     process: ProcessState | None = None,
     messages: Messages | None = None,
     a2a: A2aEndpoints | None = None,
@@ -332,7 +337,7 @@ def agent_app(
                 answer_without_id=settings.execute.answer_without_id,
                 validation_code=settings.execute.validation_code,
             ),
-            *(() if mcp is None else (mcp.route(),)),
+            *(() if mcp is None else (mcp_route(mcp),)),
             *(() if messages is None else messages.routes()),
             *(() if a2a is None else a2a.routes),
             card_route(card, sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name)),

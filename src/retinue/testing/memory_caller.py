@@ -1,4 +1,4 @@
-"""A Caller without a mesh: its skills are async functions of this process."""
+"""A Caller without a mesh: calls async functions of this process as skills."""
 
 from __future__ import annotations
 

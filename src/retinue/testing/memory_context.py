@@ -1,4 +1,4 @@
-"""A RunContext in memory: one run, its journal, its signals and its events."""
+"""A RunContext in memory: one run, with its journal, its signals and its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in memory, with the rules of the durable ones; nothing survives the process.
+"""Runs in memory under the rules of durable runs; nothing survives the process.
 
 A run keeps a journal of its durable calls in order. When a run is resumed, its body starts again and gets
 the recorded outcomes from the journal.

@@ -1,4 +1,4 @@
-"""The caller of a skill in a test: answers questions as scripted, and keeps what it is told.
+"""A caller for tests: answers a skill's questions as scripted, and records its reports.
 
 >>> import asyncio
 >>> from retinue import Agent, Context

@@ -1,4 +1,4 @@
-"""An agent for ``peers=[…]`` whose skills answer as scripted.
+"""A scripted agent for ``peers=[…]``: its skills return prepared answers.
 
 >>> import asyncio
 >>> from retinue import Agent, Context

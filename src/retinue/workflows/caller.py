@@ -1,6 +1,6 @@
-"""The port through which steps call out: choose an agent for a skill, call it.
+"""The port through which steps choose and call agents.
 
-The port under which steps keep results for a while, and its in-memory twin.
+Also the port of a cache for the results of steps, with its in-memory twin.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Caller(Protocol):
 
 
 KEPT_RESULTS = 100
-"""SPEC 3, defaults where the seed is silent: 100 entries, first in, first out."""
+"""Specification 3, defaults where the seed is silent: 100 entries, first in, first out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Cache(Protocol):
 
 
 def cache_key(*facts: Any) -> str:
-    """One key of everything that makes a result what it is (SPEC 3, doubt 15); JSON values."""
+    """One key of everything that makes a result what it is (specification 3, doubt 15); JSON values."""
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -1,9 +1,7 @@
-"""Steps call out over the one dispatch path: the Caller of every process that runs workflows.
+"""Calls of steps over the dispatch path: the Caller of every process that runs workflows.
 
-What a run was started with travels in the run itself (`render_origin`), so that a resumed run calls
-with the same trace and the same rights.
-
-Who is asked when a step names a role: the agents of the directory that have it, best first.
+The origin of a run is stored in the run (`render_origin`), so that a resumed run calls with the same trace
+and the same rights. A step with a role asks the agents of the directory that have it, best first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Where stored workflows are found by name: the built-in ones, then those of folders and registries.
+"""Finds stored workflows by name: built-in ones first, then folders and registries.
 
-A workflow together with those that it runs: all read and checked before the first step.
-
-A run stores what it is given and reads nothing later, so that a resumed one runs the same steps. Here
-cycles and depth are refused too, with the line of the step that closes or deepens the chain.
+A workflow and its nested workflows are read and checked before the first step, because a run stores its
+definitions and a resumed run executes the same steps. Cycles and chains that are too deep are refused with
+the line of the step that closes or deepens the chain.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The automatic choice of a workflow for a prompt: rules in a fixed order, the first that fits decides.
+"""Chooses a workflow for a prompt by rules in a fixed order; the first match decides.
 
-Pure. A rule may ask for words (``pattern``), for a length in words, and for a complexity; all that it
-asks for must hold (SPEC 3, the rule selector).
-
-Definitions and runs together: check the input, start the run, wait for it.
+The rules are pure. A rule may have a ``pattern``, a length in words and a complexity; all its conditions must
+hold (specification 3, the rule selector). `Orchestrator` checks the input of a definition, starts its run and
+waits for it.
 """
 
 from __future__ import annotations
@@ -112,7 +111,9 @@ class Selection:
 
 
 def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequence[Rule] = RULES) -> Selection:
-    """The workflow for a prompt. ``parallel``: true prefers a competition, false rules it out (SPEC 7)."""
+    """The workflow for a prompt. ``parallel``: true prefers a competition, false rules it out
+    (specification 7).
+    """
     words, lines = len(prompt.split()), prompt.count("\n") + 1
     complexity = measure_complexity(words, lines)
     for rule in rules:
@@ -138,7 +139,7 @@ def select_for_role(prompt: str, role: str) -> Selection:
 
 
 def measure_complexity(words: int, lines: int) -> Complexity:
-    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (SPEC 3)."""
+    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (specification 3)."""
     if lines > 50 or words > 500:
         return "high"
     return "medium" if lines > 10 or words > 100 else "low"

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retinue import Agent, Context, Part
 from retinue.authoring.local import local_dispatcher
 from retinue.mcp.server.endpoint import McpServer
+from retinue.mcp.server.lazy_server import mcp_route
 from retinue.runtime.agent_process import agent_mcp
 from retinue.settings import Settings
 from retinue.web.security import SecurityMiddleware
@@ -212,8 +213,8 @@ def open_pair(agent: Agent | None = None) -> Iterator[Pair]:
 
         async def start() -> Pair:
             mcp = agent_mcp(served, local_dispatcher(served), None, Settings())
-            await stack.enter_async_context(mcp.running())
-            app = SecurityMiddleware(Router(routes=[mcp.route()]))
+            stack.push_async_callback(mcp.aclose)
+            app = SecurityMiddleware(Router(routes=[mcp_route(mcp)]))
             return Pair(runner, app, await mcp.open())
 
         pair = runner.run(start())

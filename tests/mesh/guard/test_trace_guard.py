@@ -1,4 +1,4 @@
-"""The trace guard: what a chain of calls may do, and how a refusal says why (SPEC 5 and 7, seed 004)."""
+"""The trace guard: what a chain of calls may do, and how a refusal names its reason (specification 5, 7)."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_a_fan_out_of_twenty_siblings_passes_through_the_dispatch_path() -
     assert await asyncio.gather(*(one() for _ in range(20))) == ["done"] * 20
 
 
-# where the claim comes from (SPEC 5, doubts 1 to 3 and 7)
+# where the claim comes from (specification 5, doubts 1 to 3 and 7)
 
 
 def test_metadata_wins_over_headers_and_the_larger_depth_counts() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of Retinue start from holds here as well."""
+"""The fixtures of Retinue's own tests."""
 
 from tests.conftest import retinue_home
 

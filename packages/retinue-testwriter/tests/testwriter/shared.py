@@ -1,4 +1,4 @@
-"""What the tests of the shipped agents share: the three of them behind the workflow engine."""
+"""Shared parts of the tests: the three shipped agents behind the workflow engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``retinue demo``: the whole job in processes of its own, and nothing left behind however it ends."""
+"""``retinue demo``: runs the whole job in processes and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 

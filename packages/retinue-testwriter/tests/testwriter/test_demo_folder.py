@@ -1,4 +1,4 @@
-"""The demo's own folder: gone afterwards, and those of killed demos with it."""
+"""The demo removes its own folder, and the folders of killed demos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook around tried functions: each way to change something outside is refused, and nothing happens."""
+"""The guard around probed functions refuses each change outside, and nothing happens."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Agents elsewhere that speak A2A: calls to them, and imported ones in the directory."""
+"""The client side of A2A: calls to agents of other frameworks, and imported agents in the directory."""

@@ -1,4 +1,4 @@
-"""Calls to one agent over A2A's JSON-RPC, versions 1.x and 0.3.
+"""Calls one agent over A2A's JSON-RPC, versions 1.x and 0.3.
 
 A call is a message. An agent that streams is followed to the end of its task; of others, and where a stream
 breaks, the task is asked for until it ends. A question of the task goes to the caller's channel, and the

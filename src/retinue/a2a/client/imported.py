@@ -1,4 +1,4 @@
-"""Imported A2A agents: each card is read in the background and again each minute, its skills are listed.
+"""Imported A2A agents: reads each card in the background, again each minute, and lists its skills.
 
 A card whose skills or endpoint have changed since they were accepted keeps its accepted text, and what has
 changed is not called, until a person accepts it (``mesh.pins``). An agent that cannot be reached is listed

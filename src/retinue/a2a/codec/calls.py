@@ -1,8 +1,8 @@
-"""Pure: from a message to a call of a skill, and from its result to parts.
+"""Pure: converts a message to a call of a skill, and the result to parts.
 
 A2A has neither a field for the skill nor one for its arguments. A message names both in a data part
 ``{"skill": …, "arguments": {…}}`` or in its metadata, under the same keys. Without a name the agent's only
-skill is called. Text is the skill's only required string (SPEC 2, doubt 4), and files are its
+skill is called. Text is the skill's only required string (specification 2, doubt 4), and files are its
 argument ``files``.
 """
 

@@ -1,7 +1,8 @@
-"""Pure: the errors of A2A (specification 5.4) and their JSON-RPC form in both versions.
+"""Pure: the errors of A2A and their JSON-RPC form in both versions.
 
-A 1.x error has a list of typed details (specification 9.5): an ``ErrorInfo`` and, for errors of calls, the
-facts of the error table. A 0.3 error has the facts themselves.
+The errors are those of section 5.4 of the A2A specification. A 1.x error has a list of typed details (section
+9.5): an ``ErrorInfo`` and, for errors of calls, the facts of the error table. A 0.3 error has the facts
+themselves.
 """
 
 from __future__ import annotations

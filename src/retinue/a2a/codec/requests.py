@@ -1,7 +1,7 @@
-"""Pure: the parameters of A2A 1.x requests, read from JSON and checked.
+"""Pure: reads and checks the parameters of A2A 1.x requests.
 
-Unknown keys are ignored, as the specification wants of later versions. Each error names the field, the
-shape found and the remedy.
+Unknown keys are ignored, as A2A requires for later versions. Each error names the field, its shape and the
+remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure: tasks and their events as JSON of A2A 1.x."""
+"""Pure: renders tasks and their events as JSON of A2A 1.x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: A2A 0.3 as JSON ↔ 1.x as JSON, in which everything else works.
+"""Pure: converts JSON between A2A 0.3 and 1.x, because all other modules use 1.x.
 
 0.3 has other method names, ``kind`` in parts, messages and events, states in lower case, and one push
 notification configuration nested in another object.

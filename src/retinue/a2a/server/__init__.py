@@ -1,1 +1,1 @@
-"""The A2A endpoint: JSON-RPC requests to dispatched calls, which are kept as tasks."""
+"""The A2A endpoint: dispatches JSON-RPC requests as calls and keeps them as tasks."""

@@ -1,4 +1,4 @@
-"""Which agent an A2A endpoint serves; apart from the endpoint, which is loaded with its first request."""
+"""Names the agent of an A2A endpoint; apart from the endpoint, which is loaded at its first request."""
 
 from __future__ import annotations
 

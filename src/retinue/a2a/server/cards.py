@@ -1,4 +1,4 @@
-"""``GET /.well-known/agent-card.json``: the A2A card that the caller may see, with caching headers."""
+"""``GET /.well-known/agent-card.json``: the visible part of the A2A card, with caching headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push notifications: what becomes of a task is sent to the url that its client gave.
+"""Push notifications: sends the events of a task to the url of its client.
 
 A url is checked when it is given, its address again when it is asked (`web.http_client`). Deliveries of one
 task keep their order; a failed one is repeated a few times and then left out.

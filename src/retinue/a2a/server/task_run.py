@@ -1,4 +1,4 @@
-"""One task while its call runs: its state, who follows it, and its questions.
+"""One running task: its state, its followers and its questions.
 
 A call runs in an asyncio task of its own, which outlives the request that started it. What it reports
 becomes events for every follower. A question puts the task into the state input-required; the next message

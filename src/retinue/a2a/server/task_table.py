@@ -1,4 +1,4 @@
-"""The tasks of one process that its callers see: those that run, those that are stored, their push receivers.
+"""The tasks of one process that callers see: running tasks, stored tasks, push receivers.
 
 A task is stored when its client is shown it, then again when it asks, and when it has ended.
 """

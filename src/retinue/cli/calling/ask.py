@@ -1,4 +1,4 @@
-"""``retinue ask`` asks agents what they can do now, and hands a call to the best of them."""
+"""``retinue ask``: asks agents about their present capabilities, and hands a call to the best agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``retinue orchestrate`` hands a task to agents, ``capabilities`` ranks them, ``cache`` forgets answers."""
+"""``retinue orchestrate`` hands a task to agents, ``capabilities`` ranks them, ``cache`` clears answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import NoModelError
 
 DEFAULT_TIMEOUT_MS = 300_000
-"""SPEC 3, defaults where the seed is silent."""
+"""specification 3, defaults where the seed is silent."""
 
 _ALLOWANCE_S = 10.0
 """Added to the time limit of the hub, whose error says more than that of the command."""

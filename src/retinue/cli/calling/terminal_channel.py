@@ -1,4 +1,4 @@
-"""The way back to the person at the terminal while a call runs: progress, log lines and questions.
+"""The channel to the person at the terminal while a call runs: progress, log lines and questions.
 
 Everything is written to standard error, so that standard output holds the result only.
 """

@@ -1,4 +1,4 @@
-"""``retinue top``: agents, calls and runs as they are now."""
+"""``retinue top``: show the current agents, calls and runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands that set up and look after a mesh on this machine."""
+"""Commands that set up and maintain a mesh on this machine."""

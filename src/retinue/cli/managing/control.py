@@ -1,4 +1,4 @@
-"""``retinue stop`` and ``status``: stop the hub of this state, and see how it is."""
+"""``retinue stop`` and ``status``: stop the hub of this state, and show its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``retinue imports``: list what is imported, accept its changes, log in, remove it."""
+"""``retinue imports``: list the imports, accept their changes, log in, remove one."""
 
 from __future__ import annotations
 

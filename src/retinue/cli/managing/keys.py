@@ -1,4 +1,4 @@
-"""``retinue keys``: the key that signs the cards of this state, and the keys of others that are trusted."""
+"""``retinue keys``: show the key that signs the cards of this state, and manage trusted keys."""
 
 from __future__ import annotations
 

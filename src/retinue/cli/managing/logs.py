@@ -1,4 +1,4 @@
-"""``retinue logs``: calls, and what the hub and its agents printed."""
+"""``retinue logs``: show calls, and the output of the hub and its agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``retinue publish``, ``pull``, ``forget`` and ``mirror``: cards and workflows in registries."""
+"""``retinue publish``, ``pull``, ``forget`` and ``mirror``: move cards and workflows between registries."""
 
 from __future__ import annotations
 

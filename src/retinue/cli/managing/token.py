@@ -1,4 +1,4 @@
-"""``retinue token``: tokens for other people, programs and machines."""
+"""``retinue token``: manage tokens of other people, programs and machines."""
 
 from __future__ import annotations
 

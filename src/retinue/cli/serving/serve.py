@@ -1,4 +1,4 @@
-"""``retinue serve``, ``hub``, ``worker`` and ``mcp``: the commands that start a long-running process."""
+"""``retinue serve``, ``hub``, ``worker`` and ``mcp``: start a long-running process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations: requests and answers under a name, which the prompts of the next request include (L-35)."""
+"""Named conversations: the next request's prompts include the earlier requests and answers (L-35)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request for orchestration asks for, and the definition and the input that it becomes.
+"""Reads a request for orchestration, and builds the definition and the input of its run.
 
 Pure, except that a preferred agent is looked up.
 """
@@ -195,7 +195,7 @@ def join_independent(definition: Definition) -> Definition:
 
 
 def shape_input(definition: Definition, request: OrchestrationRequest, history: str) -> Any:
-    """The workflow's input: a text goes where its schema wants the prompt (SPEC 7).
+    """The workflow's input: a text goes where its schema wants the prompt (specification 7).
 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
     added to the prompt, as data.

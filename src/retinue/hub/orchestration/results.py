@@ -1,4 +1,4 @@
-"""What a run tells, and the result of a tool made of it (L-28, L-29): output, agents, duration, metadata."""
+"""Renders the result of a tool from its run (L-28, L-29): output, agents, duration, metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents as the tools of seed 002 tell of them: status, capabilities, metrics, and fitness for a task.
+"""Renders agents for the tools of seed 002: status, capabilities, metrics, fitness for a task.
 
 Reported scores are the configured ones. What was learned of an agent is in ``metrics``, ``proven`` and the
 reasons, and takes part in the automatic choice (`mesh.health.call_figures`).

@@ -1,4 +1,4 @@
-"""The hub's own tools as an MCP client sees them: seed 002's schemas, and run tools when there are runs."""
+"""The hub's own tools for MCP clients: seed 002's schemas, and run tools when there are runs."""
 
 from __future__ import annotations
 

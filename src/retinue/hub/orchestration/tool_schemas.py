@@ -1,8 +1,8 @@
-"""The orchestration tools as clients see them: descriptions and input schemas, to the letter of seed 002.
+"""Descriptions and input schemas of the orchestration tools, to the letter of seed 002.
 
-What is listed and what is checked differ. The seed's enums name two agents and four workflows; a call may
-name any that the hub knows. So the list has the seed's texts, with enums that grow at the end (`show_tool`),
-and `CHECKED` has the form of the arguments with limits of its own.
+The listed schemas differ from the checked ones. The seed's enums name two agents and four workflows; a call
+may name any that the hub knows. So the list has the seed's texts, with enums that grow at the end
+(`show_tool`), and `CHECKED` has the form of the arguments with limits of its own.
 """
 
 from __future__ import annotations

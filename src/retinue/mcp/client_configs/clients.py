@@ -1,4 +1,4 @@
-"""The MCP clients that can be connected: where each keeps its configuration, and how an entry looks there.
+"""The supported MCP clients: where each keeps its configuration, and the form of an entry there.
 
 Paths and keys are from the clients' documentation of November 2026. The entry of a hub is written into the
 user's configuration only, never into a project's: it holds a token, and projects are shared.

@@ -1,4 +1,4 @@
-"""Configuration files of other programs: read whole, backed up, replaced atomically.
+"""Edits configuration files of other programs: reads whole files, backs them up, replaces them atomically.
 
 Another program may write them at the same time: immediately before replacing a file, its content is
 compared with what was read, and the edit is repeated if it differs.

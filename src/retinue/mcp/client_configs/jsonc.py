@@ -1,4 +1,4 @@
-"""Edits of a JSONC text that leave every other byte as it is; pure.
+"""Pure: edits a JSONC text without changing any other byte.
 
 JSONC is JSON with comments and trailing commas, without the rest of JSON5. Adding a value only inserts
 text: comments, trailing commas, line ends, the byte-order mark and the indentation stay.

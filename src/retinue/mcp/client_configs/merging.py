@@ -1,4 +1,4 @@
-"""Puts entries back into a configuration from which they were moved; pure.
+"""Pure: puts moved entries back into the configuration from which they came.
 
 An unchanged text becomes the former text, byte for byte. In a text that was changed since, the lines of the
 move are exchanged where they still stand as they were written; else the entries are added again. Either way

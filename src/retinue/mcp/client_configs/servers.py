@@ -1,4 +1,4 @@
-"""The servers in a client's configuration as imports of the hub; pure.
+"""Pure: reads the servers in a client's configuration as imports of the hub.
 
 An entry says how its client connects to a server. `read_server` gives the same as a table of
 ``[imports.NAME]``, or the reason why the hub cannot connect in the way that the entry asks for.

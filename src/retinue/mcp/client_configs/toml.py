@@ -1,4 +1,4 @@
-"""Edits of a TOML text that leave every other byte as it is; pure.
+"""Pure: edits a TOML text without changing any other byte.
 
 A library that writes TOML rewrites the whole document; here only the lines of one table change. Each
 result is parsed again, and an edit is refused if the result differs from the wanted document.

@@ -1,4 +1,4 @@
-"""Pure: values and parts as MCP content blocks and back; resources and prompts as MCP lists them."""
+"""Pure: converts between values or parts and MCP content blocks; renders resources and prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 
 
 def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema | None) -> dict[str, Any]:
-    """A ``CallToolResult``: a text is itself (GOLDEN 4-4), other values are JSON as text and as data.
+    """A ``CallToolResult``: a text is itself, other values are JSON as text and as data.
 
     Parts stand for the value where there are some, unless an output schema was promised.
     """

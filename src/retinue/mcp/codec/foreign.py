@@ -1,4 +1,4 @@
-"""Pure: requests to an MCP server of somebody else, in both protocol eras, and its lists as skills.
+"""Pure: renders requests to foreign MCP servers, in both protocol eras, and reads their lists as skills.
 
 The reverse of what `mcp.server` renders. Sources:
 https://modelcontextprotocol.io/specification/2025-11-25 and

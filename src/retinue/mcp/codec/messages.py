@@ -1,7 +1,7 @@
-"""Pure codec of MCP messages: requests, notifications and responses of JSON-RPC 2.0, one per HTTP request
-(https://modelcontextprotocol.io/specification/2025-11-25/basic/transports).
+"""Pure codec of MCP messages: requests, notifications and responses of JSON-RPC 2.0, one per HTTP request.
 
-A relay keeps unknown keys as they are and writes only keys of ``params._meta``.
+A relay keeps unknown keys as they are and writes only keys of ``params._meta``. Source:
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pure: the summary of a value or of content blocks that are too long for a model's context.
+"""Pure: summarises values and content blocks that are too long for a model's context.
 
 A summary keeps the form of its value: long texts are cut, and of long lists and objects the first entries
 stay. So a summary usually fits the schema of the whole value.

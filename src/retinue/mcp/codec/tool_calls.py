@@ -1,4 +1,4 @@
-"""Pure: a tool call of 2026-07-28 as a client sends it, and its result as the value of a skill.
+"""Pure: renders a client's tool call of 2026-07-28, and reads its result as the value of a skill.
 
 The reverse of what `mcp.server` renders (https://modelcontextprotocol.io/specification/2026-07-28).
 """

@@ -1,4 +1,4 @@
-"""Pure: MCP over HTTP as a client speaks it, in both protocol eras.
+"""Pure: the client side of MCP over HTTP, in both protocol eras.
 
 `Wire` builds the headers of requests and keeps what the server agreed to. `ResponseReader` takes the
 response to one request apart into messages. Neither does I/O, so every client of MCP here shares both.

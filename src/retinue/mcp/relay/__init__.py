@@ -1,1 +1,1 @@
-"""MCP to any agent through the hub."""
+"""Relays MCP through the hub to any agent."""

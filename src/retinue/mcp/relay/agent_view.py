@@ -1,4 +1,4 @@
-"""One agent as the relay shows it: to the dispatch path without schemas, to a client without hidden tools."""
+"""The relay's view of one agent: without schemas for the dispatch path, without hidden tools for a client."""
 
 from __future__ import annotations
 

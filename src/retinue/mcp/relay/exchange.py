@@ -1,7 +1,7 @@
 """Carries one message of a client to an agent, and the response back.
 
-The events of a response pass as they come, byte for byte. The last one is held back until the dispatch
-path has recorded the outcome, so that a call is one outcome here and one response to the client.
+The events of a response pass unchanged, byte for byte. The last one is held back until the dispatch path has
+recorded the outcome, so that a call is one outcome here and one response to the client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a request to the relay: its caller, its agent and its session, before anything is forwarded."""
+"""Reads a request to the relay before anything is forwarded: its caller, its agent and its session."""
 
 from __future__ import annotations
 

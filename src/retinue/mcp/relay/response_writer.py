@@ -1,4 +1,4 @@
-"""Writes the response to an MCP client: one JSON body, or a stream from its first event on."""
+"""Writes the response to an MCP client: one JSON body, or a stream after its first event."""
 
 from __future__ import annotations
 

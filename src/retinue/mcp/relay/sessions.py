@@ -1,4 +1,4 @@
-"""Owners of MCP sessions: a session id works only for the principal that opened it.
+"""Owners of MCP sessions: a session id works only for its own principal.
 
 The sessions themselves live in the agents, one for each session of a client. A forgotten session is
 answered like an unknown one, with 404, and the client opens another (as the specification says).

@@ -1,8 +1,7 @@
-"""A program that speaks MCP on its standard streams, as an imported server: started, written to, ended.
+"""Runs a program with MCP on its standard streams as an imported server.
 
-One message a line. What the program prints on standard output without being a message is skipped;
-standard error is drained, and its last lines explain why a program ended. A program that floods either is
-read more slowly, and so waits.
+Each line of standard output is one message; other output there is skipped; standard error is drained, and its
+last lines explain why a program ended. A program that floods either is read more slowly, and so waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Standard input and output of an agent that serves MCP on them: only protocol messages pass there.
+"""The standard streams of an agent that serves MCP on them: they carry protocol messages only.
 
 The descriptors are taken before the agent's file is imported, so that its prints go to standard error and
 its reads of standard input find the end. The SDK's own transport reads in a thread that cannot be stopped,

@@ -1,1 +1,1 @@
-"""The MCP client."""
+"""The MCP client, and imported MCP servers."""

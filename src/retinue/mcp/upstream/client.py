@@ -1,6 +1,6 @@
-"""The one MCP client: requests to MCP servers over HTTP, whose responses are read message by message.
+"""The MCP client: sends requests to servers over HTTP and reads responses message by message.
 
-`open_response` serves any server; `AgentClient` serves the agents of the mesh, as `execute.client` does over
+`open_response` serves any server; `AgentClient` serves the agents of the mesh, as `rpc.client` does over
 ``/execute``. The caller's own token stays in this process: an agent gets a token of the mesh, and the rights
 of the caller, which can only restrict it.
 """

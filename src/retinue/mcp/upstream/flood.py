@@ -1,4 +1,4 @@
-"""What an imported server prints or tells unasked: counted, slowed down where it floods, reported and logged.
+"""Limits unsolicited output of an imported server: counts, slows down, reports and logs it.
 
 Everything that a server sends costs time of the process that reads it. Beyond a budget it is read later, so
 that the server waits in place of the calls of other servers.

@@ -1,4 +1,4 @@
-"""Resources, prompts and completions of imported MCP servers, read for the clients of an endpoint.
+"""Reads resources, prompts and completions of imported MCP servers for clients of an endpoint.
 
 At ``/agents/NAME/mcp`` a server's resources and prompts have the names that it gave them. In the lists of the
 hub they are ``agent:NAME/URI`` and ``NAME__PROMPT``, because two servers may use one name.

@@ -1,4 +1,4 @@
-"""One imported MCP server as an agent: a task connects it, reads its lists and watches them for changes.
+"""One imported MCP server as an agent: connects, reads its lists and watches them for changes.
 
 The task connects again with back-off. While there is no session, the server is listed as unreachable with
 the reason.

@@ -1,7 +1,7 @@
-"""Calls whose caller can be asked or told of progress: over ``/mcp`` of the agent or of the hub.
+"""Calls with a channel to their caller: over ``/mcp`` of the agent or of the hub.
 
 One POST of 2026-07-28 for each call, and one more for each round of questions. ``/execute`` serves every
-other call, because it costs less (`execute.client`).
+other call, because it costs less (`rpc.client`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The requests to one server that are in flight: how many may be, and which of them a question belongs to.
+"""The requests in flight to one server: their limit, and the choice of the call that a question belongs to.
 
 A question that comes on the stream of a call belongs to it. On standard streams, and on the GET stream of
 a session, a question names no call (https://modelcontextprotocol.io/specification/2025-11-25). It must not
@@ -9,7 +9,7 @@ reach another caller, so it is given to a call only when no other can have asked
   until the others have ended.
 - If as many questions are held as calls could have asked, none of these can end: the last one is refused.
 
-Calls of a tool that has asked so run one after the other, so that this happens once.
+Calls of such a tool run one after the other from then on, so that this happens once.
 """
 
 from __future__ import annotations

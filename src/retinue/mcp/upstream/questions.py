@@ -1,4 +1,4 @@
-"""The requests that an imported server sends: passed to the caller that they belong to, and answered.
+"""Passes the requests of an imported server to the caller that they belong to, and sends the answers.
 
 Each answer is a request of this process, which a server could provoke without end. So the requests of a
 server are limited: how many within a second, how many at once, and how long it may take to receive an answer.

@@ -1,4 +1,4 @@
-"""The connections of `Context.mcp`: to an agent of the mesh by name, to any other MCP server by URL."""
+"""The connections of `Context.mcp`: an agent of the mesh by name, or an MCP server by URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session with an MCP server of somebody else: start, lists, calls, questions of the server.
+"""A session with a foreign MCP server: start, lists, calls, questions of the server.
 
 `ServerSession` speaks both protocol eras over a `Transport`: HTTP (`mcp.upstream.http_transport`) or the
 standard streams of a program (`mcp.stdio.server_program`).

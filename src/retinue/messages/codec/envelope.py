@@ -1,4 +1,4 @@
-"""Codec of the envelope (seed 000, draft 0.1.0): lenient on input, complete on output (SPEC 7).
+"""Codec of the envelope (seed 000, draft 0.1.0): lenient on input, complete on output (specification 7).
 
 Only ``performative`` and ``payload`` are required; everything else has a default. Strict mode requires every
 field. Unknown fields are ignored. A message that cannot be read raises NotUnderstoodError, which holds what

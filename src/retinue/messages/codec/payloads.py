@@ -1,4 +1,4 @@
-"""Payloads of the performatives: checks of those that come in, and builders of those that go out."""
+"""Checks payloads of incoming performatives, and builds payloads of outgoing ones."""
 
 from __future__ import annotations
 

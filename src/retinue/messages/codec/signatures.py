@@ -1,4 +1,4 @@
-"""Signatures of envelopes: a JWS (HS256, the mesh key) over the RFC 8785 form, detached.
+"""Signs envelopes: a detached JWS (HS256, the mesh key) over the RFC 8785 form.
 
 ``signature`` holds ``protected`` and ``signature``, as in a signed A2A card. Everything in the envelope but
 ``signature`` is covered. A signature shows that a member of the mesh wrote the message, also where it came

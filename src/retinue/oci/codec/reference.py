@@ -150,7 +150,7 @@ def _is_registry(text: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """The name of a card without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7)."""
+    """A card name without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7)."""
     return name.removesuffix("-agent") or name
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from cachetools import LRUCache
 from starlette.routing import Route, request_response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.authoring.agent import Agent
@@ -28,12 +28,12 @@ from retinue.core.errors import UnknownAgentError
 from retinue.core.record import AgentRecord
 from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.permissions import is_seen
+from retinue.parts.lazy import Lazy, LazyApp
 from retinue.runtime.factories import card_signer
-from retinue.runtime.messages import CallbackClient
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.http_client import check_written_url
+from retinue.web.http_client import HttpClient, check_written_url
 from retinue.web.rejections import JWKS_PATH
 
 if TYPE_CHECKING:  # an agent's process has no hub in it
@@ -64,7 +64,7 @@ def render_a2a_card(
 class A2aEndpoints:
     """The open endpoints of one process; made by `open_agent_a2a` and `open_hub_a2a`."""
 
-    service: _Service
+    service: Lazy[A2aService]
     routes: tuple[Route, ...]
 
     def end(self) -> None:
@@ -202,98 +202,65 @@ async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -
         )
 
 
-class _Service:
-    """The service of one process, made with its first request."""
-
-    def __init__(
-        self, calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
-    ) -> None:
-        self._calls = calls
-        self._settings = settings.a2a
-        self._state = state
-        self._name = name
-        self._envelopes = envelopes
-        self._private = settings.a2a.private_push_urls and settings.allow_private_urls
-        self._http = CallbackClient(self._private)
-        self._service: A2aService | None = None
-
-    def open(self) -> A2aService:
-        """The service."""
-        if self._service is None:
-            from retinue.a2a.server.push import PushSender
-            from retinue.a2a.server.service import A2aService
-            from retinue.a2a.server.task_table import TaskTable
-
-            check = partial(check_written_url, allow_private=self._private)
-            tasks = TaskTable(self._open_store, PushSender(self._http), check)
-            self._service = A2aService(self._calls, tasks, envelopes=self._envelopes)
-        return self._service
-
-    def end(self) -> None:
-        """As `A2aService.end`."""
-        if self._service is not None:
-            self._service.end()
-
-    async def aclose(self) -> None:
-        """As `A2aService.aclose`."""
-        if self._service is not None:
-            await self._service.aclose()
-        await self._http.aclose()
-
-    def _open_store(self) -> Any:
-        # a process that is never asked over A2A needs no store
-        from retinue.storage.task_store import TaskStore
-
-        keep, keep_days = self._settings.keep, self._settings.keep_days
-        return TaskStore.open(self._state, self._name, keep=keep, keep_days=keep_days)
-
-
-class _Later:
-    """An ASGI app that is made with its first request."""
-
-    def __init__(self, make: Callable[[], ASGIApp]) -> None:
-        self._make = make
-        self._app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is None:
-            self._app = self._make()
-        await self._app(scope, receive, send)
-
-
-def _routes(service: _Service, agent_of: AgentOf, *paths: str) -> list[Route]:
+def _routes(service: Lazy[A2aService], agent_of: AgentOf, *paths: str) -> list[Route]:
     """The endpoint at each of the paths."""
 
-    def make() -> ASGIApp:
+    async def make() -> ASGIApp:
         from retinue.a2a.server.endpoint import A2aEndpoint
 
-        return A2aEndpoint(service.open(), agent_of)
+        return A2aEndpoint(await service.open(), agent_of)
 
-    app = _Later(make)
+    app = LazyApp(make, lambda: service.is_ended)
     return [Route(path, app, methods=["POST"]) for path in paths]
 
 
 def _card_routes(agent_of: AgentOf, *paths: str) -> list[Route]:
     """The card at each of the paths."""
 
-    def make() -> ASGIApp:
+    async def make() -> ASGIApp:
         from retinue.a2a.server.cards import CardEndpoint
 
         return request_response(CardEndpoint(agent_of).answer)
 
-    app = _Later(make)
+    app = LazyApp(make)
     return [Route(path, app, methods=["GET"]) for path in paths]
 
 
 @asynccontextmanager
 async def _open_service(
     calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
-) -> AsyncIterator[_Service]:
-    service = _Service(calls, settings, state, name, envelopes)
+) -> AsyncIterator[Lazy[A2aService]]:
+    """The service of one process, made with its first request."""
+
+    @asynccontextmanager
+    async def serve() -> AsyncIterator[A2aService]:
+        from retinue.a2a.server.push import PushSender
+        from retinue.a2a.server.service import A2aService
+        from retinue.a2a.server.task_table import TaskTable
+        from retinue.storage.task_store import TaskStore
+
+        table = settings.a2a
+        allow_private = table.private_push_urls and settings.allow_private_urls
+
+        def open_store() -> TaskStore:
+            return TaskStore.open(state, name, keep=table.keep, keep_days=table.keep_days)
+
+        async with HttpClient(allow_private=allow_private) as http:
+            check = partial(check_written_url, allow_private=allow_private)
+            opened = A2aService(calls, TaskTable(open_store, PushSender(http), check), envelopes=envelopes)
+            try:
+                yield opened
+            finally:
+                await opened.aclose()
+
+    async def recover() -> None:
+        await (await service.open()).tasks.recover()
+
+    service = Lazy(serve, lambda opened: opened.end())
     recovering: asyncio.Task[None] | None = None
     if state.tasks_file(name, 1).exists():
         # a process before this one had tasks: those that it left unfinished are ended
-        recovering = asyncio.create_task(service.open().tasks.recover())
+        recovering = asyncio.create_task(recover())
     try:
         yield service
     finally:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 from starlette.routing import Route
@@ -18,7 +19,7 @@ from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
 from retinue.mcp.server.hub_offer import HubOffer
-from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mcp.upstream.imported_reads import HubReads, ServerReads
@@ -28,9 +29,13 @@ from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Read, Reader, ReadRequest
+from retinue.parts.lazy import Lazy
 from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.web.security import identity_of
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.endpoint import McpServer
 
 LEXICAL = ("lexical", "2.0.0")
 """The name and version of seed 002's server (L-27)."""
@@ -50,7 +55,7 @@ MAX_FALLBACKS = 200
 class HubMcp:
     """The open endpoints; made by `open_hub_mcp`."""
 
-    own: LazyMcpServer
+    own: Lazy[McpServer]
     fallbacks: FallbackEndpoints
     routes: tuple[Route, ...]
 
@@ -85,13 +90,13 @@ async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
     if mesh.imported is not None:
         reads.source = HubReads(reads.source, mesh.imported)
     long_results = LongResults(options.result_chars)
-    own = LazyMcpServer(offer, mesh.dispatcher, reads, options, long_results)
+    own = lazy_server(offer, mesh.dispatcher, reads, options, long_results)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(own.running())
+        stack.push_async_callback(own.aclose)
         fallbacks = FallbackEndpoints(mesh, settings, options, long_results)
         stack.push_async_callback(fallbacks.aclose)
         relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
-        endpoint = own.route(ensure_fresh=partial(mesh.directory.ensure_fresh, for_call=True))
+        endpoint = mcp_route(own, ensure_fresh=partial(mesh.directory.ensure_fresh, for_call=True))
         named = Route(f"/agents/{mesh.agent.name}/mcp", _OwnEndpoint(mesh, endpoint.app, relay))
         yield HubMcp(own, fallbacks, (named, relay_route(relay), endpoint))
 
@@ -115,7 +120,7 @@ class _OwnEndpoint:
 
 @dataclass(slots=True)
 class _Held:
-    server: LazyMcpServer
+    server: Lazy[McpServer]
     app: ASGIApp
     stack: AsyncExitStack
 
@@ -173,9 +178,9 @@ class FallbackEndpoints:
         source = _Nothing() if servers is None else ServerReads(servers, listing.key)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
-        server = LazyMcpServer(offer, dispatcher, reads, self._options, self._long_results)
-        await stack.enter_async_context(server.running())
-        return _Held(server, server.route("/").app, stack)
+        server = lazy_server(offer, dispatcher, reads, self._options, self._long_results)
+        stack.push_async_callback(server.aclose)
+        return _Held(server, mcp_route(server, "/").app, stack)
 
     def end(self) -> None:
         """End every session of every endpoint."""

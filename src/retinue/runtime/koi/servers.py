@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp
@@ -26,17 +26,21 @@ from retinue.koi.codec.profile_records import show_profile
 from retinue.koi.rest import PREFIXES, agent_routes, registry_routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
 from retinue.mcp.server.hub_offer import HubOffer
-from retinue.mcp.server.lazy_server import LazyMcpServer
+from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.offer import RecordOffer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import is_seen
+from retinue.parts.lazy import Lazy
 from retinue.rpc.client import PeerInvoker
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.koi.personality_agent import Functions, PersonalityAgent
 from retinue.web.http_client import HttpClient
 from retinue.web.security import SecurityMiddleware
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.endpoint import McpServer
 
 Guard = Callable[[ASGIApp], ASGIApp]
 """Puts an app behind the checks of its requests."""
@@ -52,7 +56,7 @@ class _Server:
 
     def __init__(self, port: int, guard: Guard | None) -> None:
         self.port = port
-        self.mcp: LazyMcpServer
+        self.mcp: Lazy[McpServer]
         self._guard = guard or SecurityMiddleware
         self._routes: list[BaseRoute] = []
         self._is_running = False
@@ -74,7 +78,7 @@ class _Server:
         async with AsyncExitStack() as stack:
             self._is_running = True
             await self._open(stack)
-            await stack.enter_async_context(self.mcp.running())
+            stack.push_async_callback(self.mcp.aclose)
             try:
                 yield
             finally:
@@ -116,7 +120,7 @@ class AgentPersonalityServer(_Server):
         agent = self.agent = PersonalityAgent(personality, functions)
         dispatcher = self.dispatcher = local_dispatcher(agent)
         offer = RecordOffer(lambda: agent.record(with_facts=True), agent.changes.subscribe)
-        self.mcp = LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher))
+        self.mcp = lazy_server(offer, dispatcher, local_reader(agent, dispatcher))
 
         async def find_profile(caller: Principal, name: str | None) -> PersonalityProfile | None:
             if not is_seen(dispatcher.access.view_of(caller), agent.name):
@@ -128,7 +132,7 @@ class AgentPersonalityServer(_Server):
                 *agent_routes(find_profile, dispatcher, takes_arguments=agent.is_bound),
                 execute_route(dispatcher, agent=agent.name),
                 health_route(),
-                self.mcp.route(),
+                mcp_route(self.mcp),
             )
         )
 
@@ -169,7 +173,7 @@ class AgentRegistryServer(_Server):
             dispatcher.access,
             instructions=INSTRUCTIONS,
         )
-        self.mcp = LazyMcpServer(offer, dispatcher, local_reader(agent, dispatcher, dispatcher))
+        self.mcp = lazy_server(offer, dispatcher, local_reader(agent, dispatcher, dispatcher))
 
         async def list_profiles(caller: Principal) -> Sequence[PersonalityProfile]:
             view = dispatcher.access.view_of(caller)
@@ -182,7 +186,7 @@ class AgentRegistryServer(_Server):
                 *registry_routes(list_profiles, prefixes=prefixes),
                 execute_route(dispatcher),
                 health_route(),
-                self.mcp.route(ensure_fresh=directory.ensure_fresh),
+                mcp_route(self.mcp, ensure_fresh=directory.ensure_fresh),
             )
         )
 

@@ -48,7 +48,7 @@ async def serve_on_stdio(
         stack.callback(dispatcher.admission.events.flush)
         allowed = allowed_calls(agent, settings, mesh, target.access)
         endpoint = agent_mcp(agent, dispatcher, allowed, settings)
-        await stack.enter_async_context(endpoint.running())
+        stack.push_async_callback(endpoint.aclose)
         server = await endpoint.open()
         await stack.enter_async_context(watch_lists(target, echo))
         serving = asyncio.create_task(_serve(server, wire))

@@ -1,7 +1,7 @@
-"""The checks of a definition when it is loaded: everything that can be known before it runs.
+"""Checks a definition when it is loaded, as far as its text alone shows faults.
 
-The first fault, by its place in the text, is raised as DefinitionError with source, line and remedy.
-Here is the shape; ``step_checks`` has what must hold between steps.
+The first fault, by its place in the text, is raised as DefinitionError with source, line and remedy. This
+module checks the shape; ``step_checks`` checks the relations between steps.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The parts of a step: what stands below its keys.
+"""The grammar of a workflow, as models; a run stores their JSON form.
 
-The grammar of a workflow (DESIGN 4), as models whose JSON form is what a run stores.
-
-Here is the shape only. That references lead somewhere and expressions compile is checked when a
-definition is loaded (``checks``); a stored definition was checked before and is read as it is.
-
-Lengths of time as a definition spells them: a number with its unit.
+The models check the shape only. ``checks`` resolves references and compiles expressions when a definition is
+loaded; a stored definition was checked before and is read as it is. A length of time is a number with its
+unit.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ MAX_ASK_TIMEOUT_S = 60.0
 DEFAULT_WAIT_S = 24 * 3600.0
 
 DEFAULT_CACHE_TTL_S = 300.0
-"""SPEC 3, defaults where the seed is silent."""
+"""Specification 3, defaults where the seed is silent."""
 
 
 Mode = Literal["race", "all", "vote", "merge"]
@@ -265,11 +262,11 @@ AskPart = Annotated[AskFirst | None, BeforeValidator(_expand_ask)]
 
 
 DEFAULT_STEP_TIMEOUT_S = 300.0
-"""SPEC 2, formats: the time limit of a workflow step that names none."""
+"""Specification 2, formats: the time limit of a workflow step that names none."""
 
 
 DEFAULT_ROLE = "execute"
-"""SPEC 3, defaults where the seed is silent."""
+"""Specification 3, defaults where the seed is silent."""
 
 
 AUTO = "auto"

@@ -1,4 +1,4 @@
-"""YAML and JSON texts → plain values and the line of each, under caps.
+"""Reads YAML and JSON texts as plain values with line numbers, under caps.
 
 ruamel.yaml composes the nodes (YAML 1.2): each alias is the node of its anchor, so nothing is multiplied
 yet and a "billion laughs" composes in milliseconds. The values are built from the nodes under caps on

@@ -1,6 +1,6 @@
-"""Ids for steps that have none: that of their role, ``execute``, ``execute-2``, … (SPEC 7, seed 002).
+"""Loads definitions from texts, inline objects and installed packages, and checks each.
 
-Definitions from texts, inline objects and installed packages; each checked when loaded.
+A step without an id gets the name of its role, ``execute``, ``execute-2``, … (specification 7, seed 002).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other agents and time limits for single steps of one run (L-12)."""
+"""Replaces agents and time limits of single steps for one run (L-12)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def apply_overrides(
 ) -> Definition:
     """The definition with other agents, or time limits, at the steps that the keys name.
 
-    A key is a step's id, or the 1-based position of one of the outermost steps. An agent is a name,
-    of a parallel step also a list of names; a time limit a text with a unit, or milliseconds (SPEC 7).
+    A key is a step's id, or the 1-based position of one of the outermost steps. An agent is a name, of a
+    parallel step also a list of names; a time limit a text with a unit, or milliseconds (specification 7).
     Raises UnknownStepError with the ids, and InvalidParametersError for what a step cannot take.
     """
     changes: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a run executes, as its request stores it: a whole workflow, a nested one, or one branch of either.
+"""The stored form of a run's work: a whole workflow, a nested workflow, or a branch of either.
 
 A request holds the JSON form. It is parsed once for all runs that hold the same: the items of a ``foreach``
 share one parsed branch.

@@ -1,8 +1,8 @@
-"""The workflow spelling of seed 001's ecosystem (SPEC 2, formats) → the canonical grammar.
+"""Converts the workflow spelling of seed 001's ecosystem (specification 2, formats) to the grammar.
 
-``metadata{id, name, version, description, tags}``, ``steps[]{id, skill, inputs, outputs, timeout,
-step_type, condition, branches}``, templates ``{{ workflow.input.x }}`` and
-``{{ steps.<id>.outputs.<path> }}``. What is read how:
+``metadata{id, name, version, description, tags}``, ``steps[]{id, skill, inputs, outputs, timeout, step_type,
+condition, branches}``, templates ``{{ workflow.input.x }}`` and ``{{ steps.<id>.outputs.<path> }}``. How the
+keys are read:
 
 - a time limit is a bare number of seconds; ``inputs`` become ``with``, and absent ones chain;
 - a parallel step runs each step of ``branches.steps`` side by side;

@@ -1,8 +1,8 @@
-"""The workflow spelling of seed 002 (SPEC 3, the step grammar) → the canonical grammar.
+"""Converts the workflow spelling of seed 002 (specification 3, the step grammar) to the grammar.
 
-``steps[]{name, agent (text, list or "auto"), role, condition, transform, validate, retry, timeout,
-parallel, mode, onSuccess, onFailure, stopOnError}`` and ``settings{maxDuration, errorHandling,
-cacheStrategy, maxIterations, metricsLevel}``. What is read how:
+``steps[]{name, agent (text, list or "auto"), role, condition, transform, validate, retry, timeout, parallel,
+mode, onSuccess, onFailure, stopOnError}`` and ``settings{maxDuration, errorHandling, cacheStrategy,
+maxIterations, metricsLevel}``. How the keys are read:
 
 - every bare number of time is milliseconds;
 - a list of agents, or ``parallel: true``, makes a parallel step, in mode ``all`` where none is named;
@@ -11,7 +11,7 @@ cacheStrategy, maxIterations, metricsLevel}``. What is read how:
 - ``onSuccess`` and ``onFailure`` name a later step; ``onFailure`` may also be stop, continue or retry;
 - ``metricsLevel`` changes nothing: a run records everything.
 
-Whatever else the canonical grammar knows may stand beside these keys.
+All other keys of the canonical grammar are allowed beside these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = {
     "metricsLevel": "",
 }
 _RETRY = {"attempts": 3, "delay": "1s", "backoff": 2.0}
-"""SPEC 3, defaults where the seed is silent: 3 tries, with 1, 2, 4 s between."""
+"""Specification 3, defaults where the seed is silent: 3 tries, with 1, 2, 4 s between."""
 _METRICS = ("basic", "detailed", "debug")
 _ERROR_WORDS = ("stop", "continue", "retry")
 _OWN_OUTPUT = ("output", "result")

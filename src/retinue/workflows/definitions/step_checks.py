@@ -1,8 +1,6 @@
-"""What must hold between the steps of a definition whose shape is right.
+"""Checks the relations between the steps of a definition.
 
-What the expressions of a definition may read where they stand.
-
-Which keys belong to which kind of step.
+The module knows which keys belong to which kind of step, and which steps an expression may read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the database of the runs answers, and what it holds: for probes and metrics.
+"""Watches the database of the runs for probes and metrics: its health and its contents.
 
 A probe must end in time although the database hangs, and many probes must not become many connections. So
 one question is asked at a time, and its answer serves everybody for a moment.

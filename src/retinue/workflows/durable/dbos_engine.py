@@ -1,4 +1,4 @@
-"""DBOS, and all that this project knows of it: its API, its private names, the columns of its table.
+"""The only module that knows DBOS: its API, its private names, the columns of its table.
 
 The rest of the package works with the classes of this module. `EngineClient` reads and changes the stored
 runs from any process; `Engine` executes runs, once per process; `run_step` records one call of a run.

@@ -1,4 +1,4 @@
-"""The runs that this process executes: their bodies, how they are cut off, and how their end is recorded."""
+"""Executes runs in this process: drives the body, handles cancellation and records the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executions of runs in this process, by run: found, cut off together, and waited for.
+"""The executions in this process, by run: look-up, cancellation and waiting.
 
 A run is known here from before its execution begins, so that it can be stopped while it is started, until its
 end is recorded.

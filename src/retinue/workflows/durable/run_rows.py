@@ -1,4 +1,4 @@
-"""Stored runs, read as records and journals, and the form in which their requests and ends are stored."""
+"""Reads stored runs as records and journals, and renders requests and results for storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of signals: each is stored until one receive takes it, in whichever process that is.
+"""The table of signals: each is stored until one receive, in any process, takes it.
 
 A receive marks the signal with its own name, so that a receive repeated after a crash gets the same one.
 """

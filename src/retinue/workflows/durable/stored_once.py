@@ -1,4 +1,4 @@
-"""Large values that occur several times in what a run stores: stored once, and referred to elsewhere.
+"""Stores large repeated values of a run once, with references in the other places.
 
 A branch's value is the outcome of its step, a part of the branch's output, and a part of what its parent
 waited for, each time under several keys. Within one run the later ones are stored as references. No run

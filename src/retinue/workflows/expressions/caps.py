@@ -1,6 +1,6 @@
-"""The caps on an expression: on its source when it is compiled, on what it reads when it runs.
+"""Limits expressions: their source at compilation, the values that they read at runtime.
 
-What they leave open, the time and the memory of macros and patterns, `isolation` bounds.
+The caps do not limit the time and the memory of macros and patterns; `isolated` does.
 """
 
 from __future__ import annotations

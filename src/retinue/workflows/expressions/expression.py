@@ -1,4 +1,4 @@
-"""Expressions of a workflow: CEL behind one class, with caps.
+"""Compiles and evaluates expressions of a workflow: CEL behind one class, with caps.
 
 CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double inside
 macros, its ``map`` is quadratic, and a regular expression costs its size times the text. So the source,

@@ -1,7 +1,7 @@
-"""Costly expressions in a process of their own: the engine keeps the GIL, and nothing can interrupt it.
+"""Evaluates costly expressions in another process, because the engine keeps the GIL.
 
-``python -m retinue.workflows.expressions.isolated`` is that process. It is asked with lines of JSON
-(source, variables) and answers with the value, or with the problem and its remedy.
+Nothing can interrupt the engine within a process. ``python -m retinue.workflows.expressions.isolated`` reads
+lines of JSON (source, variables) and answers with the value, or with the problem and its remedy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The words of a CEL expression, as far as a loader must know them before the engine does.
+"""Splits a CEL expression into tokens, for checks before the engine compiles it.
 
-CEL offers its syntax tree only as protobuf bytes. What is needed here is less: where strings and
-brackets end (to find the ``}}`` of a template), and what an expression reads.
+CEL offers its syntax tree only as protobuf bytes. The loader needs less: the ends of strings and brackets (to
+find the ``}}`` of a template), and the variables that an expression reads.
 """
 
 from __future__ import annotations

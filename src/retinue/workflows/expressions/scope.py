@@ -1,4 +1,4 @@
-"""What the steps of a run have given so far, and how expressions see it."""
+"""The results of a run's steps so far, in the form that expressions read."""
 
 from __future__ import annotations
 

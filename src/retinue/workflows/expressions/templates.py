@@ -1,4 +1,4 @@
-"""Templates: texts and nested values with ``${{ expression }}`` in them."""
+"""Templates: texts and nested values that contain ``${{ expression }}``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a step without ``with``: chained values (SPEC 7, seed 001) and prompts (seed 002).
+"""Builds the arguments of a step without ``with``: chained values, prompts (specification 7).
 
 Chaining takes the properties that the input schema declares from the nearest output; the whole output only
 if the schema declares none and is not closed, or allows others explicitly. A required property that is

@@ -1,4 +1,4 @@
-"""Which values the steps of a branch read, derived from their expressions.
+"""Derives the values that a branch reads from its expressions.
 
 A child run stores its input. If each of a thousand items stored the whole list and all earlier outputs, the
 size would grow with the square of the items; so a branch gets only what its steps can read.

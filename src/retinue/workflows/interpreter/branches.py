@@ -1,6 +1,6 @@
-"""Concurrent child runs: branches, items and nested workflows.
+"""Runs branches, items and nested workflows as concurrent child runs.
 
-The body starts them in order, and continues by the recorded order in which they ended.
+The body starts the child runs in order, and continues by the recorded order of their ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The call budget of a run, shared among its steps and branches.
+"""Divides the call budget of a run among its steps and branches.
 
 A run gets the budget that its caller had left. Branches get equal shares, because their number is known.
 Steps of one body are sequential, so each returns what it did not use. Usage is recorded with the outcome of

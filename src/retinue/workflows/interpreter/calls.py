@@ -1,4 +1,4 @@
-"""One call of a step: choose an agent, call it, wait for it, retry.
+"""Makes one call of a step: chooses an agent, calls it, waits for it, retries.
 
 The choice is recorded on its own, so that a repeated call goes to the same agent. Only if that agent is
 unreachable, another one is chosen, once per attempt, with the same idempotency key ``<run>/<path>``. Each

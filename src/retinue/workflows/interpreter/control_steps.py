@@ -1,4 +1,4 @@
-"""Steps that control others: ``loop``, ``foreach``, ``switch``, nested workflows, waiting for a signal."""
+"""Control steps: ``loop``, ``foreach``, ``switch``, nested workflows, waiting for a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that the steps of one body share, and the notes that they record in the run.
+"""The state shared by the steps of one body, and the notes that they record in the run.
 
 A note is a durable call without an effect on the mesh: it makes a decision or a failure visible in the
 events of the run.

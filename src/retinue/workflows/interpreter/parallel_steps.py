@@ -1,6 +1,6 @@
-"""Parallel steps: branches, or one prompt to several agents, and the modes of combining their results.
+"""Parallel steps: branches, or one prompt to several agents, with modes that combine the results.
 
-Modes: ``all``, ``race``, ``vote`` and ``merge`` (SPEC 3, doubt 9).
+Modes: ``all``, ``race``, ``vote`` and ``merge`` (specification 3, doubt 9).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from retinue.workflows.interpreter.voting import (
 from retinue.workflows.runs.records import Fault, as_json, read_json
 
 MERGE_ROLES = ("review", "plan")
-"""The roles that may merge results, in this order (SPEC 3, doubt 9)."""
+"""The roles that may merge results, in this order (specification 3, doubt 9)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compensation of done steps after a failure (P-31), last step first.
+"""Compensates done steps after a failure (P-31), last step first.
 
 When a step fails, everything done inside it is compensated first, including branches and nested workflows;
 then its ``on_error`` applies. A failed run compensates all remaining steps. A cancelled run compensates
@@ -31,7 +31,7 @@ RETRY = Retry(attempts=3)
 """The default retry of compensations: a step that is not compensated needs a person."""
 
 WAIT_S = 600.0
-"""How long a compensation waits for an agent that is away (SPEC 7)."""
+"""How long a compensation waits for an agent that is away (specification 7)."""
 
 
 async def record_undo(

@@ -1,4 +1,4 @@
-"""The interpreter: executes the steps of a definition in order. It is the body of every run.
+"""The interpreter: executes the steps of a definition in order, as the body of every run.
 
 It keeps the rules of ``runs.ports``: each durable call is named by its path, calls are sequential, and
 concurrent work is done in child runs. Paths:

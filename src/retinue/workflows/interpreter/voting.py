@@ -1,4 +1,4 @@
-"""Votes and reviews (SPEC 3, doubt 9): counting ballots, prompts for a reviewer, reading its choice. Pure.
+"""Pure: counts ballots, builds prompts for a reviewer, reads its choice (specification 3, doubt 9).
 
 Answers are compared without case, whitespace, quotes, code fences and a final full stop; numbers by value,
 so ``42`` equals ``"42.0"``. A reviewer sees results under letters, in an order that depends only on their

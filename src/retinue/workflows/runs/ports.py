@@ -1,4 +1,4 @@
-"""The two ports of durable runs: ``RunContext`` for the body of a run, ``Runs`` outside of it.
+"""The two ports of durable runs: ``RunContext`` for the body of a run, ``Runs`` for all other code.
 
 Rules for bodies. Every implementation enforces 1 and 2, because DBOS would replay wrong data silently:
 

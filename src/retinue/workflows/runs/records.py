@@ -1,6 +1,6 @@
 """Runs as values: requests with their origin, outcomes, faults, events and records.
 
-`as_json` and `read_json` convert these values to and from the JSON that is stored.
+`as_json` and `read_json` convert these values to and from the stored JSON.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ RUN_CALLER = "run"
 """On whose behalf a run calls that nobody started from outside."""
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
-"""The scopes of the agents of the mesh (DESIGN 2, visibility)."""
+"""The scopes of the agents of the mesh."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rules that every RunContext enforces on its body (see ``ports``), and how it runs an effect."""
+"""Enforces the rules for the body of a run (see ``ports``), and runs its effects."""
 
 from __future__ import annotations
 

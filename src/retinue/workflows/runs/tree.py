@@ -1,4 +1,4 @@
-"""A run as a tree of steps, and the list of its effects, computed from its events and records.
+"""Computes a tree of steps and the list of effects from the events and records of a run.
 
 The tree follows the paths of steps (``interpreter.step_loop``): ``each.left/draft`` is below ``each.left``,
 which is below ``each``. Calls that serve a step, such as its choice of an agent, belong to its node: the

@@ -1,1 +1,1 @@
-"""Scripts that run in limited subprocesses with the module under test; only ``calls`` is also imported."""
+"""Scripts for limited subprocesses with the module under test; the agents import only ``calls``."""
