@@ -101,7 +101,10 @@ class OpenParts:
     @property
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics of the process: those of the core, then those that its parts add."""
-        return {**METRICS, **{name: one for open_ in self._parts for name, one in open_.opened.metrics.items()}}
+        added = {}
+        for open_ in self._parts:
+            added.update(open_.opened.metrics)
+        return {**METRICS, **added}
 
     def list_routes(self) -> list[BaseRoute]:
         """The routes of all parts by their rank."""
@@ -157,7 +160,7 @@ class OpenParts:
                 try:
                     with self._naming(part, "start"):
                         await stack.enter_async_context(opened.running())
-                except Exception as error:  # noqa: BLE001 - a part that is not required stops no process
+                except Exception as error:
                     if part.is_required:
                         raise
                     _log.warning("part does not run", part=part.name, exc_info=error)
@@ -166,7 +169,7 @@ class OpenParts:
 
     async def get_ready(self) -> None:
         """Let each part finish its start, one after the other."""
-        for part, opened in self._list(lambda part: part.ready_after):
+        for _, opened in self._list(lambda part: part.ready_after):
             if opened.on_ready is not None:
                 await opened.on_ready()
 
@@ -203,15 +206,19 @@ async def open_parts(process: Process, parts: Sequence[Part]) -> AsyncIterator[O
 
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
-    wanted = [part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)]
+    wanted = [
+        part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)
+    ]
     opened = OpenParts(process)
     async with AsyncExitStack() as stack:
         for part in in_order(wanted, lambda part: part.needs):
             try:
                 await opened.open(part, stack)
-            except Exception as error:  # noqa: BLE001 - a part that is not required stops no process
+            except Exception as error:
                 if part.is_required:
                     raise
                 _log.warning("part not opened", part=part.name, exc_info=error)
                 opened.note_failure(part, error)
+        if process.when_open is not None:
+            await process.when_open()
         yield opened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -48,6 +48,8 @@ class Process:
     url: str | None
     own_url: str | None
     ask_to_stop: Callable[[str, int], None]
+    when_open: Callable[[], Awaitable[None]] | None = None
+    """Called when all parts are open, before the process serves."""
     products: dict[type, object] = field(default_factory=dict)
 
     def add(self, kind: type[T], product: T) -> None:

@@ -32,6 +32,7 @@ from retinue.web.security import (
     check_bind,
 )
 
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a process listens; with ``search`` it takes the next free port instead of failing.
@@ -93,7 +94,7 @@ def endpoint_checks(
 
 
 def behind_proxies(app: ASGIApp, settings: Settings, url: str) -> ASGIApp:
-    """The app as proxies reach it: the path of ``url`` is a prefix, named proxies tell the client's address."""
+    """The app as proxies reach it: the path of ``url`` is a prefix, and named proxies tell addresses."""
     prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
     return PublicAddress(app, prefix, proxies) if prefix or proxies else app
 

@@ -22,6 +22,7 @@ from retinue.runtime.factories import guard_settings, limit_settings, timeout_se
 from retinue.settings import Settings
 from retinue.web.security import SecurityMiddleware
 
+
 class ConfigurationReload:
     """The settings of one process; call it to read them anew.
 

@@ -10,34 +10,25 @@ from functools import partial
 
 from retinue.core.record import HUB_NAME
 from retinue.hub.mesh_map import MeshParts
-from retinue.parts.part import Kind, Part
+from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
-from retinue.parts.shown_agents import MeshAgents
 from retinue.runtime.access import Address, hub_access
-from retinue.runtime.configuration_reload import tables_of
-from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
+from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
+from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
 from retinue.runtime.parts.foreign import list_foreign_parts
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
+from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
-from retinue.runtime.parts.protocols import (
-    A2aPart,
-    CardPart,
-    DashboardPart,
-    DiscoveryPart,
-    ExecutePart,
-    McpPart,
-    MessagesPart,
-    ProbesPart,
-    RegistryPart,
-    RestPart,
-)
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
-from retinue.runtime.run_process import Launch, Start, own_state, run_process
-from retinue.settings import Settings, environment
+from retinue.runtime.run_process import Launch, own_state, run_process
+from retinue.runtime.start import Start
+from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
@@ -108,7 +99,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         AuditPart(),
         MeshMapPart(),
         MessagesPart(),
-        McpPart(),
+        HubMcpPart(),
         A2aPart(),
         ExecutePart(),
         CardPart(),
@@ -165,28 +156,3 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
             ),
         )
         yield process
-
-
-def mesh_process(kind: Kind, mesh: Mesh, start: Start) -> Process:
-    """The process of a mesh, with what its parts share."""
-    process = Process(
-        kind=kind,
-        agent=mesh.agent,
-        dispatcher=mesh.dispatcher,
-        shown=MeshAgents(mesh.agent, mesh.access, start.url, mesh.directory),
-        state=start.state,
-        tables=tables_of(start.settings),
-        http=mesh.http,
-        signer=mesh.peers.signer,
-        token_for=mesh.peers.token_for,
-        remote=mesh.peers.remote,
-        invokers=mesh.lookup,
-        echo=start.echo,
-        environ=environment(),
-        url=start.url,
-        own_url=start.own_url,
-        ask_to_stop=start.stop.ask,
-    )
-    for kind_of_product, product in mesh.products():
-        process.products[kind_of_product] = product
-    return process

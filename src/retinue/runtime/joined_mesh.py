@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -240,6 +240,13 @@ class LimitedCalls:
             f"{self._agent} may not call {what}, or no agent that it may call offers it",
             remedy=f"see access.{self._agent}.send in retinue.toml, or access.send in its agent.json",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCalls:
+    """What an agent may call: the mesh, or the part of it that its ``send`` list allows."""
+
+    mesh: JoinedMesh | LimitedCalls
 
 
 def _is_not_found(error: RetinueError) -> bool:

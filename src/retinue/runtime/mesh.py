@@ -113,6 +113,10 @@ class Mesh:
         """Which agents a caller sees."""
         return self.dispatcher.access
 
+    async def synchronize(self) -> None:
+        """Let the search know the agents of all sources; to be called when every source has been added."""
+        await self.search.synchronize([entry.id for entry in self.directory.list_held()])
+
     def products(self) -> Iterable[tuple[type, object]]:
         """What parts find by its class."""
         yield Mesh, self

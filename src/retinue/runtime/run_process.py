@@ -8,44 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
-    asynccontextmanager,
     contextmanager,
 )
 from dataclasses import dataclass
 
-from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access
-from retinue.mesh.search.ranking import SkillSearch
 from retinue.parts.opening import OpenParts, open_parts
 from retinue.parts.part import Kind, Part
 from retinue.parts.process import Echo, Process
-from retinue.runtime.access import Address, advertised, behind_proxies, check_address, endpoint_checks, warn_of_wildcard
+from retinue.runtime.access import (
+    Address,
+    advertised,
+    behind_proxies,
+    check_address,
+    endpoint_checks,
+    warn_of_wildcard,
+)
 from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.factories import http_limits
 from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
+from retinue.runtime.start import Start
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What the core of a process is opened with; the URLs are None for a process that serves nothing."""
-
-    settings: Settings
-    state: State
-    echo: Echo
-    stop: Stop
-    url: str | None = None
-    own_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +72,7 @@ async def run_process(launch: Launch) -> int:
     """
     async with AsyncExitStack() as stack:
         if launch.address is not None:
-            check_address(
-                launch.address.host, launch.settings, insecure_ok=launch.address.insecure_bind
-            )
+            check_address(launch.address.host, launch.settings, insecure_ok=launch.address.insecure_bind)
         stack.enter_context(launch.hold_state())
         listener = None if launch.address is None else _listen(launch.address, launch.echo)
         if listener is not None:
@@ -102,7 +93,7 @@ async def run_process(launch: Launch) -> int:
         )
         if launch.reread is not None:
             stop.on_hangup = reload
-        parts = own.parts = await stack.enter_async_context(open_all(process, launch.parts))
+        parts = own.parts = await stack.enter_async_context(open_parts(process, launch.parts))
         for live in parts.list_live():
             reload.add(live)
         await stack.enter_async_context(own.exporting(launch.service, process.environ))
@@ -120,16 +111,6 @@ async def run_process(launch: Launch) -> int:
         await stop.wait()
         launch.echo(f"stopping: {stop.reason}")
     return stop.exit_code
-
-
-@asynccontextmanager
-async def open_all(process: Process, parts: Sequence[Part]) -> AsyncIterator[OpenParts]:
-    """Open the parts of a process; then the search knows the agents of all sources."""
-    async with open_parts(process, parts) as opened:
-        search = process.find(SkillSearch)
-        if search is not None:
-            await search.synchronize([entry.id for entry in process.get(Directory).list_held()])
-        yield opened
 
 
 def make_checks(process: Process, parts: OpenParts, settings: Settings, host: str) -> SecurityMiddleware:

@@ -47,6 +47,7 @@ _LOOPBACK_WAIT_S = 2.0
 _THREADS_GRACE_S = 5.0
 """How long a stopping process waits for skills that run in threads, which cannot be cancelled."""
 
+
 def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
     """A listening socket; with ``search`` on the next free port upward.
 

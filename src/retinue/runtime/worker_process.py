@@ -12,13 +12,15 @@ from retinue.mesh.events import log_lines
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import Address, hub_access
-from retinue.runtime.hub_process import mesh_process
 from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
+from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.hub_moments import FirstReadingPart
-from retinue.runtime.parts.protocols import MessagesPart, ProbesPart
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import UpkeepPart
-from retinue.runtime.run_process import Launch, Start, run_process
+from retinue.runtime.run_process import Launch, run_process
+from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 

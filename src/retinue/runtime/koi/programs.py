@@ -15,11 +15,11 @@ import orjson
 
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.koi.server import list_open_paths
+from retinue.parts.process import Echo
 from retinue.runtime.access import behind_proxies, check_address, endpoint_checks
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
-from retinue.parts.process import Echo
 from retinue.runtime.serving import Stop, bind, serving, take_listener
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor, report_ready
 from retinue.settings import Settings

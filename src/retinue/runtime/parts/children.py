@@ -49,9 +49,7 @@ class ModelsPart(Part):
             missing.watch(process.get(Directory))
             yield
 
-        yield Opened(
-            product=models, sources=(missing,), invokers={missing.name: missing}, running=running
-        )
+        yield Opened(product=models, sources=(missing,), invokers={missing.name: missing}, running=running)
 
 
 class LogsPart(Part):
@@ -106,9 +104,7 @@ class SupervisorPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         logs, models = process.get(AgentLogs), process.get(Models)
         timeout_s = process.tables.get(TimeoutTable).probe_s
-        children = Supervisor(
-            _card_probe(process.http, timeout_s), _report(process.echo, logs), logs.take
-        )
+        children = Supervisor(_card_probe(process.http, timeout_s), _report(process.echo, logs), logs.take)
         url = process.own_url or ""
 
         def list_specs(tables: Tables) -> list[ChildSpec]:

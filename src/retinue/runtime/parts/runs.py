@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
     from retinue.workflows.durable.database_watch import RunFigures
 
 
-
 class RunsPart(Part):
     """Executes runs once the agents answer, because a recovered run calls agents at once.
 
