@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 GUIDES = [README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+REPORTS = sorted((ROOT / "reports").glob("*.md"))
 PAGES = [*GUIDES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DECISIONS]
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

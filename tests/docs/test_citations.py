@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DECISIONS, PAGES, ROOT
+from tests.docs.pages import DECISIONS, PAGES, REPORTS, ROOT
 from tests.requirements import REQUIREMENTS
 
 SPECIFICATION = ROOT / "docs" / "specification.md"
@@ -121,7 +121,7 @@ def list_dangling(text: str) -> list[str]:
 
 def test_citations_lead_to_sections_rows_and_decisions() -> None:
     dangling: dict[str, list[str]] = {}
-    for path in [*CODE, *PAGES]:
+    for path in [*CODE, *PAGES, *REPORTS]:
         text = read_prose(path)
         citations = list_dangling(text)
         if path.suffix == ".py":

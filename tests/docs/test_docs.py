@@ -37,7 +37,7 @@ from retinue.web.transport import MAX_RESPONSE_BYTES
 from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables
-from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, ROOT, list_sections, table_rows
+from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, REPORTS, ROOT, list_sections, table_rows
 
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "retinue"
@@ -347,7 +347,7 @@ def test_decisions_are_numbered_without_a_gap() -> None:
     assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *REPORTS], ids=lambda page: page.name)
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     for target in targets:

@@ -1,4 +1,4 @@
-"""The findings of outsiders: each has a row in docs/verified.md, whose tests exist."""
+"""The findings of outsiders: each has a row in the reports, whose tests exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.pages import REPORTS, ROOT
+
 FINDINGS = [
     f"{letter}{number}"
     for letter, last in (("A", 16), ("B", 20), ("C", 12), ("D", 19), ("H", 4), ("M", 6), ("L", 9))
@@ -17,7 +18,8 @@ FINDINGS = [
 
 ROWS = [
     line.strip("| ").split(" | ")
-    for line in (ROOT / "docs" / "verified.md").read_text().splitlines()
+    for report in REPORTS
+    for line in report.read_text("utf-8").splitlines()
     if line.startswith("| ")
 ]
 TEST = re.compile(r"`?(?:tests/)?(?P<file>(?:[a-z0-9_-]+/)*test_[a-z0-9_]+\.py)(?:::(?P<name>test_\w+))?")
@@ -26,7 +28,7 @@ TEST = re.compile(r"`?(?:tests/)?(?P<file>(?:[a-z0-9_-]+/)*test_[a-z0-9_]+\.py)(
 @pytest.mark.parametrize("finding", FINDINGS)
 def test_a_finding_has_a_row_with_what_was_and_what_is(finding: str) -> None:
     rows = [row for row in ROWS if re.search(rf"\b{finding}\b", row[0])]
-    assert rows, f"no row of docs/verified.md names {finding}"
+    assert rows, f"no row of a report names {finding}"
     assert all(len(row) == 4 and row[3] for row in rows), rows
 
 
@@ -50,10 +52,6 @@ def find_file(path: str) -> Path | None:
 def test_no_page_ends_programs_by_their_name() -> None:
     """That ends those of other states and checkouts, too."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    found = [
-        page.name
-        for page in pages
-        if page.name != "verified.md" and re.search(r"\b(?:pkill|killall)\b", page.read_text())
-    ]
+    found = [page.name for page in pages if re.search(r"\b(?:pkill|killall)\b", page.read_text())]
     assert found == []
     assert "$ kill -9 $(retinue status --pid)" in (ROOT / "README.md").read_text()

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, Router
 
-from retinue.web.exact_paths import ExactPathRouter
+from retinue.web.fast.exact_paths import ExactPathRouter
 
 
 def named(name: str) -> Any:

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from retinue.core.errors import CallTimedOutError
+from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.http_client import CheckedResolver, HttpClient
-from retinue.web.plain_http_client import PlainHttpClient
 from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 from tests.serving import serve_app
 
@@ -523,7 +523,7 @@ async def test_idle_connections_are_closed_after_the_keep_alive_time(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("plain_http_client", "plain_connection"):
-        monkeypatch.setattr(f"retinue.web.{module}.KEEP_ALIVE_S", 0.05)
+        monkeypatch.setattr(f"retinue.web.fast.{module}.KEEP_ALIVE_S", 0.05)
     async with PlainHttpClient() as plain:
         await asyncio.gather(*(plain.request("GET", f"{url}/echo/a", timeout_s=5) for _ in range(5)))
         async with asyncio.timeout(5):

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from retinue.web.fast.plain_connection import MAX_HEAD_BYTES, StreamedResponse
+from retinue.web.fast.plain_http_client import PlainStream
 from retinue.web.http_client import AiohttpStream, HttpClient
-from retinue.web.plain_connection import MAX_HEAD_BYTES, StreamedResponse
-from retinue.web.plain_http_client import PlainStream
 from retinue.web.transport import ResponseTooLargeError, TransportError
 from tests.serving import serve_app
 

@@ -37,7 +37,7 @@ from retinue.runtime.start import Start
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.exact_paths import ExactPathRouter
+from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
 
 

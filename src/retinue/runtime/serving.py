@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
 from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
-from retinue.web.http_protocol import LimitedHttpProtocol
+from retinue.web.fast.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path
 
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"

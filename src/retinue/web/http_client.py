@@ -1,6 +1,6 @@
 """The HTTP client for all outgoing requests: a pooled aiohttp session with restrictions.
 
-Plain requests to addresses, most calls inside the mesh, go through `web.plain_http_client` instead.
+Plain requests to addresses, most calls inside the mesh, go through `web.fast.plain_http_client` instead.
 
 Only http and https, no redirects, a size limit on every response, a time limit on every request, no proxy
 from the environment, no cookies, no credentials from a url. It never connects to link-local addresses and
@@ -33,7 +33,7 @@ from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
 from retinue.web.addresses import find_refusal, is_loopback
-from retinue.web.plain_http_client import PlainHttpClient
+from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
@@ -119,7 +119,7 @@ class HttpClient:
     """A connection pool, used as async context manager and shared by a whole process."""
 
     def __init__(self, *, allow_private: bool = True) -> None:
-        self._allow_private = allow_private
+        self.allow_private = allow_private
         self._plain = PlainHttpClient(allow_private=allow_private)
         self._session: aiohttp.ClientSession | None = None
 
@@ -129,7 +129,7 @@ class HttpClient:
             connector=_OpenConnector(
                 limit=MAX_CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
-                resolver=CheckedResolver(allow_private=self._allow_private),
+                resolver=CheckedResolver(allow_private=self.allow_private),
             ),
             # A compressed response could exceed the size limit while it is decompressed: request none.
             headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
@@ -253,7 +253,7 @@ class HttpClient:
         try:
             ipaddress.ip_address(target.host or "")
         except ValueError:
-            resolver = CheckedResolver(allow_private=self._allow_private)
+            resolver = CheckedResolver(allow_private=self.allow_private)
             try:
                 await resolver.resolve(target.host or "", target.port or 0)
             except (OSError, ValueError) as error:
@@ -265,7 +265,7 @@ class HttpClient:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside its 'async with' block")
         target = _parse_url(url)
-        _check_literal(target, allow_private=self._allow_private)
+        _check_literal(target, allow_private=self.allow_private)
         return self._session, target
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_jsonable_python
 
 from retinue import Agent
-from retinue.mcp.server.fast_path import render_ascii
+from retinue.mcp.server.fast.fast_path import render_ascii
 from tests.mcp.server.fast_pair import (
     HANDSHAKE,
     META,
@@ -346,7 +346,7 @@ def test_two_calls_of_one_id_do_not_mix(slow: tuple[Slow, Pair]) -> None:
 def test_a_long_call_keeps_its_stream_open(
     slow: tuple[Slow, Pair], monkeypatch: pytest.MonkeyPatch, era: str, token: str | None
 ) -> None:
-    monkeypatch.setattr("retinue.mcp.server.fast_path.HEARTBEAT_S", 0.12)
+    monkeypatch.setattr("retinue.mcp.server.fast.fast_path.HEARTBEAT_S", 0.12)
     agent, pair = slow
 
     async def wait() -> tuple[list[bytes], Reply]:

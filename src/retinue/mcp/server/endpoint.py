@@ -29,7 +29,7 @@ from retinue.core.call import Principal
 from retinue.core.uri_template import is_template
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, find_resource
 from retinue.mcp.server.channel import STDIO, Context, current_principal, is_modern, principal_of, stamp
-from retinue.mcp.server.fast_path import FastPath
+from retinue.mcp.server.fast.fast_path import FastPath
 from retinue.mcp.server.interactions import Interactions, SuspendedCall
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer

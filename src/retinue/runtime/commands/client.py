@@ -119,7 +119,7 @@ async def open_client(
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
     if url.startswith("http://") and is_loopback_url(url):
-        from retinue.web.plain_http_client import PlainHttpClient
+        from retinue.web.fast.plain_http_client import PlainHttpClient
 
         return PlainHttpClient()
     # imported here, because aiohttp takes a third of the time of a command

@@ -40,7 +40,7 @@ from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live, RunningCall
 from retinue.mcp.server.channel import HEARTBEAT_S, Caller, DeafChannel
-from retinue.mcp.server.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
+from retinue.mcp.server.fast.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
 from retinue.mcp.server.sdk_internals import Hold, find_open_session
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES, ConnectionGate, Refusal, Waiting
-from retinue.web.joined_writes import JoinedWrites
+from retinue.web.fast.joined_writes import JoinedWrites
 
 FREE_BODY_BYTES = 64 * 1024
 """This much of each body is not counted as held, so that small requests are served whatever others send."""

@@ -22,7 +22,12 @@ from multidict import CIMultiDictProxy
 from retinue.core.errors import CallTimedOutError
 from retinue.mesh.time_limit import TimeLimit
 from retinue.web.addresses import find_refusal, is_address, is_loopback
-from retinue.web.plain_connection import BodyTooLargeError, PlainConnection, StreamedResponse, WholeResponse
+from retinue.web.fast.plain_connection import (
+    BodyTooLargeError,
+    PlainConnection,
+    StreamedResponse,
+    WholeResponse,
+)
 from retinue.web.transport import (
     CONNECT_TIMEOUT_S,
     KEEP_ALIVE_S,
