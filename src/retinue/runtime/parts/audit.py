@@ -16,25 +16,40 @@ from retinue.parts.process import Process
 from retinue.storage.listing_store import SqliteAudit
 
 
+class RecordedCalls:
+    """A product: the calls that are recorded and logged in batches."""
+
+    def __init__(self) -> None:
+        self.bus = EventBus()
+
+    def flush(self) -> None:
+        """Record what waits for its batch."""
+        self.bus.flush()
+
+
 class AuditPart(Part):
     """Records the calls of a hub and writes their log lines; the figures begin with the recorded calls."""
 
     name = "audit"
     kinds = frozenset({"hub"})
     needs = (SqliteAudit, CallFigures)
+    gives = RecordedCalls
     is_required = True
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         audit, access = process.get(SqliteAudit), process.dispatcher.access
-        recorded = EventBus()
-        recorded.subscribe_later(record_calls(audit.append))
-        recorded.subscribe_batches(log_lines)
-        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
+        recorded = RecordedCalls()
+        recorded.bus.subscribe_later(record_calls(audit.append))
+        recorded.bus.subscribe_batches(log_lines)
+        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.bus.emit))
         # before the process serves, else calls would count twice
         process.get(CallFigures).seed(await asyncio.to_thread(audit.summarise_calls))
         try:
-            yield Opened(skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access))
+            yield Opened(
+                product=recorded,
+                skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
+            )
         finally:
             recorded.flush()
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from retinue.parts.part import FirstReading, Kind, Opened, Option, Part
 from retinue.parts.process import Process
 from retinue.parts.tables import Tables
 from retinue.settings_tables import KoiTable
+
+if TYPE_CHECKING:
+    from retinue.runtime.koi.membership import KoiHub
 
 _JOIN_HELP = (
     "Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
@@ -25,14 +29,16 @@ class KoiPart(Part):
     rank = 65
     table = KoiTable
     options = (
-        Option(
-            "--koi", "enabled", frozenset({"hub"}), "Be a coordinator of a KOI network, at /koi-net."
-        ),
+        Option("--koi", "enabled", frozenset({"hub"}), "Be a coordinator of a KOI network, at /koi-net."),
         Option("--koi-join", "join", frozenset({"hub"}), _JOIN_HELP, "NODE"),
         # a setting of its own: [koi] join would let every agent of a mesh join
         Option("--koi-join", "member_join", frozenset({"agent"}), _JOIN_HELP, "NODE"),
     )
     is_required = True
+
+    def __init__(self, hub: KoiHub | None = None, node_name: str = "retinue-hub") -> None:
+        self._hub = hub
+        self._node_name = node_name
 
     def is_wanted(self, tables: Tables, kind: Kind) -> bool:
         table = tables.get(KoiTable)
@@ -41,22 +47,25 @@ class KoiPart(Part):
         return table.member_join is not None
 
     def open(self, process: Process) -> AbstractAsyncContextManager[Opened]:
-        return _open_hub(process) if process.kind == "hub" else _open_member(process)
+        if process.kind != "hub":
+            return _open_member(process)
+        # imported here, because most hubs are on no KOI network
+        from retinue.runtime.koi.membership import KoiHub
+
+        return _open_hub(process, self._hub or KoiHub(), self._node_name)
 
 
 @asynccontextmanager
-async def _open_hub(process: Process) -> AsyncIterator[Opened]:
-    # imported here, because most hubs are on no KOI network
+async def _open_hub(process: Process, hub: KoiHub, node_name: str) -> AsyncIterator[Opened]:
     from retinue.hub.mesh_map import MeshParts
     from retinue.koi.client import TraitInvoker
     from retinue.koi.server import list_open_paths
-    from retinue.runtime.koi.membership import KoiHub, make_node
+    from retinue.runtime.koi.membership import make_node
 
     table = process.tables.get(KoiTable)
     url = process.url or ""
-    hub = KoiHub()
     node = make_node(
-        "retinue-hub", url, process.state, table, table.join, allow_private=process.http.allow_private
+        node_name, url, process.state, table, table.join, allow_private=process.http.allow_private
     )
     routes = hub.open(node, url)
     process.get(MeshParts).list_links = hub.list_links
