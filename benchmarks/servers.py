@@ -19,8 +19,9 @@ from retinue.authoring.local import local_dispatcher
 from retinue.mesh.asking.query import Can
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
+from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.agent_process import agent_app
-from retinue.runtime.messages import agent_messages
+from retinue.runtime.messages import Messages
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.settings import load_settings
 from retinue.storage.state import State
@@ -49,8 +50,8 @@ def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
         return {"text": text, "count": count}
 
     dispatcher, settings, state = local_dispatcher(agent), load_settings(), State(home)
-    messages = agent_messages(agent, dispatcher, settings, state)
     url = "http://127.0.0.1"
+    messages = Messages(dispatcher, OwnAgent(agent, dispatcher.access, url), settings, state)
     return agent_app(
         agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, messages=messages
     )

@@ -21,8 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue import Agent, Context
 from retinue.core.call import Part
+from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.agent_process import agent_app, agent_dispatcher
-from retinue.runtime.endpoints.a2a import open_agent_a2a
+from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -120,7 +121,9 @@ async def serve(port: int, home: Path) -> None:
         http = await stack.enter_async_context(HttpClient())
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, (), None))
         dispatcher = agent_dispatcher(agent, settings, mesh, url)
-        a2a = await stack.enter_async_context(open_agent_a2a(agent, dispatcher, settings, state, url))
+        a2a = await stack.enter_async_context(
+            open_a2a(dispatcher, OwnAgent(agent, dispatcher.access, url), settings, state, url)
+        )
         app = agent_app(agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, a2a=a2a)
         await stack.enter_async_context(serve_app(NameTheSkill(app), port=port))
         print(f"serving {url}", flush=True)

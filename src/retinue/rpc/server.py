@@ -1,11 +1,10 @@
-"""The endpoints of our own processes: ``/execute``, ``/agent-card`` and ``/health``.
+"""The endpoints of our own processes: ``/execute``, ``/health`` and ``/ready``.
 
 ``POST /execute`` is JSON-RPC 2.0 where the method is a skill (specification 2, P-07 … P-12, P-22 … P-24). It
 is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
 errors have HTTP status 200 (specification 2, doubt 12); only rejections by ``web.security`` have another
-status. ``GET /agent-card`` returns the visible part of the agent's card (P-10), ``GET /health`` proves that
-the process is alive (specification 2, formats), and ``GET /ready`` says whether it can serve callers
-(specification 7).
+status. ``GET /health`` proves that the process is alive (specification 2, formats), and ``GET /ready`` says
+whether it can serve callers (specification 7).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 
 import structlog
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, Principal, TraceContext, new_id
+from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
@@ -54,9 +53,6 @@ from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import execute_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
 
-CardSource = Callable[[frozenset[str]], bytes]
-"""Renders the card for a caller with these scopes; must be cheap."""
-
 MAX_AT_ONCE = 16
 """Maximum number of requests of one batch that run concurrently."""
 
@@ -69,7 +65,6 @@ _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
 
 
-_NOTHING: frozenset[str] = frozenset()
 _log = structlog.get_logger("retinue.execute")
 
 
@@ -231,21 +226,6 @@ def _idempotency_key(headers: Headers) -> str | None:
     if not 0 < len(key) <= MAX_KEY_LENGTH:
         raise InvalidRequestError(f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}")
     return key.decode("latin-1")
-
-
-def card_route(
-    card: CardSource, path: str = "/agent-card", *, sees: Callable[[Principal], bool] = lambda _: True
-) -> Route:
-    """The route of one agent's card, with the published bytes.
-
-    A caller that does not see the agent gets a card without skills.
-    """
-
-    async def answer(request: HttpRequest) -> Response:
-        caller = identity_of(request.scope).principal
-        return Response(card(caller.scopes if sees(caller) else _NOTHING), media_type="application/json")
-
-    return Route(path, answer, methods=["GET"])
 
 
 async def _answer(request: HttpRequest) -> JSONResponse:

@@ -6,40 +6,37 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.dispatch import Dispatcher, Invoker
+from retinue.mesh.dispatch import Calls, Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
-from retinue.mesh.permissions import AgentView, is_seen
+from retinue.parts.lazy import Lazy, LazyApp
+from retinue.parts.shown_agents import ShownAgents
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.security import RequestIdentity
-from retinue.web.transport import HttpResponse
 
 if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
 
     from retinue.messages.client import MessageInvoker
-    from retinue.messages.exchange import MessageOptions, RecordOf
+    from retinue.messages.exchange import MessageOptions
     from retinue.messages.journal import Journal
     from retinue.messages.receiver import Receiver
-    from retinue.messages.subscriptions import Watch
 
 _KIND = "messages"
 """Of the files in which accepted tasks are stored."""
@@ -51,49 +48,53 @@ LOG_FILES = 3
 
 
 class Messages:
-    """The receiver of one process, made with its first message; close it with `aclose`."""
+    """Messages to the agents of one process, whose receiver is made with the first; close it with `aclose`.
 
-    def __init__(
-        self,
-        make: Callable[[CallbackClient, MessageLog | None], Receiver],
-        settings: Settings,
-        has_tasks: Callable[[], bool],
-    ) -> None:
-        table = settings.messages
-        self._make = make
-        self._has_tasks = has_tasks
-        self._client = CallbackClient(table.private_callbacks and settings.allow_private_urls)
-        self._log = None if table.log is None else MessageLog(table.log)
-        self._receiver: Receiver | None = None
+    It answers for every agent that ``shown`` has.
+    """
 
-    @property
-    def receiver(self) -> Receiver:
+    def __init__(self, calls: Calls, shown: ShownAgents, settings: Settings, state: State) -> None:
+        self._calls = calls
+        self._shown = shown
+        self._settings = settings
+        self._state = state
+        self._began_at = time.time()
+        self._receiver = Lazy(self._receiving)
+
+    async def receiver(self) -> Receiver:
         """The receiver."""
-        if self._receiver is None:
-            self._receiver = self._make(self._client, self._log)
-        return self._receiver
+        return await self._receiver.open()
 
-    def recover(self) -> None:
+    async def recover(self) -> None:
         """Take up the tasks that the processes before this one have left."""
         try:
-            if self._has_tasks():
-                self.receiver.recover()
+            if self._state.tasks_file(self._shown.agent.name, 1, _KIND).exists():
+                (await self.receiver()).recover()
         except StateError as error:
             # the process answers calls all the same; it accepts no task that it cannot store
             _log.warning("accepted tasks cannot be read", reason=error.message, remedy=error.remedy)
 
-    def routes(self, path: str = "/messages") -> tuple[Route, ...]:
-        """``POST /messages``, for the process's agent or the one that ``{agent}`` in the path names.
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """``POST /messages`` of the process's agent and, at a hub, of every agent.
 
         It answers with a trailing slash, too: a client that does not follow redirects gets no reply else.
         """
-        return tuple(Route(one, _Endpoint(self), methods=["POST"]) for one in (path, f"{path}/"))
+
+        async def make() -> ASGIApp:
+            from retinue.messages.server import MessagesEndpoint
+
+            return MessagesEndpoint(await self.receiver())
+
+        app = LazyApp(make)
+        paths = ("/messages", "/agents/{agent}/messages") if self._shown.has_others else ("/messages",)
+        return tuple(Route(path + end, app, methods=["POST"]) for path in paths for end in ("", "/"))
 
     async def answer_envelope(
         self, envelope: dict[str, Any], identity: RequestIdentity, trace: TraceContext | None
     ) -> dict[str, Any]:
         """The reply to an envelope that another protocol carried."""
-        return await self.receiver.answer_envelope(envelope, identity, trace)
+        return await (await self.receiver()).answer_envelope(envelope, identity, trace)
 
     async def answer_in(self, envelope: dict[str, Any], ctx: Context) -> dict[str, Any]:
         """The reply to an envelope that a skill was called with; it is answered with its caller's rights."""
@@ -103,16 +104,51 @@ class Messages:
         ) -> Outcome:
             return await ctx.relay(skill, arguments, agent=agent, deadline=by)
 
-        answer = await self.receiver.answer_with(envelope, ctx.principal, run, in_background=False)
+        receiver = await self.receiver()
+        answer = await receiver.answer_with(envelope, ctx.principal, run, in_background=False)
         return answer.message
 
     async def aclose(self) -> None:
         """End tasks, subscriptions and deliveries."""
-        if self._receiver is not None:
-            await self._receiver.aclose()
-        await self._client.aclose()
-        if self._log is not None:
-            self._log.close()
+        await self._receiver.aclose()
+
+    @asynccontextmanager
+    async def _receiving(self) -> AsyncIterator[Receiver]:
+        from retinue.messages.callbacks import Callbacks
+        from retinue.messages.receiver import Receiver
+        from retinue.messages.replays import SignedOnce
+
+        table, name = self._settings.messages, self._shown.agent.name
+        async with AsyncExitStack() as stack:
+            allow_private = table.private_callbacks and self._settings.allow_private_urls
+            http = await stack.enter_async_context(HttpClient(allow_private=allow_private))
+            log = None if table.log is None else stack.enter_context(closing(MessageLog(table.log)))
+            receiver = Receiver(
+                name,
+                self._calls,
+                self._record_of,
+                Callbacks(http, http.check_url),
+                forwards=self._shown.has_others,
+                watch=self._shown.subscribe,
+                log=log,
+                key=self._state.mesh_key(),
+                journal=_journal(self._state, name),
+                options=_options(self._settings),
+                signed_once=SignedOnce(table.signature_age_s, since=self._began_at),
+            )
+            stack.push_async_callback(receiver.aclose)
+            yield receiver
+
+    async def _record_of(self, name: str, caller: Principal) -> AgentRecord:
+        """The record under the name by which the agent is called."""
+        try:
+            agent = await self._shown.find(name, caller, for_call=True)
+        except UnknownAgentError:
+            spelling = self._shown.find_spelling(name, caller)
+            if spelling is None:
+                raise
+            name, agent = spelling, await self._shown.find(spelling, caller, for_call=True)
+        return replace(agent.record, name=name)
 
 
 class LazyMessageInvoker:
@@ -135,137 +171,21 @@ class LazyMessageInvoker:
         """As `MessageInvoker.invoke`."""
         if listing.record.url is not None:
             return await self._other.invoke(listing, skill, call, admitted, channel)
-        return await self._load().invoke(listing, skill, call, admitted, channel)
+        return await (await self._load()).invoke(listing, skill, call, admitted, channel)
 
-    def _load(self) -> MessageInvoker:
+    async def _load(self) -> MessageInvoker:
         if self._invoker is None:
             from retinue.messages.client import MessageInvoker
 
+            receiver = None if self.messages is None else await self.messages.receiver()
             self._invoker = MessageInvoker(
                 self._http,
                 self._other,
                 signer=self._signer,
                 token_for=self._token_for,
-                conversations=None if self.messages is None else self.messages.receiver.conversations,
+                conversations=None if receiver is None else receiver.conversations,
             )
         return self._invoker
-
-
-class _Endpoint:
-    def __init__(self, messages: Messages) -> None:
-        self._messages = messages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # loaded with the first message
-        from retinue.messages.server import MessagesEndpoint
-
-        await MessagesEndpoint(self._messages.receiver)(scope, receive, send)
-
-
-class CallbackClient:
-    """An HTTP client of its own for callbacks, with its own rule for private addresses; opened when used."""
-
-    def __init__(self, allow_private: bool) -> None:
-        self._allow_private = allow_private
-        self._client: HttpClient | None = None
-
-    async def _open(self) -> HttpClient:
-        if self._client is None:
-            self._client = await HttpClient(allow_private=self._allow_private).__aenter__()
-        return self._client
-
-    async def check_url(self, url: str) -> None:
-        """As `HttpClient.check_url`."""
-        await (await self._open()).check_url(url)
-
-    async def request(self, method: str, url: str, **options: Any) -> HttpResponse:
-        """As `HttpClient.request`."""
-        return await (await self._open()).request(method, url, **options)
-
-    async def aclose(self) -> None:
-        """Close its connections."""
-        if self._client is not None:
-            await self._client.close()
-
-
-def agent_messages(agent: Agent, dispatcher: Dispatcher, settings: Settings, state: State) -> Messages:
-    """The receiver of one agent's process."""
-
-    async def record_of(name: str, caller: Principal) -> AgentRecord:
-        if name != agent.name or not is_seen(dispatcher.access.view_of(caller), name):
-            raise UnknownAgentError(name)
-        return agent.record()
-
-    def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return agent.changes.subscribe(lambda change: changed())
-
-    return _messages(agent.name, dispatcher, record_of, watch, settings, state, forwards=False)
-
-
-def hub_messages(
-    own: Agent, directory: Directory, dispatcher: Dispatcher, settings: Settings, state: State
-) -> Messages:
-    """The receiver of a hub: for itself, and for every agent of its directory."""
-
-    async def record_of(name: str, caller: Principal) -> AgentRecord:
-        view = dispatcher.access.view_of(caller)
-        if name == own.name and is_seen(view, name):
-            return own.record()
-        await directory.ensure_fresh(for_call=True)
-        try:
-            listing = await directory.open_named(name, view=view)
-            return replace(listing.record, name=name)
-        except UnknownAgentError:
-            spelt = _find_folded(directory, name, view)
-            if spelt is None:
-                # no suggestions: similar names may be hidden from the caller
-                raise UnknownAgentError(name) from None
-        listing = await directory.open_named(spelt, view=view)
-        return replace(listing.record, name=spelt)
-
-    def watch(name: str, changed: Callable[[], None]) -> Callable[[], None]:
-        def note(change: ListingChange) -> None:
-            if not change.measured and directory.name_of(change.entry) == name:
-                changed()
-
-        return own.changes.subscribe(lambda _: changed()) if name == own.name else directory.subscribe(note)
-
-    return _messages(own.name, dispatcher, record_of, watch, settings, state, forwards=True)
-
-
-def _messages(
-    name: str,
-    dispatcher: Dispatcher,
-    record_of: RecordOf,
-    watch: Watch,
-    settings: Settings,
-    state: State,
-    *,
-    forwards: bool,
-) -> Messages:
-    # the receiver itself is made later, with the first message
-    began_at = time.time()
-
-    def make(client: CallbackClient, log: MessageLog | None) -> Receiver:
-        from retinue.messages.callbacks import Callbacks
-        from retinue.messages.receiver import Receiver
-        from retinue.messages.replays import SignedOnce
-
-        return Receiver(
-            name,
-            dispatcher,
-            record_of,
-            Callbacks(client, client.check_url),
-            forwards=forwards,
-            watch=watch,
-            log=log,
-            key=state.mesh_key(),
-            journal=_journal(state, name),
-            options=_options(settings),
-            signed_once=SignedOnce(settings.messages.signature_age_s, since=began_at),
-        )
-
-    return Messages(make, settings, lambda: _has_tasks(state, name))
 
 
 def _journal(state: State, name: str) -> Journal:
@@ -274,23 +194,6 @@ def _journal(state: State, name: str) -> Journal:
     from retinue.storage.task_store import TaskStore
 
     return Journal(lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND))
-
-
-def _has_tasks(state: State, name: str) -> bool:
-    return state.tasks_file(name, 1, _KIND).exists()
-
-
-def _find_folded(directory: Directory, name: str, view: AgentView | None) -> str | None:
-    """The only visible agent whose name differs in case, ``_`` or ``-`` alone."""
-    from retinue.mesh.asking.query import fold
-
-    wanted = fold(name)
-    found = {
-        shown
-        for entry in directory.list_entries()
-        if fold(shown := directory.name_of(entry)) == wanted and is_seen(view, entry.name)
-    }
-    return found.pop() if len(found) == 1 else None
 
 
 def _options(settings: Settings) -> MessageOptions:

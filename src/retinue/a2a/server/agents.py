@@ -9,10 +9,10 @@ from typing import Any
 from starlette.types import Scope
 
 from retinue.core.call import Principal
-from retinue.core.record import AgentRecord
+from retinue.core.record import Skill
 
-FindRecord = Callable[[Principal], Awaitable[AgentRecord]]
-"""The record of one agent with the skills that the caller sees; raises RetinueError."""
+ListSkills = Callable[[Principal], Awaitable[tuple[Skill, ...]]]
+"""The skills of one agent that the caller sees; raises RetinueError."""
 
 RenderCard = Callable[[Principal, bool | None], Awaitable[Mapping[str, Any]]]
 """The A2A card that the caller sees, with the keys of 0.3 or without; None = as set. Raises RetinueError."""
@@ -26,7 +26,7 @@ class A2aAgent:
     """
 
     name: str | None
-    find_record: FindRecord
+    list_skills: ListSkills
     render_card: RenderCard
     is_named: bool = False
 

@@ -200,7 +200,7 @@ class _Exchange:
         )
 
     async def _list_skills(self) -> tuple[Skill, ...]:
-        return (await self._agent.find_record(self._identity.principal)).skills
+        return await self._agent.list_skills(self._identity.principal)
 
     def _show(self, task: dict[str, Any]) -> dict[str, Any]:
         return v03.downgrade_task(task) if self._legacy else task

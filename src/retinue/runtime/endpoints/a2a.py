@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,15 +20,13 @@ from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Scope
 
 from retinue.a2a.server.agents import A2aAgent, AgentOf
-from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.core.call import Principal
-from retinue.core.errors import UnknownAgentError
-from retinue.core.record import AgentRecord
-from retinue.mesh.dispatch import Calls, Dispatcher
-from retinue.mesh.permissions import is_seen
+from retinue.core.record import AgentRecord, Skill
+from retinue.mesh.dispatch import Calls
 from retinue.parts.lazy import Lazy, LazyApp
+from retinue.parts.shown_agents import ShownAgent, ShownAgents
 from retinue.runtime.factories import card_signer
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
@@ -36,9 +34,11 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient, check_written_url
 from retinue.web.rejections import JWKS_PATH
 
-if TYPE_CHECKING:  # an agent's process has no hub in it
+if TYPE_CHECKING:
     from retinue.a2a.server.service import A2aService, Envelopes
-    from retinue.runtime.mesh import Mesh
+
+FindShown = Callable[[Principal], Awaitable[ShownAgent]]
+"""One agent as a caller may see it; raises RetinueError."""
 
 CARD_PATH = "/.well-known/agent-card.json"
 
@@ -62,14 +62,13 @@ def render_a2a_card(
 
 @dataclass(frozen=True, slots=True)
 class A2aEndpoints:
-    """The open endpoints of one process; made by `open_agent_a2a` and `open_hub_a2a`."""
+    """The open endpoints of one process; made by `open_a2a`.
 
-    service: Lazy[A2aService]
+    ``end`` ends every running task and stream now, so that a server that waits for them can stop.
+    """
+
     routes: tuple[Route, ...]
-
-    def end(self) -> None:
-        """End every running task and stream now, so that a server that waits for them can stop."""
-        self.service.end()
+    end: Callable[[], None]
 
 
 class CardSigning:
@@ -99,107 +98,55 @@ class CardSigning:
 
 
 @asynccontextmanager
-async def open_agent_a2a(
-    agent: Agent,
-    dispatcher: Dispatcher,
+async def open_a2a(
+    calls: Calls,
+    shown: ShownAgents,
     settings: Settings,
     state: State,
     url: str,
     envelopes: Envelopes | None = None,
 ) -> AsyncIterator[A2aEndpoints]:
-    """Open the endpoints of one agent, which is reached at ``url``; closed on leaving.
+    """Open the endpoints of a process, which is reached at ``url``; closed on leaving.
 
-    ``envelopes`` answers the data parts that are envelopes of seed 000.
+    They serve its own agent and, at a hub, every agent below ``/agents``. ``envelopes`` answers the data
+    parts that are envelopes of seed 000.
     """
-
-    @lru_cache(maxsize=8)
-    def shown(scopes: frozenset[str], revision: int) -> AgentRecord:
-        record = agent.record(url)
-        return replace(record, skills=list_shown_skills(record, scopes))
-
-    def record_for(caller: Principal) -> AgentRecord:
-        # a caller that the agent does not hear gets a card without skills
-        is_heard = is_seen(dispatcher.access.view_of(caller), agent.name)
-        return shown(caller.scopes if is_heard else frozenset(), agent.revision)
-
-    async def find_record(caller: Principal) -> AgentRecord:
-        return record_for(caller)
-
     signing = CardSigning(settings, state, url)
 
-    async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-        card = render_a2a_card(record_for(caller), url, caller.scopes, settings, legacy)
-        return await signing.sign(card)
+    def describe(name: str | None, find: FindShown, at: str) -> A2aAgent:
+        async def list_skills(caller: Principal) -> tuple[Skill, ...]:
+            agent = await find(caller)
+            return list_shown_skills(agent.record, agent.scopes)
 
-    served = A2aAgent(agent.name, find_record, render)
-
-    def agent_of(scope: Scope) -> A2aAgent:
-        return served
-
-    base = urlsplit(url).path.rstrip("/")
-    bases = ("", base) if base else ("",)
-    async with _open_service(dispatcher, settings, state, agent.name, envelopes) as service:
-        yield A2aEndpoints(
-            service,
-            (
-                *_routes(service, agent_of, "/", *((base, f"{base}/") if base else ())),
-                *_card_routes(agent_of, *(one + CARD_PATH for one in bases)),
-            ),
-        )
-
-
-@asynccontextmanager
-async def open_hub_a2a(mesh: Mesh, settings: Settings, state: State, url: str) -> AsyncIterator[A2aEndpoints]:
-    """Open the endpoints of a hub, for itself and for every agent; closed on leaving."""
-
-    async def find_own(caller: Principal) -> AgentRecord:
-        record = mesh.agent.record(url)
-        is_shown = is_seen(mesh.access.view_of(caller), mesh.agent.name)
-        return replace(record, skills=list_shown_skills(record, caller.scopes) if is_shown else ())
-
-    async def find_agent(name: str, caller: Principal) -> AgentRecord:
-        view = mesh.access.view_of(caller)
-        if name == mesh.agent.name and is_seen(view, name):
-            return await find_own(caller)
-        await mesh.directory.ensure_fresh()
-        try:
-            listing = await mesh.directory.open_named(name, view=view)
-        except UnknownAgentError:
-            # no suggestions: similar names may be hidden from the caller
-            raise UnknownAgentError(name) from None
-        return replace(listing.record, skills=list_shown_skills(listing.record, caller.scopes))
-
-    signing = CardSigning(settings, state, url)
-
-    def describe(name: str | None, find: Callable[[Principal], Any], at: str) -> A2aAgent:
         async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
-            return await signing.sign(
-                render_a2a_card(await find(caller), at, caller.scopes, settings, legacy)
-            )
+            agent = await find(caller)
+            card = render_a2a_card(agent.record, at, agent.scopes, settings, legacy)
+            return await signing.sign(card)
 
-        return A2aAgent(name, find, render, is_named=name is not None)
+        return A2aAgent(name, list_skills, render, is_named=shown.has_others and name is not None)
 
-    own = describe(None, find_own, url)
+    async def find_own(caller: Principal) -> ShownAgent:
+        return shown.own(caller)
+
+    own = describe(None if shown.has_others else shown.agent.name, find_own, url)
 
     def own_agent(scope: Scope) -> A2aAgent:
         return own
 
     def named_agent(scope: Scope) -> A2aAgent:
         name = scope["path_params"]["agent"]
-        return describe(name, partial(find_agent, name), f"{url}/agents/{name}")
+        return describe(name, partial(shown.find, name), f"{url}/agents/{name}")
 
-    async with _open_service(
-        mesh.dispatcher, settings, state, mesh.agent.name, mesh.messages.answer_envelope
-    ) as service:
-        yield A2aEndpoints(
-            service,
-            (
-                *_routes(service, own_agent, "/"),
-                *_routes(service, named_agent, "/agents/{agent}", "/agents/{agent}/"),
-                *_card_routes(own_agent, CARD_PATH),
-                *_card_routes(named_agent, f"/agents/{{agent}}{CARD_PATH}"),
-            ),
-        )
+    # a proxy may leave the path of an agent's url in its requests
+    base = "" if shown.has_others else urlsplit(url).path.rstrip("/")
+    async with _open_service(calls, settings, state, shown.agent.name, envelopes) as service:
+        routes = _routes(service, own_agent, "/", *((base, f"{base}/") if base else ()))
+        if shown.has_others:
+            routes += _routes(service, named_agent, "/agents/{agent}", "/agents/{agent}/")
+        routes += _card_routes(own_agent, CARD_PATH, *((base + CARD_PATH,) if base else ()))
+        if shown.has_others:
+            routes += _card_routes(named_agent, f"/agents/{{agent}}{CARD_PATH}")
+        yield A2aEndpoints(tuple(routes), service.end)
 
 
 def _routes(service: Lazy[A2aService], agent_of: AgentOf, *paths: str) -> list[Route]:

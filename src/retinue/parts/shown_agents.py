@@ -1,0 +1,133 @@
+"""The agents of a process as one caller may see them: an agent's own, or those of a hub's directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from retinue.authoring.agent import Agent
+from retinue.core.call import Principal
+from retinue.core.errors import UnknownAgentError
+from retinue.core.record import AgentRecord
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.permissions import Access, is_seen
+
+_NO_SCOPES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAgent:
+    """An agent for one caller.
+
+    ``record`` is whole; what of it the caller may see follows from ``scopes``. ``name`` identifies the agent
+    in this process, such as ``echo@office`` where two agents are called ``echo``.
+    """
+
+    record: AgentRecord
+    name: str
+    scopes: frozenset[str]
+
+
+class ShownAgents(Protocol):
+    """The agents that the endpoints of a process serve; ``agent`` is the process's own.
+
+    With ``has_others`` (a hub) the endpoints serve agents of other processes, too.
+    """
+
+    agent: Agent
+    has_others: bool
+
+    def own(self, caller: Principal) -> ShownAgent:
+        """The process's own agent; without scopes where the caller does not see it."""
+
+    async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
+        """The agent of a name; ``for_call`` as in `Directory.ensure_fresh`.
+
+        Raises UnknownAgentError, the same for a hidden and for a missing agent: it names no similar agents,
+        because they may be hidden from the caller. Raises StateError.
+        """
+
+    def find_spelling(self, name: str, caller: Principal) -> str | None:
+        """The name of the only seen agent that differs in case, ``_`` or ``-`` alone."""
+
+    def subscribe(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` when the agent may have changed; the returned function ends it."""
+
+
+class OwnAgent:
+    """The agent of a process that serves no other; ``url`` is the base of its endpoints, if it has any."""
+
+    has_others = False
+
+    def __init__(self, agent: Agent, access: Access, url: str | None) -> None:
+        self.agent = agent
+        self._access = access
+        # rendering a record takes longer than finding it, and a change counts up the revision
+        self._read = lru_cache(maxsize=1)(lambda revision: agent.record(url))
+
+    def own(self, caller: Principal) -> ShownAgent:
+        scopes = caller.scopes if self.is_seen(caller) else _NO_SCOPES
+        return ShownAgent(self._read(self.agent.revision), self.agent.name, scopes)
+
+    async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
+        if name != self.agent.name or not self.is_seen(caller):
+            raise UnknownAgentError(name)
+        return self.own(caller)
+
+    def find_spelling(self, name: str, caller: Principal) -> str | None:
+        """None: an agent's own endpoints do not tell its name."""
+        return None
+
+    def subscribe(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self.agent.changes.subscribe(lambda change: changed())
+
+    def is_seen(self, caller: Principal) -> bool:
+        """Whether the caller sees the agent."""
+        return is_seen(self._access.view_of(caller), self.agent.name)
+
+
+class MeshAgents:
+    """A hub's own agent and those of its directory."""
+
+    has_others = True
+
+    def __init__(self, agent: Agent, access: Access, url: str | None, directory: Directory) -> None:
+        self.agent = agent
+        self._own = OwnAgent(agent, access, url)
+        self._access = access
+        self._directory = directory
+
+    def own(self, caller: Principal) -> ShownAgent:
+        return self._own.own(caller)
+
+    async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
+        if name == self.agent.name and self._own.is_seen(caller):
+            return self._own.own(caller)
+        await self._directory.ensure_fresh(for_call=for_call)
+        try:
+            listing = await self._directory.open_named(name, view=self._access.view_of(caller))
+        except UnknownAgentError:
+            raise UnknownAgentError(name) from None
+        return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
+
+    def find_spelling(self, name: str, caller: Principal) -> str | None:
+        from retinue.mesh.asking.query import fold
+
+        wanted, view = fold(name), self._access.view_of(caller)
+        spellings = {
+            shown
+            for entry in self._directory.list_entries()
+            if fold(shown := self._directory.name_of(entry)) == wanted and is_seen(view, entry.name)
+        }
+        return spellings.pop() if len(spellings) == 1 else None
+
+    def subscribe(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        def note(change: ListingChange) -> None:
+            if not change.measured and self._directory.name_of(change.entry) == name:
+                changed()
+
+        is_own = name == self.agent.name
+        return self._own.subscribe(name, changed) if is_own else self._directory.subscribe(note)
