@@ -15,12 +15,13 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
+from retinue.core.record import AgentRecord, Endpoint, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import TimeoutSettings
 from retinue.mesh.permissions import AgentView
 from tests.authoring.meshes import ScriptedMesh, caller_of, go, offering
-from tests.mesh.scripted import make_call
+from tests.mesh.scripted import ScriptedInvoker, make_call
 
 
 async def test_an_agent_may_call_its_own_private_skills_and_nobody_else_may() -> None:
@@ -107,3 +108,39 @@ async def test_an_agent_of_this_process_that_is_not_seen_is_not_told_from_one_th
         for skill in ("x", "y"):
             with pytest.raises(UnknownAgentError):
                 await lookup.resolve_skill(skill, mesh, agent="b", view=AgentView(frozenset(), ("a",)))
+
+
+def far_agent(*protocols: str, source: str = "home") -> Listing:
+    endpoints = tuple(Endpoint(protocol, f"http://far/{protocol}") for protocol in protocols)
+    return Listing(AgentRecord("far", endpoints=endpoints), source, "agents/far")
+
+
+@pytest.mark.parametrize(
+    ("listing", "invoker"),
+    [
+        (far_agent("execute"), "remote"),
+        (far_agent("messages", "execute"), "remote"),
+        (far_agent("messages"), "by messages"),
+        (far_agent("mcp", "messages"), "by messages"),
+        (far_agent("toy", "messages"), "by toy"),
+        (far_agent("mcp"), "remote"),
+        (far_agent(), "remote"),
+        (far_agent("execute", source="imports"), "of imports"),
+        (far_agent("messages", source="imports"), "of imports"),
+        (far_agent("messages", source="local"), "of this process"),
+    ],
+)
+def test_an_invoker_is_that_of_the_source_then_of_the_protocol_of_an_agent_without_execute(
+    listing: Listing, invoker: str
+) -> None:
+    invokers = {
+        name: ScriptedInvoker()
+        for name in ("remote", "by messages", "by toy", "of imports", "of this process")
+    }
+    lookup = LocalFirst(Directory(MemoryListings()), invokers["remote"])
+    lookup.add(LocalLookup({}), invokers["of this process"])
+    lookup.add_invoker("imports", invokers["of imports"])
+    lookup.add_protocol("messages", invokers["by messages"])
+    lookup.add_protocol("toy", invokers["by toy"])
+    assert lookup.invoker_of(listing) is invokers[invoker]
+    assert lookup.is_peer(listing) is (listing.source == "home")

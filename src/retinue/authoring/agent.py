@@ -164,7 +164,7 @@ class Agent(Offering):
         if name is not None:
             self._name = _check_name(name)
         self.version = _check_version(version) or self.version
-        given: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "description": description,
             "topics": topics,
             "scores": scores,
@@ -172,7 +172,7 @@ class Agent(Offering):
             "deprecated": deprecated,
             "weight": weight,
         }
-        for fact, value in given.items():
+        for fact, value in facts.items():
             if value is not None:
                 keep_as = tuple if fact in ("topics", "traits") else None
                 self._facts[fact] = keep_as(value) if keep_as else value
@@ -327,10 +327,10 @@ class Agent(Offering):
 
         ``current_context()`` returns the context of the running call.
         """
-        found = self._functions.get(skill_id)
-        if found is None:
+        declared = self._functions.get(skill_id)
+        if declared is None:
             raise UnknownSkillError(skill_id)
-        function, signature = found
+        function, signature = declared
         bound = signature.bind(params, current_context())
         if signature.is_async:
             value = await function(**bound)
@@ -401,8 +401,8 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         return function(**arguments)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
         name = type(error).__name__
-        said = str(error).partition("\n")[0]
-        raise ExecutionFailedError(f"{name}: {said}".removesuffix(": "), exception=name) from error
+        reason = str(error).partition("\n")[0]
+        raise ExecutionFailedError(f"{name}: {reason}".removesuffix(": "), exception=name) from error
 
 
 def _check_version(version: str | None) -> str | None:

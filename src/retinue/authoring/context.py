@@ -98,7 +98,7 @@ class Context:
 
     def comes_from_further_call(self, error: RetinueError) -> bool:
         """Whether a call made by this skill failed with this error, so that it is not the skill's own."""
-        return any(error is one for one in self._failures)
+        return any(error is failure for failure in self._failures)
 
     @property
     def has_progress_listener(self) -> bool:
@@ -290,7 +290,7 @@ class Context:
 
         ``deadline`` is a time of the event loop; the caller's own one holds as well.
         """
-        known = [one for one in (deadline, self._call.deadline) if one is not None]
+        known = [limit for limit in (deadline, self._call.deadline) if limit is not None]
         with self._admitted.relay() as outgoing:
             call = replace(
                 self._call,

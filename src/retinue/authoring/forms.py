@@ -25,11 +25,11 @@ class PlainSchema(GenerateJsonSchema):
         return False
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
-        found = super().decimal_schema(schema)
-        for form in found.get("anyOf", ()):
+        rendered = super().decimal_schema(schema)
+        for form in rendered.get("anyOf", ()):
             if form.get("type") == "string":
                 form["format"] = "decimal"
-        return found
+        return rendered
 
 
 def make_form(asked: Any) -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
@@ -75,10 +75,10 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: i
         schema = {key: value for key, value in {**target, "title": None, **schema}.items() if key != "$ref"}
     forms = schema.get("anyOf")
     if isinstance(forms, list):
-        given = [one for one in forms if one.get("type") != "null"]
-        if len(given) == 1 and len(given) < len(forms):
+        not_null = [form for form in forms if form.get("type") != "null"]
+        if len(not_null) == 1 and len(not_null) < len(forms):
             rest = {k: v for k, v in schema.items() if k != "anyOf" and not (k == "default" and v is None)}
-            schema = {**given[0], **rest}
+            schema = {**not_null[0], **rest}
             return _flatten(schema, definitions, depth + 1)
     is_named = depth > 0 and schema.get("title") is not None and "properties" not in schema
     flat = {key: value for key, value in schema.items() if key != "$defs" and (is_named or key != "title")}

@@ -36,7 +36,7 @@ class Judgement:
     async def ask(self, wanted: Sequence[str], context: Context, agent: str) -> Mapping[str, Can] | None:
         """What the function says of each; None where it failed, which is logged and never the caller's."""
         try:
-            return {one: _read(await self._ask_one(one, context)) for one in wanted}
+            return {capability: _read(await self._ask_one(capability, context)) for capability in wanted}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the record still answers
             _log.warning("can failed", agent=agent, error=f"{type(error).__name__}: {error}")
             return None

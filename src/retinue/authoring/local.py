@@ -131,7 +131,7 @@ class LocalLookup:
         """The listings that offer the skill to such a caller, in a version of the range."""
         if self._revision != self._current_revision():
             self._read_agents()
-        found = tuple(
+        listings = tuple(
             [
                 listing
                 for listing, skill in self._by_skill.get(skill_id, ())
@@ -140,7 +140,7 @@ class LocalLookup:
                 and is_seen(view, listing.record.name)
             ]
         )
-        return found if version_range is None else select_candidates(found, version_range=version_range)
+        return listings if version_range is None else select_candidates(listings, version_range=version_range)
 
     async def resolve_skill(
         self,
@@ -153,9 +153,9 @@ class LocalLookup:
     ) -> tuple[Listing, ...]:
         if agent is not None and not (agent in self._listings and is_seen(view, agent)):
             raise UnknownAgentError(agent)
-        found = self.find(skill_id, scopes, agent, version_range, view)
-        if found:
-            return found
+        listings = self.find(skill_id, scopes, agent, version_range, view)
+        if listings:
+            return listings
         if version_range is not None and (offered := self.find(skill_id, scopes, agent, view=view)):
             versions = [listing.record.version or "none" for listing in offered]
             raise VersionConflictError(skill_id, version_range, versions)
@@ -169,30 +169,45 @@ class LocalLookup:
 
 
 class LocalFirst:
-    """A look-up that asks the agents of this process first, then ``others``; used by a hub.
+    """A look-up that asks the agents of this process first, then ``others``, and has the invokers of both.
 
-    ``remote`` invokes what ``others`` finds, except the listings of the sources in ``by_source``.
+    The invoker of a listing is that of its source. Without one, it is that of a protocol of the agent, if the
+    agent has no ``/execute``. Every other agent is invoked by ``remote``.
     """
 
-    def __init__(
-        self, others: Lookup, remote: Invoker, by_source: Mapping[str, Invoker] | None = None
-    ) -> None:
+    def __init__(self, others: Lookup, remote: Invoker) -> None:
         self._local = LocalLookup({})
         self._others = others
         self._remote = remote
-        self._by_source = dict(by_source or {})
+        self._by_source: dict[str, Invoker] = {}
+        self._by_protocol: dict[str, Invoker] = {}
 
     def add(self, local: LocalLookup, invoker: Invoker) -> None:
         """Set the agents of this process, which are often created after this look-up."""
         self._local = local
         self._by_source[LOCAL_SOURCE] = invoker
 
+    def add_invoker(self, source: str, invoker: Invoker) -> None:
+        """Set the invoker of the listings of one source."""
+        self._by_source[source] = invoker
+
+    def add_protocol(self, protocol: str, invoker: Invoker) -> None:
+        """Set the invoker of agents that have an endpoint of this protocol and none of ``execute``.
+
+        Of several protocols of an agent, the one that its card names first is used.
+        """
+        self._by_protocol[protocol] = invoker
+
     def invoker_of(self, listing: Listing) -> Invoker:
         """The invoker of a listing's skills."""
-        return self._by_source.get(listing.source, self._remote)
+        invoker = self._by_source.get(listing.source)
+        if invoker is None and listing.record.url is None:
+            named = (self._by_protocol.get(endpoint.protocol) for endpoint in listing.record.endpoints)
+            invoker = next((one for one in named if one is not None), None)
+        return self._remote if invoker is None else invoker
 
     def is_peer(self, listing: Listing) -> bool:
-        """Whether ``remote`` invokes the listing's skills."""
+        """Whether the listing is of no source with an invoker of its own."""
         return listing.source not in self._by_source
 
     async def resolve_skill(
@@ -204,8 +219,8 @@ class LocalFirst:
         agent: str | None = None,
         view: AgentView | None = None,
     ) -> tuple[Candidate, ...]:
-        if found := self._local.find(skill_id, scopes, agent, version_range, view):
-            return found
+        if listings := self._local.find(skill_id, scopes, agent, version_range, view):
+            return listings
         is_local = agent is not None and agent in self._local.names and is_seen(view, agent)
         lookup: Lookup = self._local if is_local else self._others
         return await lookup.resolve_skill(

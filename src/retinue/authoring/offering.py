@@ -46,12 +46,12 @@ def names_nearest_option(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in options.items():
             if name not in known:
                 near = suggest(name, [*known], limit=1)
-                told = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-                raise TypeError(f"{what} has no option {name!r} — {told}")
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+                raise TypeError(f"{what} has no option {name!r} — {hint}")
             if wanted := _find_misfit(known[name], value):
-                told = f"write {name}=[{value!r}]" if isinstance(value, str) and "list" in wanted else ""
+                hint = f"write {name}=[{value!r}]" if isinstance(value, str) and "list" in wanted else ""
                 shape = f"{type(value).__name__} {str(value)[:40]!r}"
-                raise TypeError(f"{what}: {name} must be {wanted}, not {shape}{told and f' — {told}'}")
+                raise TypeError(f"{what}: {name} must be {wanted}, not {shape}{hint and f' — {hint}'}")
         return function(*args, **options)
 
     return checked
@@ -75,7 +75,7 @@ def _find_misfit(annotation: str, value: Any) -> str:
         # a str is an Iterable too, but never a valid list of texts
         if isinstance(value, kind) and not (kind is Iterable and isinstance(value, str)):
             return ""
-    return " or ".join(told for _, told in wanted)
+    return " or ".join(shape for _, shape in wanted)
 
 
 def decorate_with(add: Callable[[F], F], given: Any, what: str) -> Any:
@@ -137,8 +137,8 @@ class Offering(ABC):
         record, scopes = self.record(), call.principal.scopes
         if self._judgement is None or not query.wanted:
             return Answer(answer_query(record, query, scopes))
-        said = await self._judgement.ask(query.wanted, context, self.name)
-        return Answer(answer_query(record, query, scopes, said or {}, is_live=said is not None))
+        judgement = await self._judgement.ask(query.wanted, context, self.name)
+        return Answer(answer_query(record, query, scopes, judgement or {}, is_live=judgement is not None))
 
     @names_nearest_option
     def resource(
@@ -179,10 +179,10 @@ class Offering(ABC):
 
     def resource_changed(self, uri: str) -> None:
         """Notify subscribers that the content of this resource changed; may be called in any thread."""
-        found = self._readables.find_resource(uri)
-        if found is None:
+        resource = self._readables.find_resource(uri)
+        if resource is None:
             raise UnknownResourceError(uri)
-        if not found.live:
+        if not resource.live:
             raise InvalidSettingError(
                 f"resource {uri}", "it has no subscriptions", remedy="declare it with live=True"
             )

@@ -49,10 +49,14 @@ def list_facts(record: AgentRecord) -> tuple[Resource, ...]:
     )
     traits = (
         Resource(
-            _trait_uri(record, one.name), f"trait:{one.name}", _JSON, "mesh", description=one.description
+            _trait_uri(record, trait.name),
+            f"trait:{trait.name}",
+            _JSON,
+            "mesh",
+            description=trait.description,
         )
-        for one in record.traits
-        if one.skill_id is None
+        for trait in record.traits
+        if trait.skill_id is None
     )
     return (profile, *traits)
 
@@ -63,8 +67,8 @@ def read_fact(record: AgentRecord, uri: str, scopes: frozenset[str]) -> tuple[Pa
         return (_as_json(uri, render_card(record, scopes=scopes)),)
     for trait in record.traits:
         if trait.skill_id is None and uri == _trait_uri(record, trait.name):
-            said = {"name": trait.name, "description": trait.description, "type": trait.type}
-            return (_as_json(uri, {**said, "value": trait.value}),)
+            facts = {"name": trait.name, "description": trait.description, "type": trait.type}
+            return (_as_json(uri, {**facts, "value": trait.value}),)
     return None
 
 
@@ -128,8 +132,10 @@ class Readables:
         required = signature.input_schema.get("required", ())
         properties: Mapping[str, Any] = signature.input_schema.get("properties", {})
         arguments = tuple(
-            PromptArgument(name=one, description=schema.get("description", ""), required=one in required)
-            for one, schema in properties.items()
+            PromptArgument(
+                name=argument, description=schema.get("description", ""), required=argument in required
+            )
+            for argument, schema in properties.items()
         )
         self._prompts[name] = (Prompt(name, arguments, **facts), _Readable(function, signature))
 
@@ -137,7 +143,7 @@ class Readables:
         """Remove a prompt and its completers; raises UnknownPromptError."""
         if self._prompts.pop(name, None) is None:
             raise UnknownPromptError(name)
-        self._completers = {key: one for key, one in self._completers.items() if key[0] != name}
+        self._completers = {key: completer for key, completer in self._completers.items() if key[0] != name}
 
     def add_completer(self, function: Function, owner: str, argument: str) -> None:
         """Add a completer for one argument of a prompt (by name) or template (by URI)."""
@@ -154,8 +160,8 @@ class Readables:
 
     def find_resource(self, uri: str) -> Resource | None:
         """The resource with this URI, or the first template that matches it."""
-        found = self._find_resource(uri)
-        return None if found is None else found[0]
+        match = self._find_resource(uri)
+        return None if match is None else match[0]
 
     async def read(self, request: ReadRequest, record: AgentRecord, context: Context) -> Read:
         """Read what ``record`` shows to the principal; what is hidden does not exist for it.
@@ -172,14 +178,14 @@ class Readables:
     async def _read_resource(
         self, uri: str, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> tuple[Part, ...]:
-        found = self._find_resource(uri)
-        shown = {one.uri for one in record.resources if is_visible(one.visibility, scopes)}
-        if found is None:
+        match = self._find_resource(uri)
+        shown = {resource.uri for resource in record.resources if is_visible(resource.visibility, scopes)}
+        if match is None:
             fact = read_fact(record, uri, scopes) if uri in shown else None
             if fact is None:
                 raise UnknownResourceError(uri)
             return fact
-        resource, readable, values = found
+        resource, readable, values = match
         if resource.uri not in shown:
             raise UnknownResourceError(uri)
         return _as_contents(uri, resource.mime, await _run(readable, values, context))
@@ -187,12 +193,12 @@ class Readables:
     async def _get_prompt(
         self, request: ReadRequest, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> PromptText:
-        found = self._prompts.get(request.name)
-        if found is None or request.name not in _list_shown(record, scopes):
+        declared = self._prompts.get(request.name)
+        if declared is None or request.name not in _list_shown(record, scopes):
             raise UnknownPromptError(request.name)
-        prompt, readable = found
-        said = await _run(readable, request.arguments, context)
-        return PromptText(_as_messages(request.name, said), prompt.description)
+        prompt, readable = declared
+        value = await _run(readable, request.arguments, context)
+        return PromptText(_as_messages(request.name, value), prompt.description)
 
     async def _complete(
         self, request: ReadRequest, record: AgentRecord, scopes: frozenset[str], context: Context
@@ -206,10 +212,10 @@ class Readables:
         if completer is None:
             typed = request.value.casefold()
             choices = _list_choices(readable.signature, request.argument)
-            return Completion(tuple(one for one in choices if one.casefold().startswith(typed)))
-        given = {**request.arguments, "value": request.value}
-        values = await _run(completer, given, context)
-        return Completion(tuple(str(one) for one in values))
+            return Completion(tuple(choice for choice in choices if choice.casefold().startswith(typed)))
+        arguments = {**request.arguments, "value": request.value}
+        values = await _run(completer, arguments, context)
+        return Completion(tuple(str(completion) for completion in values))
 
     def _find_resource(self, uri: str) -> tuple[Resource, _Readable, dict[str, str]] | None:
         exact = self._resources.get(uri)
@@ -223,8 +229,10 @@ class Readables:
 
 def _list_shown(record: AgentRecord, scopes: frozenset[str]) -> set[str]:
     """The names of visible prompts and the URIs of visible resources."""
-    prompts = {one.name for one in record.prompts if is_visible(one.visibility, scopes)}
-    return prompts | {one.uri for one in record.resources if is_visible(one.visibility, scopes)}
+    prompts = {prompt.name for prompt in record.prompts if is_visible(prompt.visibility, scopes)}
+    return prompts | {
+        resource.uri for resource in record.resources if is_visible(resource.visibility, scopes)
+    }
 
 
 async def _run(readable: _Readable, arguments: Mapping[str, Any], context: Context) -> Any:
@@ -248,13 +256,13 @@ def _as_messages(name: str, value: Any) -> tuple[Message, ...]:
     """A text, a part, a message or a list of these; texts and parts become messages of the user."""
     several: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
     messages = []
-    for one in several:
-        if isinstance(one, Message):
-            messages.append(one)
-        elif isinstance(one, str | Part):
-            messages.append(Message("user", one if isinstance(one, Part) else Part.text(one)))
+    for item in several:
+        if isinstance(item, Message):
+            messages.append(item)
+        elif isinstance(item, str | Part):
+            messages.append(Message("user", item if isinstance(item, Part) else Part.text(item)))
         else:
-            problem = f"not a message: {type(one).__name__}; return texts, parts or messages"
+            problem = f"not a message: {type(item).__name__}; return texts, parts or messages"
             raise OutputInvalidError(f"prompt {name}", [Problem("", problem)])
     return tuple(messages)
 
@@ -266,7 +274,7 @@ def _list_choices(signature: Signature, argument: str) -> tuple[str, ...]:
     if "$ref" in wanted:
         wanted = schema.get("$defs", {}).get(wanted["$ref"].rpartition("/")[2], {})
     choices = wanted.get("enum", [wanted["const"]] if "const" in wanted else [])
-    return tuple(str(one) for one in choices[:MAX_CHOICES])
+    return tuple(str(choice) for choice in choices[:MAX_CHOICES])
 
 
 def _check_parameters(where: str, signature: Signature, names: tuple[str, ...]) -> None:

@@ -35,7 +35,7 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
     Raises OutputInvalidError, with the path, for values that JSON cannot represent, including NaN and
     infinity.
     """
-    given = value
+    original = value
     try:
         if adapter is not None:
             value = adapter.serializer.to_python(value, mode="json", by_alias=True, warnings=False)
@@ -45,7 +45,7 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
             value = to_jsonable_python(value, by_alias=True)
             encoded = orjson.dumps(value)
     except (TypeError, ValueError, PydanticSerializationError) as error:
-        path, shape = _find_unserialisable(given) or ((), str(error).splitlines()[0])
+        path, shape = _find_unserialisable(original) or ((), str(error).splitlines()[0])
         raise OutputInvalidError.not_json(where, ".".join(path), shape) from error
     if adapter is None and not isinstance(value, str | int | float | bool | None):
         plain = orjson.loads(encoded)
@@ -55,8 +55,8 @@ def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = Non
     # silently.
     if b"null" in encoded:
         path_found = _find_nonfinite(value)
-        if path_found is None and value is not given:
-            path_found = _find_nonfinite(given)
+        if path_found is None and value is not original:
+            path_found = _find_nonfinite(original)
         if path_found is not None:
             raise OutputInvalidError.not_json(where, ".".join(path_found), "a float that is not finite")
     return plain
@@ -72,13 +72,13 @@ def _find_unserialisable(value: Any) -> tuple[tuple[str, ...], str] | None:
     for _ in range(_MAX_PARTS):
         if not pending:
             return None
-        path, one, around = pending.pop()
-        if id(one) in around:
+        path, item, around = pending.pop()
+        if id(item) in around:
             return path, "a value that contains itself"
-        parts = [(str(key), part) for key, part in _parts_of(one)]
-        if not parts and (shape := _unserialisable_shape(one)):
+        parts = [(str(key), part) for key, part in _parts_of(item)]
+        if not parts and (shape := _unserialisable_shape(item)):
             return path, shape
-        inside = around | {id(one)} if parts else around
+        inside = around | {id(item)} if parts else around
         pending.extend(((*path, key), part, inside) for key, part in reversed(parts))
     return None
 
@@ -103,12 +103,12 @@ def _find_nonfinite(value: Any) -> tuple[str, ...] | None:
     """The path of a number that JSON cannot represent; None where there is none."""
     pending: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while pending:
-        path, one = pending.pop()
-        if isinstance(one, float) and not math.isfinite(one):
+        path, item = pending.pop()
+        if isinstance(item, float) and not math.isfinite(item):
             return path
         pending.extend(
             ((*path, str(key)), part)
-            for key, part in _parts_of(one)
+            for key, part in _parts_of(item)
             if part is not None and not isinstance(part, str | int)  # most parts, and finite
         )
     return None
@@ -133,7 +133,7 @@ def gives_parts(annotation: Any) -> bool:
         return True
     origin = typing.get_origin(annotation)
     if origin in (list, tuple, typing.Union, types.UnionType) or origin is not None:
-        return any(gives_parts(one) for one in typing.get_args(annotation))
+        return any(gives_parts(argument) for argument in typing.get_args(annotation))
     return False
 
 
@@ -143,14 +143,14 @@ def has_parts(value: Any) -> bool:
     if kind is str or kind is dict:  # as nearly every value
         return False
     if isinstance(value, list | tuple):
-        return any(isinstance(one, Part) for one in value)
+        return any(isinstance(item, Part) for item in value)
     return isinstance(value, Part | Answer)
 
 
 def as_parts(value: Any) -> tuple[Part, ...]:
     """A part, a text, or a list of both, as parts."""
     several = value if isinstance(value, list | tuple) else (value,)
-    return tuple(one if isinstance(one, Part) else Part.text(str(one)) for one in several)
+    return tuple(item if isinstance(item, Part) else Part.text(str(item)) for item in several)
 
 
 def as_answer(skill_id: str, value: Any) -> Answer:
@@ -166,7 +166,7 @@ def as_answer(skill_id: str, value: Any) -> Answer:
 
 def part_as_json(part: Part) -> dict[str, Any]:
     """A part as a JSON object, for endpoints without content blocks; bytes stay base64."""
-    found: dict[str, Any] = {"kind": part.kind, "value": part.value, "mime": part.mime}
+    rendered: dict[str, Any] = {"kind": part.kind, "value": part.value, "mime": part.mime}
     if part.name:
-        found["name"] = part.name
-    return found
+        rendered["name"] = part.name
+    return rendered

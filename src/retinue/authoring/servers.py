@@ -27,8 +27,8 @@ class McpServer:
 
     async def list_tools(self) -> tuple[Skill, ...]:
         """The tools that this skill may call, with their schemas."""
-        found: tuple[Skill, ...] = await self._send(ServerRequest("tools"))
-        return found
+        tools: tuple[Skill, ...] = await self._send(ServerRequest("tools"))
+        return tools
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The value of a tool's result: its structured content, else its text, else None (`ask_tool`)."""
@@ -36,18 +36,18 @@ class McpServer:
 
     async def ask_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Answer:
         """As `call_tool`, with the content blocks of the result as ``parts``."""
-        found: Answer = await self._send(ServerRequest("call", name, dict(arguments or {})))
-        return found
+        answer: Answer = await self._send(ServerRequest("call", name, dict(arguments or {})))
+        return answer
 
     async def list_resources(self) -> tuple[Resource, ...]:
         """The resources and templates of the server; a template has variables in its ``uri``."""
-        found: tuple[Resource, ...] = await self._send(ServerRequest("resources"))
-        return found
+        resources: tuple[Resource, ...] = await self._send(ServerRequest("resources"))
+        return resources
 
     async def read_resource(self, uri: str) -> tuple[Part, ...]:
         """The contents of a resource; ``value`` of a part holds ``uri`` and ``text``, or base64 ``blob``."""
-        found: tuple[Part, ...] = await self._send(ServerRequest("resource", uri))
-        return found
+        parts: tuple[Part, ...] = await self._send(ServerRequest("resource", uri))
+        return parts
 
     async def read_text(self, uri: str) -> str:
         """The texts of a resource, joined by line ends; contents without a text are left out."""
@@ -56,18 +56,18 @@ class McpServer:
 
     async def list_prompts(self) -> tuple[Prompt, ...]:
         """The prompts of the server."""
-        found: tuple[Prompt, ...] = await self._send(ServerRequest("prompts"))
-        return found
+        prompts: tuple[Prompt, ...] = await self._send(ServerRequest("prompts"))
+        return prompts
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> PromptText:
         """A prompt with its arguments inserted."""
-        found: PromptText = await self._send(ServerRequest("prompt", name, dict(arguments or {})))
-        return found
+        prompt: PromptText = await self._send(ServerRequest("prompt", name, dict(arguments or {})))
+        return prompt
 
     async def complete(
         self, name: str, argument: str, value: str, *, given: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
         """Values for one argument of a prompt or of a template, which its URI names; ``value`` is typed."""
         request = ServerRequest("completion", name, dict(given or {}), argument, value)
-        found: Completion = await self._send(request)
-        return found.values
+        completion: Completion = await self._send(request)
+        return completion.values

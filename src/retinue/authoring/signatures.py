@@ -72,12 +72,12 @@ class Signature:
     def _explain(self, arguments: Mapping[str, Any], error: ValidationError) -> list[Problem]:
         """The problems in the words of the schema check, or where it has none, in those of pydantic."""
         check = compile_schema(self.input_schema, f"input of {self.where}")
-        told = {one.path: one for one in check.explain(arguments, self.input_schema)}
-        found = [
-            Problem(".".join(map(str, one["loc"])), f"{_dotted(one['loc'])}{one['msg']}")
-            for one in error.errors(include_input=False, include_url=False)
+        texts = {problem.path: problem for problem in check.explain(arguments, self.input_schema)}
+        problems = [
+            Problem(".".join(map(str, fault["loc"])), f"{_dotted(fault['loc'])}{fault['msg']}")
+            for fault in error.errors(include_input=False, include_url=False)
         ]
-        return [told.get(one.path, one) for one in found]
+        return [texts.get(problem.path, problem) for problem in problems]
 
     def encode(self, value: Any) -> Any:
         """The result as a JSON value; content parts are unchanged. Raises OutputInvalidError."""

@@ -73,7 +73,7 @@ def render_agent_card(
         "pushNotifications": options.push_notifications,
         "extendedAgentCard": options.extended_card,
     }
-    others = [one for one in _extensions_of(kept) if one.get("uri") != EXTENSION]
+    others = [extension for extension in _extensions_of(kept) if extension.get("uri") != EXTENSION]
     params = _render_params(record, shown, scopes)
     if params:
         described = "Schemas, roles, traits and further facts of an agent of Retinue"
@@ -112,9 +112,9 @@ def parse_agent_card(raw: bytes, *, reference: str) -> AgentRecord:
 
 def find_interface(record: AgentRecord) -> Endpoint | None:
     """The JSON-RPC endpoint to ask: of version 1.x if there is one, else of 0.3."""
-    found = [one for one in record.endpoints if one.protocol == PROTOCOL]
+    interfaces = [endpoint for endpoint in record.endpoints if endpoint.protocol == PROTOCOL]
     versions = {V1: 0, V03: 1}
-    return min(found, key=lambda one: versions.get(one.wire_version or "", 2), default=None)
+    return min(interfaces, key=lambda endpoint: versions.get(endpoint.wire_version or "", 2), default=None)
 
 
 def _parse(card: dict[str, Any]) -> AgentRecord:
@@ -122,9 +122,8 @@ def _parse(card: dict[str, Any]) -> AgentRecord:
     if not name.strip():
         raise FieldError("name is missing; give it a non-empty string")
     description, version = _text(card, "description"), _text(card, "version")
-    params = next(
-        (one.get("params") for one in _extensions_of(card) if one.get("uri") == EXTENSION), None
-    ) or {}  # fmt: skip
+    extensions = _extensions_of(card)
+    params = next((each.get("params") for each in extensions if each.get("uri") == EXTENSION), None) or {}
     if not isinstance(params, dict):
         raise FieldError(f"the parameters of {EXTENSION} are {name_shape(params)}; make them an object")
     described = _object(params, "card")
@@ -132,7 +131,7 @@ def _parse(card: dict[str, Any]) -> AgentRecord:
     left = {key: value for key, value in card.items() if key not in _CARD_KEYS | _LEGACY_KEYS}
     for key in ("supportedInterfaces", "defaultInputModes", "defaultOutputModes"):
         left.pop(key, None)
-    extensions = [one for one in _extensions_of(card) if one.get("uri") != EXTENSION]
+    extensions = [extension for extension in _extensions_of(card) if extension.get("uri") != EXTENSION]
     left.pop("capabilities", None)
     if extensions:
         left["capabilities"] = {"extensions": extensions}
@@ -160,21 +159,25 @@ def _parse(card: dict[str, Any]) -> AgentRecord:
 
 def _parse_interfaces(card: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     """The interfaces of 1.x; those of 0.3 only in a card without them, because 1.x signatures skip them."""
-    found: list[tuple[Any, Any, Any]] = []
+    interfaces: list[tuple[Any, Any, Any]] = []
     if isinstance(card.get("supportedInterfaces"), list):
-        found += [
-            (one.get("url"), one.get("protocolBinding"), one.get("protocolVersion", ""))
-            for one in card["supportedInterfaces"]
-            if isinstance(one, dict)
+        interfaces += [
+            (interface.get("url"), interface.get("protocolBinding"), interface.get("protocolVersion", ""))
+            for interface in card["supportedInterfaces"]
+            if isinstance(interface, dict)
         ]
     elif card.get("url"):
         version = card.get("protocolVersion", "0.3.0")
-        found.append((card["url"], card.get("preferredTransport", "JSONRPC"), version))
+        interfaces.append((card["url"], card.get("preferredTransport", "JSONRPC"), version))
         others = card.get("additionalInterfaces")
-        for one in others if isinstance(others, list) else ():
-            found += [(one.get("url"), one.get("transport"), version)] if isinstance(one, dict) else []
+        for interface in others if isinstance(others, list) else ():
+            interfaces += (
+                [(interface.get("url"), interface.get("transport"), version)]
+                if isinstance(interface, dict)
+                else []
+            )
     endpoints = []
-    for url, binding, version in found:
+    for url, binding, version in interfaces:
         if not isinstance(url, str) or not url:
             raise FieldError("the url of an interface is missing; give it a non-empty string")
         protocol = _BINDINGS.get(str(binding).upper())
@@ -218,9 +221,9 @@ def _parse_skill(entry: Mapping[str, Any], skill_id: str, schemas: Mapping[str, 
 def _render_skill(skill: Skill) -> dict[str, Any]:
     name = skill.title or skill.id
     examples = [
-        one.text if one.text is not None else orjson.dumps(one.arguments).decode()
-        for one in skill.examples
-        if one.text is not None or one.arguments is not None
+        example.text if example.text is not None else orjson.dumps(example.arguments).decode()
+        for example in skill.examples
+        if example.text is not None or example.arguments is not None
     ]
     rendered: dict[str, Any] = {
         "id": skill.id,
@@ -248,17 +251,21 @@ def _render_params(record: AgentRecord, shown: tuple[Skill, ...], scopes: frozen
         "labels": dict(record.labels),
         "annotations": dict(record.annotations),
     }
-    said = {key: value for key, value in card.items() if value}
+    facts = {key: value for key, value in card.items() if value}
     more: dict[str, Any] = {"schemas": schemas} if schemas else {}
-    if said:
-        more["card"] = said
+    if facts:
+        more["card"] = facts
     return {"v": 1, **params, **more} if params or more else {}
 
 
 def _extensions_of(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     capabilities = card.get("capabilities")
-    found = capabilities.get("extensions") if isinstance(capabilities, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    extensions = capabilities.get("extensions") if isinstance(capabilities, dict) else None
+    return (
+        [extension for extension in extensions if isinstance(extension, dict)]
+        if isinstance(extensions, list)
+        else []
+    )
 
 
 def _text(source: Mapping[str, Any], key: str) -> str:
@@ -280,7 +287,7 @@ def _strings(source: Mapping[str, Any], key: str) -> list[str]:
         return []
     if not isinstance(value, list):
         raise FieldError(f"{key} is {name_shape(value)}; make it a list of strings")
-    return [one for one in value if isinstance(one, str)]
+    return [text for text in value if isinstance(text, str)]
 
 
 def _object(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -46,9 +46,9 @@ def check_card(record: AgentRecord, raw: bytes, *, reference: str) -> None:
             raise MalformedArtifactError(reference, problem)
     if _MAY_HOLD_HIDDEN.search(raw):
         for path, text in _list_texts(orjson.loads(raw), ""):
-            if (found := _HIDDEN.search(text)) is not None:
-                name = unicodedata.name(found[0], "a control character")
-                problem = f"{path} holds U+{ord(found[0]):04X} ({name}); remove it"
+            if (hidden := _HIDDEN.search(text)) is not None:
+                name = unicodedata.name(hidden[0], "a control character")
+                problem = f"{path} holds U+{ord(hidden[0]):04X} ({name}); remove it"
                 raise MalformedArtifactError(reference, problem)
 
 

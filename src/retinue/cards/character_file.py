@@ -87,8 +87,8 @@ def parse_character(facts: Mapping[str, Any], where: str) -> Character:
             known = ", ".join(OWN_KEYS)
             raise InvalidSettingError(f"{where}: {OWN_KEY}.{key}", "unknown key", remedy=f"known are {known}")
     bio = read.lines("bio")
-    actions = tuple(_parse_action(one) for one in read.inners("actions"))
-    names = [one.name for one in actions]
+    actions = tuple(_parse_action(reader) for reader in read.inners("actions"))
+    names = [action.name for action in actions]
     for name in names:
         if names.count(name) > 1:
             raise InvalidSettingError(f"{where}: actions", f"{name!r} is there twice", remedy="rename one")
@@ -130,8 +130,8 @@ def _write_persona(name: str, read: _Reader, bio: tuple[str, ...]) -> str:
         if lines:
             parts.append("\n".join((f"{heading}:", *(f"- {line}" for line in lines))))
     for exchange in read.conversations("messageExamples")[:_SHOWN_EXCHANGES]:
-        said = [f"{who}: {text}" for who, text in exchange]
-        parts.append("\n".join(("An example of how you talk:", *said)))
+        dialogue = [f"{who}: {text}" for who, text in exchange]
+        parts.append("\n".join(("An example of how you talk:", *dialogue)))
     return "\n\n".join(part for part in parts if part.strip())
 
 
@@ -159,9 +159,9 @@ class _Reader:
         value = self.facts.get(key)
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise self._fault(key, value, "write a list of strings")
-        return tuple(one.strip() for one in value if one.strip())
+        return tuple(text.strip() for text in value if text.strip())
 
     def lines(self, key: str) -> tuple[str, ...]:
         """As `texts`, or one text (ElizaOS allows both)."""
@@ -182,18 +182,18 @@ class _Reader:
         value = self.facts.get(key)
         if value is None:
             return []
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(facts, dict) for facts in value):
             raise self._fault(key, value, "write a list of objects")
-        return [_Reader(one, self.file, f"{self.place}{key}[{at}].") for at, one in enumerate(value)]
+        return [_Reader(facts, self.file, f"{self.place}{key}[{at}].") for at, facts in enumerate(value)]
 
     def conversations(self, key: str) -> list[list[tuple[str, str]]]:
         """Lists of messages as pairs of who and text; messages without a text are left out."""
         value = self.facts.get(key)
         if value is None:
             return []
-        if not isinstance(value, list) or not all(isinstance(one, list) for one in value):
+        if not isinstance(value, list) or not all(isinstance(exchange, list) for exchange in value):
             raise self._fault(key, value, "write a list of conversations, each a list of messages")
-        return [[pair for one in exchange if (pair := _read_message(one))] for exchange in value]
+        return [[pair for message in exchange if (pair := _read_message(message))] for exchange in value]
 
     def _fault(self, key: str, value: Any, remedy: str) -> InvalidSettingError:
         return InvalidSettingError(f"{self.where}{key}", f"it is {name_shape(value)}", remedy=remedy)

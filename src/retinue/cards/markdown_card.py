@@ -69,7 +69,7 @@ def _skill(record: AgentRecord, skill: Skill) -> Iterator[str]:
     yield f"## {code(skill.id)}" + (f": {title}" if title else "")
     for paragraph in paragraphs(skill.description):
         yield from ("", paragraph)
-    effects = [said for hint, said in _EFFECTS.items() if getattr(skill.hints, hint)]
+    effects = [effect for hint, effect in _EFFECTS.items() if getattr(skill.hints, hint)]
     facts = {
         "Tags": _join(skill.tags),
         "Roles": _join(skill.roles),
@@ -118,12 +118,12 @@ def _example(example: Example) -> str:
     if example.arguments is not None:
         parts.append(code(_dump(example.arguments)))
     line = ": ".join(part for part in parts if part)
-    given = "" if example.result is None else f" gives {code(_dump(example.result))}"
-    return f"- {line}{given}" if line else ""
+    result = "" if example.result is None else f" gives {code(_dump(example.result))}"
+    return f"- {line}{result}" if line else ""
 
 
 def _commands(record: AgentRecord, skill: Skill) -> Iterator[str]:
-    arguments = next((one.arguments for one in skill.examples if one.arguments is not None), None)
+    arguments = next((example.arguments for example in skill.examples if example.arguments is not None), None)
     if arguments is None:
         made = SchemaReader(skill.input_schema or {}).make_example()
         arguments = made if isinstance(made, Mapping) else {}
@@ -148,7 +148,7 @@ def _facts(facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _join(texts: tuple[str, ...]) -> str:
-    return ", ".join(said for text in texts if (said := escape(text)))
+    return ", ".join(escaped for text in texts if (escaped := escape(text)))
 
 
 def _dump(value: Any) -> str:

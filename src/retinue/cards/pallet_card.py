@@ -168,8 +168,8 @@ def _render_skill(skill: Skill) -> dict[str, Any]:
         "input_schema": skill.input_schema,
         "output_schema": skill.output_schema,
     }
-    said = {key: value for key, value in rendered.items() if value is not None}
-    return _restore(said, skill, _SKILL_ORDER)
+    facts = {key: value for key, value in rendered.items() if value is not None}
+    return _restore(facts, skill, _SKILL_ORDER)
 
 
 def _render_metadata(record: AgentRecord) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def _read_labels(metadata: Any, part: str) -> dict[str, str]:
 def _take_name(left: dict[str, Any], key: str, at: str) -> str:
     value = left.pop(key, None)
     if not isinstance(value, str):
-        found = "missing" if value is None else name_shape(value)
-        raise FieldError(f"{at} is {found}; give it a non-empty string")
+        shape = "missing" if value is None else name_shape(value)
+        raise FieldError(f"{at} is {shape}; give it a non-empty string")
     if not value.strip():
         raise FieldError(f"{at} is empty; give it a non-empty string")
     return value

@@ -97,8 +97,10 @@ def render_block(record: AgentRecord, *, scopes: frozenset[str]) -> dict[str, An
             record,
             endpoints=() if _follow_from_url(record.endpoints) else record.endpoints,
             traits=tuple(trait for trait in record.traits if trait.skill_id not in hidden),
-            resources=tuple(one for one in record.resources if _is_shown(one.visibility, scopes)),
-            prompts=tuple(one for one in record.prompts if _is_shown(one.visibility, scopes)),
+            resources=tuple(
+                resource for resource in record.resources if _is_shown(resource.visibility, scopes)
+            ),
+            prompts=tuple(prompt for prompt in record.prompts if _is_shown(prompt.visibility, scopes)),
             # The names of private resources are private as well.
             resource_globs={"expose": globs["expose"]} if globs and globs.get("expose") else None,
         ),
@@ -132,14 +134,14 @@ def _follow_from_url(endpoints: tuple[Endpoint, ...]) -> bool:
 
 def _apply(thing: T, keys: frozenset[str], facts: Any, at: str, **identity: str) -> T:
     facts = _mapping(facts, at)
-    said = {key: value for key, value in facts.items() if key in keys and value is not None}
-    left = {key: value for key, value in facts.items() if key not in said}
-    if said:
+    known = {key: value for key, value in facts.items() if key in keys and value is not None}
+    left = {key: value for key, value in facts.items() if key not in known}
+    if known:
         try:
-            read = _adapter(type(thing)).validate_json(orjson.dumps({**identity, **said}), strict=True)
+            read = _adapter(type(thing)).validate_json(orjson.dumps({**identity, **known}), strict=True)
         except ValidationError as error:
             raise BlockError(_explain(error, at)) from None
-        thing = replace(thing, **{key: getattr(read, key) for key in said})
+        thing = replace(thing, **{key: getattr(read, key) for key in known})
     return replace(thing, extra={**thing.extra, DIALECT: left}) if left else thing
 
 

@@ -101,20 +101,20 @@ def render_version(agent: Candidate) -> dict[str, Any]:
 
 def render_metrics(stats: Stats) -> dict[str, Any]:
     """The figures of an agent that was called; ``avgResponseTime`` is in milliseconds (L-20)."""
-    found: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "successRate": round(1 - stats.failures / stats.calls, 4),
         "totalRequests": stats.calls,
     }
     if stats.mean_latency_s is not None:
-        found = {"avgResponseTime": round(stats.mean_latency_s * 1000), **found}
-    return found
+        metrics = {"avgResponseTime": round(stats.mean_latency_s * 1000), **metrics}
+    return metrics
 
 
 def render_capabilities(record: AgentRecord) -> dict[str, Any]:
     """The configured scores and the context window; empty where there are none."""
-    found: dict[str, Any] = {}
+    capabilities: dict[str, Any] = {}
     if record.scores is not None:
-        found.update({name: record.scores[name] for name in _SCORES if name in record.scores})
+        capabilities.update({name: record.scores[name] for name in _SCORES if name in record.scores})
     if record.context_window is not None:
-        found["contextWindow"] = record.context_window
-    return found
+        capabilities["contextWindow"] = record.context_window
+    return capabilities

@@ -71,8 +71,8 @@ class SchemaReader:
     def _field(self, schema: Any, path: str, required: bool, depth: int) -> Iterator[Field]:
         meant = {**self._follow(schema), **_mapping(schema)}
         description = meant.get("description")
-        said = description if isinstance(description, str) else ""
-        yield Field(path, self._type_text(schema, 0), required, meant.get("default", ...), said)
+        text = description if isinstance(description, str) else ""
+        yield Field(path, self._type_text(schema, 0), required, meant.get("default", ...), text)
         yield from self._walk(schema, path, depth + 1)
 
     def _shapes(self, schema: Any) -> list[Schema]:
@@ -87,15 +87,17 @@ class SchemaReader:
             return "any"
         choices = _list(meant.get("enum")) or ([meant["const"]] if "const" in meant else [])
         if choices:
-            said = [f'"{one}"' if isinstance(one, str) else str(one) for one in choices[:MAX_CHOICES]]
-            return " or ".join([*said, "…"] if len(choices) > MAX_CHOICES else said)
+            texts = [
+                f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in choices[:MAX_CHOICES]
+            ]
+            return " or ".join([*texts, "…"] if len(choices) > MAX_CHOICES else texts)
         if parts := _list(meant.get("anyOf")) or _list(meant.get("oneOf")):
             return " or ".join(
                 dict.fromkeys(self._type_text(part, depth + 1) for part in parts[:MAX_CHOICES])
             )
         kind = meant.get("type", "object" if "properties" in meant else None)
         if isinstance(kind, list):
-            return " or ".join(one for one in kind if isinstance(one, str)) or "any"
+            return " or ".join(name for name in kind if isinstance(name, str)) or "any"
         if kind == "array":
             items = meant.get("items")
             return f"list of {self._type_text(items, depth + 1)}" if items else "list"
@@ -110,8 +112,8 @@ class SchemaReader:
             if key in meant:
                 return meant[key]
         for key in ("examples", "enum"):
-            if given := _list(meant.get(key)):
-                return given[0]
+            if values := _list(meant.get(key)):
+                return values[0]
         if depth >= MAX_DEPTH:
             return None
         if parts := _list(meant.get("anyOf")) or _list(meant.get("oneOf")):
@@ -128,21 +130,21 @@ class SchemaReader:
 
     def _follow(self, schema: Any) -> Schema:
         """The target of the schema's ``$ref`` within the document; the schema itself without a target."""
-        found = _mapping(schema)
+        target = _mapping(schema)
         for _ in range(MAX_DEPTH):
             if self._steps_left <= 0:
                 return {}
             self._steps_left -= 1
-            ref = found.get("$ref")
+            ref = target.get("$ref")
             if not isinstance(ref, str) or not ref.startswith("#/"):
-                return found
+                return target
             place: Any = self._root
             for part in ref[2:].split("/"):
                 place = _mapping(place).get(part.replace("~1", "/").replace("~0", "~"))
             if not isinstance(place, Mapping):
-                return found
-            found = place
-        return found
+                return target
+            target = place
+        return target
 
 
 def _mapping(value: Any) -> Schema:

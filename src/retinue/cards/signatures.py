@@ -137,11 +137,12 @@ class TrustedKeys:
         """
         if not isinstance(signatures, list) or not signatures:
             return Verdict("none", reason="it is not signed")
-        found = [
-            self._verify(one, payloads, time.time() if now is None else now) for one in _first(signatures)
+        verdicts = [
+            self._verify(signature, payloads, time.time() if now is None else now)
+            for signature in _first(signatures)
         ]
         order: tuple[SignatureState, ...] = ("valid", "invalid", "unknown_key")
-        return min(found, key=lambda one: order.index(one.state))
+        return min(verdicts, key=lambda verdict: order.index(verdict.state))
 
     def _verify(self, signature: Any, payloads: Sequence[bytes], now: float) -> Verdict:
         try:
@@ -226,7 +227,7 @@ def read_keys(document: object, owner: str) -> list[dict[str, Any]]:
     rows = document.get("keys", [document]) if isinstance(document, Mapping) else None
     if not isinstance(rows, list) or not 0 < len(rows) <= MAX_KEYS:
         raise InvalidSettingError(owner, "it is not a set of public keys", remedy="give a JWK set (RFC 7517)")
-    found = []
+    keys = []
     for row in rows:
         try:
             if row["kty"] == "oct":
@@ -236,8 +237,8 @@ def read_keys(document: object, owner: str) -> list[dict[str, Any]]:
         except (JoseError, ValueError, TypeError, KeyError, AttributeError):
             remedy = "give EC, OKP or RSA keys as JWK (RFC 7517)"
             raise InvalidSettingError(owner, "one of its keys cannot be read", remedy=remedy) from None
-        found.append(public)
-    return found
+        keys.append(public)
+    return keys
 
 
 def _import(row: Json) -> Any:
@@ -334,7 +335,7 @@ def _project(value: Any, fields: Mapping[str, Any]) -> Any:
     if not fields:
         return value
     if isinstance(value, list):
-        return [_project(one, fields) for one in value]
+        return [_project(item, fields) for item in value]
     if not isinstance(value, Mapping):
         return value
     kept = {key: _project(value[key], inner) for key, inner in fields.items() if key in value}

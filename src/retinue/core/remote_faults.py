@@ -30,11 +30,11 @@ def rebuild_error(error: RetinueError) -> RetinueError:
         return error
     message = plain_message(error.message)
     try:
-        found = build(error, message, error.fault_data)
+        rebuilt = build(error, message, error.fault_data)
     except (KeyError, TypeError, ValueError, AttributeError):
         return error
-    found.message, found.args, found.remedy = message, (message,), error.remedy
-    return found
+    rebuilt.message, rebuilt.args, rebuilt.remedy = message, (message,), error.remedy
+    return rebuilt
 
 
 def plain_message(message: str) -> str:
@@ -46,7 +46,9 @@ def plain_message(message: str) -> str:
 
 
 def _problems(facts: Facts) -> Sequence[Problem]:
-    return [Problem(one["path"], one["message"], one.get("hint", "")) for one in facts["errors"]]
+    return [
+        Problem(problem["path"], problem["message"], problem.get("hint", "")) for problem in facts["errors"]
+    ]
 
 
 def _of_skill(kind: type[e.UnknownSkillError]) -> Callable[[RemoteFaultError, str, Facts], RetinueError]:
@@ -58,9 +60,9 @@ def _of_skill(kind: type[e.UnknownSkillError]) -> Callable[[RemoteFaultError, st
 
 
 def _busy(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
-    found = e.BusyError("", float(facts["retry_after_s"]))
-    found.is_nested = facts.get("nested") is True
-    return found
+    busy = e.BusyError("", float(facts["retry_after_s"]))
+    busy.is_nested = facts.get("nested") is True
+    return busy
 
 
 _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
@@ -106,10 +108,10 @@ def describe_fault(message: str, facts: Any) -> str:
     problems = facts.get("errors")
     for problem in problems if isinstance(problems, list) else ():
         if isinstance(problem, Mapping) and (hint := problem.get("hint")):
-            said = str(problem.get("message"))
+            text = str(problem.get("message"))
             # a peer's message may have the hint already, as that of A2A
-            if f"{said} — {hint}" not in message:
-                message = message.replace(said, f"{said} — {hint}", 1)
+            if f"{text} — {hint}" not in message:
+                message = message.replace(text, f"{text} — {hint}", 1)
     exception, detail, skill = (facts.get(key) for key in ("exception", "detail", "skill"))
     if isinstance(exception, str) and exception:
         plain = plain_message(message)

@@ -29,8 +29,8 @@ class UriTemplate:
 
     def match(self, uri: str) -> dict[str, str] | None:
         """The values of the variables in this uri; None when it does not match."""
-        found = self._pattern.fullmatch(uri) if len(uri) <= MAX_URI_LENGTH else None
-        return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+        match = self._pattern.fullmatch(uri) if len(uri) <= MAX_URI_LENGTH else None
+        return None if match is None else {name: unquote(value) for name, value in match.groupdict().items()}
 
 
 def is_template(uri: str) -> bool:

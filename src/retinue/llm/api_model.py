@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
-from pydantic_ai import exceptions as told
+from pydantic_ai import exceptions as failures
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
     ModelRequest,
@@ -46,8 +46,8 @@ RATE_LIMIT_WAIT_S = 5.0
 
 
 _FAILURES = (
-    told.AgentRunError,
-    told.UserError,
+    failures.AgentRunError,
+    failures.UserError,
     anthropic.AnthropicError,
     openai.OpenAIError,
     httpx2.HTTPError,
@@ -115,42 +115,46 @@ class ApiModel:
     def _explain(self, error: Exception) -> RetinueError:
         """An exception of the libraries as an error of the table, without the key."""
         spec, name = self._spec, self._spec.name
-        status = f" (status {error.status_code})" if isinstance(error, told.ModelHTTPError) else ""
-        said = self._redact(_message_of(error))
+        status = f" (status {error.status_code})" if isinstance(error, failures.ModelHTTPError) else ""
+        text = self._redact(_message_of(error))
         match error:
-            case told.ModelAuthenticationError():
+            case failures.ModelAuthenticationError():
                 # what the provider says may repeat a part of the key
                 variable = " or ".join(spec.key_variables) or "a key"
                 remedy = f"set {variable} to a valid key, or name another variable: llm.{name}.api_key_env"
                 return ModelError(name, "login", f"the provider refused the key{status}", remedy=remedy)
-            case told.ModelQuotaExceededError():
+            case failures.ModelQuotaExceededError():
                 return ModelError(
-                    name, "quota", f"the account has no credit left{status}: {said}", remedy="add credit"
+                    name, "quota", f"the account has no credit left{status}: {text}", remedy="add credit"
                 )
-            case told.ModelRateLimitError():
+            case failures.ModelRateLimitError():
                 return BusyError(f"the rate limit of {name}", error.retry_after or RATE_LIMIT_WAIT_S)
-            case told.ModelTimeoutError() | told.ModelRequestTimeout():
+            case failures.ModelTimeoutError() | failures.ModelRequestTimeout():
                 return CallTimedOutError(
                     f"the model of {name}", spec.timeout_s, layer="model", setting=f"llm.{name}.timeout_s"
                 )
-            case told.ModelUnavailableError() | told.ModelServerError() | told.ModelConnectionError():
-                problem = f"the provider is unavailable{status}: {said}"
+            case (
+                failures.ModelUnavailableError()
+                | failures.ModelServerError()
+                | failures.ModelConnectionError()
+            ):
+                problem = f"the provider is unavailable{status}: {text}"
                 return ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
-            case told.ModelNotFoundError():
-                problem = f"the provider has no model {spec.asks_model}{status}: {said}"
+            case failures.ModelNotFoundError():
+                problem = f"the provider has no model {spec.asks_model}{status}: {text}"
                 return ModelError(name, "not_found", problem, remedy=f"set llm.{name}.model")
-            case told.ModelContextWindowExceededError():
+            case failures.ModelContextWindowExceededError():
                 return ModelError(
                     name,
                     "too_long",
-                    f"the prompt is longer than the model reads{status}: {said}",
+                    f"the prompt is longer than the model reads{status}: {text}",
                     remedy="send less, or call an agent with a larger context window: retinue agents",
                 )
-            case told.ContentFilterError():
-                return ModelError.refused(name, said)
-            case told.ModelRequestRejectedError() | told.ModelHTTPError():
-                return ModelError(name, "rejected", f"the provider rejected the request{status}: {said}")
-        return ModelError(name, "malformed", f"the provider's answer cannot be read: {said}")
+            case failures.ContentFilterError():
+                return ModelError.refused(name, text)
+            case failures.ModelRequestRejectedError() | failures.ModelHTTPError():
+                return ModelError(name, "rejected", f"the provider rejected the request{status}: {text}")
+        return ModelError(name, "malformed", f"the provider's answer cannot be read: {text}")
 
 
 def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorModel[Any]:
@@ -168,7 +172,7 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
 
 def _message_of(error: Exception) -> str:
     """What the provider said: one line."""
-    body = error.body if isinstance(error, told.ModelHTTPError) else None
+    body = error.body if isinstance(error, failures.ModelHTTPError) else None
     for key in ("error", "message"):
         if isinstance(body, dict) and key in body:
             body = body[key]

@@ -112,17 +112,17 @@ class CommandModel:
 
     def _explain(self, done: CommandResult, answer: CommandAnswer) -> ModelError:
         name, program = self._spec.name, Path(self._arguments[0]).name
-        said = self._redact((answer.problem or read_errors(done.stderr) or answer.text).strip())
+        text = self._redact((answer.problem or read_errors(done.stderr) or answer.text).strip())
         ended = f"{program} ended with code {done.exit_code}" if done.exit_code else f"{program} failed"
         if done.limit == "output":
             # what it printed says nothing of the reason
-            said, ended = "", f"{program} printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended"
+            text, ended = "", f"{program} printed more than {MAX_ANSWER_BYTES:,} bytes, and was ended"
         elif done.limit is not None:
             ended = f"{program} exceeded its limit of {done.limit}"
         elif done.signal is not None:
             ended = f"{program} was ended by signal {done.signal}"
-        problem = f"{ended}: {said}" if said else ended
-        if any(word in said.lower() for word in _LOGIN_WORDS):
+        problem = f"{ended}: {text}" if text else ended
+        if any(word in text.lower() for word in _LOGIN_WORDS):
             return ModelError(name, "login", problem, remedy=f"run {program} by hand and log in")
         return ModelError(name, "program", problem)
 

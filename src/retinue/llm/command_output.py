@@ -121,9 +121,9 @@ class OutputReader:
 def read_errors(errors: bytes) -> str:
     """What a program says on its standard error: the message of a JSON object, else the last line."""
     text = errors.decode("utf-8", "replace").strip()
-    found = _parse(text[text.find("{") : text.rfind("}") + 1]) if "{" in text else None
-    if found is not None and "error" in found:  # gemini
-        return _message(found["error"])
+    report = _parse(text[text.find("{") : text.rfind("}") + 1]) if "{" in text else None
+    if report is not None and "error" in report:  # gemini
+        return _message(report["error"])
     return text.rpartition("\n")[2].strip()
 
 
@@ -138,36 +138,38 @@ def _parse(text: str) -> Mapping[str, Any] | None:
     if not (text.startswith("{") and text.endswith("}")):
         return None
     try:
-        found = json.loads(text, strict=False)
+        value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _claude_text(message: Any) -> str:
     content = message.get("content") if isinstance(message, Mapping) else None
     blocks = content if isinstance(content, list) else []
-    texts = [one.get("text") for one in blocks if isinstance(one, Mapping) and one.get("type") == "text"]
+    texts = [
+        block.get("text") for block in blocks if isinstance(block, Mapping) and block.get("type") == "text"
+    ]
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def _claude_usage(event: Mapping[str, Any]) -> Usage | None:
-    found = event.get("usage")
-    if not isinstance(found, Mapping):
+    figures = event.get("usage")
+    if not isinstance(figures, Mapping):
         return None
     read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     cost = event.get("total_cost_usd")
     return Usage(
-        sum(_count(found, key) for key in read),
-        _count(found, "output_tokens"),
+        sum(_count(figures, key) for key in read),
+        _count(figures, "output_tokens"),
         float(cost) if isinstance(cost, int | float) else None,
     )
 
 
-def _codex_usage(found: Any) -> Usage | None:
-    if not isinstance(found, Mapping):
+def _codex_usage(figures: Any) -> Usage | None:
+    if not isinstance(figures, Mapping):
         return None
-    return Usage(_count(found, "input_tokens"), _count(found, "output_tokens"))
+    return Usage(_count(figures, "input_tokens"), _count(figures, "output_tokens"))
 
 
 def _gemini_usage(stats: Any) -> tuple[Usage | None, str | None]:
@@ -175,8 +177,8 @@ def _gemini_usage(stats: Any) -> tuple[Usage | None, str | None]:
     if not isinstance(models, Mapping) or not models:
         return None, None
     usages = {}
-    for name, one in models.items():
-        tokens = one.get("tokens") if isinstance(one, Mapping) else None
+    for name, model in models.items():
+        tokens = model.get("tokens") if isinstance(model, Mapping) else None
         if isinstance(tokens, Mapping):
             total, read = _count(tokens, "total"), _count(tokens, "prompt")
             usages[str(name)] = Usage(read, max(_count(tokens, "candidates"), total - read))
@@ -186,8 +188,8 @@ def _gemini_usage(stats: Any) -> tuple[Usage | None, str | None]:
     return sum(usages.values(), Usage()), max(usages, key=lambda name: usages[name].tokens)
 
 
-def _count(found: Mapping[str, Any], key: str) -> int:
-    value = found.get(key)
+def _count(figures: Mapping[str, Any], key: str) -> int:
+    value = figures.get(key)
     return int(value) if isinstance(value, int | float) else 0
 
 
@@ -200,5 +202,5 @@ def _optional(value: Any) -> str | None:
 
 
 def _message(error: Any) -> str:
-    found = error.get("message") if isinstance(error, Mapping) else error
-    return found if isinstance(found, str) and found else "it reports an error"
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return message if isinstance(message, str) and message else "it reports an error"

@@ -55,7 +55,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        known = [one for one in (self.cost_usd, other.cost_usd) if one is not None]
+        known = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
@@ -65,14 +65,14 @@ class Usage:
 
     def as_json(self, model: str) -> dict[str, Any]:
         """The usage as it is reported with a result."""
-        told: dict[str, Any] = {
+        rendered: dict[str, Any] = {
             "model": model,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
         if self.cost_usd is not None:
-            told["cost_usd"] = round(self.cost_usd, 6)
-        return {**told, "estimated": True} if self.is_estimated else told
+            rendered["cost_usd"] = round(self.cost_usd, 6)
+        return {**rendered, "estimated": True} if self.is_estimated else rendered
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,15 +134,15 @@ class ModelCalls:
         return completion.text
 
     async def _ask(self, request: _Request, prompt: Prompt, reservation: Reservation) -> Completion:
-        told = _Progress(request.context)
+        progress = _Progress(request.context)
         model = await self._open()
-        attempts = _Attempts(model, told, prompt, reservation, self._ledger)
+        attempts = _Attempts(model, progress, prompt, reservation, self._ledger)
         try:
             return await complete_with_retries(
-                attempts, prompt, told.take, retries=self._spec.retries, deadline=request.deadline
+                attempts, prompt, progress.take, retries=self._spec.retries, deadline=request.deadline
             )
         finally:
-            told.stop()
+            progress.stop()
 
     async def _open(self) -> Model:
         async with self._opening:
@@ -159,28 +159,28 @@ class _Attempts:
     """The model, with what its failed attempts used recorded: the provider has read their prompt."""
 
     def __init__(
-        self, model: Model, told: _Progress, prompt: Prompt, reservation: Reservation, ledger: Ledger
+        self, model: Model, progress: _Progress, prompt: Prompt, reservation: Reservation, ledger: Ledger
     ) -> None:
         self._model = model
-        self._told = told
+        self._progress = progress
         self._prompt = prompt
         self._reservation = reservation
         self._ledger = ledger
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], Awaitable[None]]) -> Completion:
-        before = self._told.size_bytes
+        before = self._progress.size_bytes
         try:
             return await self._model.complete(prompt, on_text)
         except (asyncio.CancelledError, CallTimedOutError):
             self._settle(before)
             raise
         except ModelError as error:
-            if error.reason in ("empty", "refused", "malformed") or self._told.size_bytes > before:
+            if error.reason in ("empty", "refused", "malformed") or self._progress.size_bytes > before:
                 self._settle(before)
             raise
 
     def _settle(self, before: int) -> None:
-        written = self._told.size_bytes - before
+        written = self._progress.size_bytes - before
         self._reservation.settle(self._ledger.estimate(self._prompt, written))
 
 
@@ -239,7 +239,7 @@ def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
         raise ModelError(spec.name, "unavailable", "it is not started")
 
     record = model_agent(spec, refuse, Ledger(Path(), spec), version=version).record()
-    shown = [replace(one, listed=False) for one in record.skills if one.id in {*one.roles, ASK}]
+    shown = [replace(skill, listed=False) for skill in record.skills if skill.id in {*skill.roles, ASK}]
     return replace(record, skills=tuple(shown))
 
 

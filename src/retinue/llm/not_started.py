@@ -43,7 +43,7 @@ class ModelsNotStarted(Source):
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         self._taken = self._find_taken()
-        return Reading(tuple(one for name, one in self._listings.items() if name not in self._taken))
+        return Reading(tuple(listing for name, listing in self._listings.items() if name not in self._taken))
 
     async def read_key(self, key: str) -> Sequence[Listing]:
         return [self._listings[key]] if key in self._listings else []
@@ -56,7 +56,9 @@ class ModelsNotStarted(Source):
 
         def find_taken() -> frozenset[str]:
             named = {name: directory.find_named(name) for name in self._found}
-            return frozenset(name for name, one in named.items() if one is not None and one.source != MODELS)
+            return frozenset(
+                name for name, listing in named.items() if listing is not None and listing.source != MODELS
+            )
 
         self._find_taken = find_taken
 

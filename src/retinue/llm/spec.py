@@ -60,7 +60,7 @@ class Budget:
 
     @property
     def limits_cost(self) -> bool:
-        return any(one is not None for one in (self.cost_per_call, self.cost_per_run, self.cost_per_day))
+        return any(limit is not None for limit in (self.cost_per_call, self.cost_per_run, self.cost_per_day))
 
 
 def _no_scores() -> Mapping[str, float]:
@@ -115,8 +115,8 @@ class ModelSpec:
 
     def find_key(self, environ: Mapping[str, str]) -> str | None:
         """The key, None where the environment has none."""
-        found = (environ.get(name, "").strip() for name in self.key_variables)
-        return next((one for one in found if one), None)
+        keys = (environ.get(name, "").strip() for name in self.key_variables)
+        return next((key for key in keys if key), None)
 
 
 SEED_MODELS: Mapping[str, ModelSpec] = {
@@ -191,7 +191,7 @@ def check_spec(spec: ModelSpec) -> ModelSpec:
     where = f"llm.{spec.name}"
     if spec.provider is None and spec.command is not None:
         name = Path(spec.command).name
-        provider = next((one for one in get_args(Provider) if COMMANDS[one] == name), None)
+        provider = next((vendor for vendor in get_args(Provider) if COMMANDS[vendor] == name), None)
         spec = replace(spec, provider=provider, backend="command")
     if spec.provider is None and spec.base_url is not None:
         # what every compatible server speaks

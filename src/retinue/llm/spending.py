@@ -157,17 +157,21 @@ class Ledger:
         """Each limit: the setting, the limit itself, and what is spent or reserved of it."""
         budget = self._budget
         run = day.runs.get(run_id, Spent())
-        in_run = [one.most for one in self._open if one.run_id == run_id]
-        in_all = [one.most for one in self._open]
-        found: list[tuple[str, float | None, float]] = [
+        in_run = [reservation.most for reservation in self._open if reservation.run_id == run_id]
+        in_all = [reservation.most for reservation in self._open]
+        limits: list[tuple[str, float | None, float]] = [
             ("max_tokens_per_call", budget.tokens_per_call, 0),
-            ("max_tokens_per_run", budget.tokens_per_run, run.tokens + sum(one.tokens for one in in_run)),
+            (
+                "max_tokens_per_run",
+                budget.tokens_per_run,
+                run.tokens + sum(reservation.tokens for reservation in in_run),
+            ),
             ("max_tokens_per_day", budget.tokens_per_day, day.total.tokens + sum(u.tokens for u in in_all)),
             ("max_cost_per_call", budget.cost_per_call, 0),
             ("max_cost_per_run", budget.cost_per_run, run.cost_usd + _sum_cost(in_run)),
             ("max_cost_per_day", budget.cost_per_day, day.total.cost_usd + _sum_cost(in_all)),
         ]
-        return [(name, limit, spent) for name, limit, spent in found if limit is not None]
+        return [(name, limit, spent) for name, limit, spent in limits if limit is not None]
 
     def _cut_answer(
         self, asked: int, longest: int, prices: Prices | None, limits: list[tuple[str, float, float]]
@@ -214,7 +218,7 @@ class Ledger:
             document = {
                 "date": day.date,
                 **day.total.as_json(),
-                "runs": {run_id: one.as_json() for run_id, one in day.runs.items()},
+                "runs": {run_id: spent.as_json() for run_id, spent in day.runs.items()},
             }
             replace_file(self._path, orjson.dumps(document), mode=0o600)
 
@@ -234,9 +238,9 @@ def read_day(path: Path, date: str) -> Day:
     Raises StateDamagedError.
     """
     try:
-        found = orjson.loads(path.read_bytes()) if path.exists() else {}
-        runs = {run_id: _spent(one) for run_id, one in found.get("runs", {}).items()}
-        return Day(date, _spent(found) if found.get("date") == date else Spent(), runs)
+        stored = orjson.loads(path.read_bytes()) if path.exists() else {}
+        runs = {run_id: _spent(facts) for run_id, facts in stored.get("runs", {}).items()}
+        return Day(date, _spent(stored) if stored.get("date") == date else Spent(), runs)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         remedy = "delete it: the budget of the day then begins anew"
         raise StateDamagedError(str(path), "it is not a record of spending", remedy=remedy) from error
@@ -255,12 +259,12 @@ def render_spending(spent: Spent, budget: Budget) -> str:
     return f"today {calls}, {tokens}, {cost}"
 
 
-def _spent(found: Mapping[str, Any]) -> Spent:
-    return Spent(int(found.get("tokens", 0)), float(found.get("cost_usd", 0.0)), int(found.get("calls", 0)))
+def _spent(facts: Mapping[str, Any]) -> Spent:
+    return Spent(int(facts.get("tokens", 0)), float(facts.get("cost_usd", 0.0)), int(facts.get("calls", 0)))
 
 
 def _sum_cost(usages: list[Usage]) -> float:
-    return sum(one.cost_usd or 0.0 for one in usages)
+    return sum(usage.cost_usd or 0.0 for usage in usages)
 
 
 def find_prices(provider: Provider | None, model: str) -> Prices | None:
@@ -278,8 +282,8 @@ def find_prices(provider: Provider | None, model: str) -> Prices | None:
         return None
 
     def price(usage: Tokens) -> float:
-        found: Decimal = calc_price(usage, model_ref=model, provider_id=provider).total_price
-        return float(found) / _SAMPLE_TOKENS * _MILLION
+        total: Decimal = calc_price(usage, model_ref=model, provider_id=provider).total_price
+        return float(total) / _SAMPLE_TOKENS * _MILLION
 
     try:
         return Prices(price(Tokens(input_tokens=_SAMPLE_TOKENS)), price(Tokens(output_tokens=_SAMPLE_TOKENS)))

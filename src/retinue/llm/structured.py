@@ -26,12 +26,12 @@ def read_object(answer: str, texts: tuple[str, ...], lists: tuple[str, ...] = ()
     are dropped. Raises UnreadableAnswerError.
     """
     problem = "it holds no JSON object"
-    for found in _list_objects(answer):
-        missing = [key for key in (*texts, *lists) if key not in found]
+    for candidate in _list_objects(answer):
+        missing = [key for key in (*texts, *lists) if key not in candidate]
         if not missing:
             return {
-                **{key: _as_text(found[key]) for key in texts},
-                **{key: _as_list(found[key]) for key in lists},
+                **{key: _as_text(candidate[key]) for key in texts},
+                **{key: _as_list(candidate[key]) for key in lists},
             }
         problem = f"its JSON object has no {' and no '.join(missing)}"
     raise UnreadableAnswerError(problem)
@@ -39,12 +39,12 @@ def read_object(answer: str, texts: tuple[str, ...], lists: tuple[str, ...] = ()
 
 def read_code(answer: str) -> str:
     """The code of an answer: its longest code block, the key ``code`` of a JSON object, else all of it."""
-    blocks = [found["inner"] for found in _BLOCK.finditer(answer)]
+    blocks = [block["inner"] for block in _BLOCK.finditer(answer)]
     if blocks:
         return max(blocks, key=len)
     if answer.lstrip().startswith("{"):
-        for found in _list_objects(answer):
-            if isinstance(code := found.get("code"), str):
+        for candidate in _list_objects(answer):
+            if isinstance(code := candidate.get("code"), str):
                 return code
     return answer.strip()
 
@@ -85,7 +85,7 @@ def _decode(text: str) -> Any:
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     return json.dumps(value, ensure_ascii=False, indent=2)
 

@@ -75,13 +75,13 @@ class Entry:
         """Whether a skill of this id is visible to these scopes."""
         kinds = _visible_kinds(scopes)
         return any(
-            kind in kinds for one, kind in zip(self.skills, self.kinds, strict=True) if one == skill_id
+            kind in kinds for skill, kind in zip(self.skills, self.kinds, strict=True) if skill == skill_id
         )
 
     def list_skills(self, scopes: Scopes) -> list[str]:
         """The ids of the skills that are visible to these scopes."""
         kinds = _visible_kinds(scopes)
-        return [one for one, kind in zip(self.skills, self.kinds, strict=True) if kind in kinds]
+        return [skill for skill, kind in zip(self.skills, self.kinds, strict=True) if kind in kinds]
 
     def count_skills(self, scopes: Scopes) -> int:
         """The number of skills that `list_skills` lists, at less cost."""
@@ -182,7 +182,7 @@ def make_entry(
         digest,
         owner and _share(owner),
         published_at,
-        tuple([_share(one) for one in skills]),
+        tuple([_share(skill) for skill in skills]),
         _share(kinds),
         _share(roles) if roles else (),
         labels or _NO_LABELS,

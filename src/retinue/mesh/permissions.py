@@ -207,27 +207,27 @@ class ExposureLists:
     def find_unknown(self, record: AgentRecord) -> list[UnknownEntry]:
         """The entries that match nothing of ``record``, usually typing errors (specification 5, doubt 8)."""
         known: dict[str, list[str]] = {
-            "tools": [name for one in record.skills for name in _names_of(one)],
-            "resources": [name for one in record.resources for name in _names_of(one)],
-            "prompts": [name for one in record.prompts for name in _names_of(one)],
+            "tools": [name for skill in record.skills for name in _names_of(skill)],
+            "resources": [name for resource in record.resources for name in _names_of(resource)],
+            "prompts": [name for prompt in record.prompts for name in _names_of(prompt)],
         }
-        found = []
+        unknown = []
         for kind, names in known.items():
             for prefix in ("expose", "private"):
                 entries: Sequence[str] = getattr(self, f"{prefix}_{kind}")
-                found += [
+                unknown += [
                     UnknownEntry(f"{prefix}_{kind}", entry, suggest(entry, names))
                     for entry in entries
                     if not _matches_any(tuple(names), (entry,))
                 ]
-        return found
+        return unknown
 
 
 def expose_resources(resources: Iterable[Resource], globs: Sequence[str]) -> tuple[Resource, ...]:
     """The resources; those that a glob names are exposed, the others are unchanged."""
     return tuple(
-        replace(one, visibility="exposed") if _matches_any(_names_of(one), globs) else one
-        for one in resources
+        replace(resource, visibility="exposed") if _matches_any(_names_of(resource), globs) else resource
+        for resource in resources
     )
 
 

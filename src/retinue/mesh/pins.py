@@ -149,7 +149,7 @@ def _parse(document: Document) -> dict[str, ServerPins]:
 
 
 def _render(servers: Mapping[str, ServerPins]) -> Document:
-    return {name: {"accepted": one.accepted, "waiting": one.waiting} for name, one in servers.items()}
+    return {name: {"accepted": pins.accepted, "waiting": pins.waiting} for name, pins in servers.items()}
 
 
 def _by_name(offered: Iterable[Tool]) -> tuple[dict[str, Tool], set[str]]:
@@ -188,9 +188,9 @@ def describe_change(before: Tool | None, after: Tool, lines: int = _DIFF_LINES) 
     old, new = [] if before is None else _lines(before, hints), _lines(after, hints)
     if len(old) + len(new) > _MAX_COMPARED_LINES:
         return f"{len(old):,} lines before, {len(new):,} now: too many to compare here"
-    found = list(unified_diff(old, new, lineterm="", n=0))[2:]
-    more = [f"… {len(found) - lines} more lines"] if len(found) > lines else []
-    return "\n".join([*found[:lines], *more])
+    changed = list(unified_diff(old, new, lineterm="", n=0))[2:]
+    more = [f"… {len(changed) - lines} more lines"] if len(changed) > lines else []
+    return "\n".join([*changed[:lines], *more])
 
 
 def _lines(tool: Tool, hints: Iterable[str]) -> list[str]:
@@ -201,8 +201,8 @@ def _lines(tool: Tool, hints: Iterable[str]) -> list[str]:
 
 def _compared(tool: Tool) -> dict[str, Any]:
     title = tool.get("title") or _annotations(tool).get("title")
-    found = {"title": title} if title else {}
-    return found | {key: tool[key] for key in _COMPARED if key in tool}
+    compared = {"title": title} if title else {}
+    return compared | {key: tool[key] for key in _COMPARED if key in tool}
 
 
 def _is_set(tool: Tool, hint: str) -> bool:
@@ -210,5 +210,5 @@ def _is_set(tool: Tool, hint: str) -> bool:
 
 
 def _annotations(tool: Tool) -> Mapping[str, Any]:
-    found = tool.get("annotations")
-    return found if isinstance(found, Mapping) else {}
+    stated = tool.get("annotations")
+    return stated if isinstance(stated, Mapping) else {}

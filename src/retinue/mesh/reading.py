@@ -202,7 +202,7 @@ class Changes:
         self._observers = (*self._observers, observer)
 
         def unsubscribe() -> None:
-            self._observers = tuple(one for one in self._observers if one is not observer)
+            self._observers = tuple(other for other in self._observers if other is not observer)
 
         return unsubscribe
 

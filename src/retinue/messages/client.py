@@ -31,7 +31,6 @@ from retinue.core.errors import (
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, new_envelope, parse_envelope
 from retinue.messages.codec.envelope import render_envelope as render
@@ -53,7 +52,7 @@ _CANCEL_S = 2.0
 
 
 class MessageInvoker:
-    """Runs skills of agents that take messages alone; every other agent's with ``other``.
+    """Runs skills of agents that have an endpoint for messages.
 
     ``token_for`` gives the token for an agent of a source at a URL, None for none; ``signer`` signs the
     trace.
@@ -62,14 +61,12 @@ class MessageInvoker:
     def __init__(
         self,
         http: HttpRequester,
-        other: Invoker,
         *,
         signer: Signer | None = None,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
         conversations: Conversations | None = None,
     ) -> None:
         self._http = http
-        self._other = other
         self._signer = signer
         self._token_for = token_for
         self._conversations = Conversations() if conversations is None else conversations
@@ -79,8 +76,10 @@ class MessageInvoker:
     ) -> Answer:
         """One TASK_REQUEST, or QUERY_CAPABILITIES for the reserved skill."""
         url = find_messages_url(listing)
-        if listing.record.url is not None or url is None:
-            return await self._other.invoke(listing, skill, call, admitted, channel)
+        if url is None:
+            raise AgentUnreachableError(
+                listing.record.name, "(no url)", "its card names no endpoint for messages"
+            )
         peer = _Peer(self._http, listing.record.name, url, self._headers_of(listing, url, call))
         with admitted.forward() as outgoing:
             trace = outgoing.trace

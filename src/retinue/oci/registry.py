@@ -281,7 +281,7 @@ async def forget(
     """
     place = repository or card_repository(name)
     held = await registry.list_tags(place)
-    tags = held if tag is None else [one for one in held if one == tag]
+    tags = held if tag is None else [held_tag for held_tag in held if held_tag == tag]
     if not tags:
         raise ReferenceNotFoundError(registry.name, place if tag is None else f"{place}:{tag}")
     best = choose_tag(tags)

@@ -73,7 +73,7 @@ class ReadAhead:
 
     def __init__(self, registry: Registry, references: Iterable[Reference]) -> None:
         self._registry = registry
-        self._waiting = {one.repository: one for one in references}
+        self._waiting = {reference.repository: reference for reference in references}
         self._fetched: dict[str, Artifact | RegistryError] = {}
         self._fetching = asyncio.Lock()
 
@@ -93,12 +93,12 @@ class ReadAhead:
                     await self._fetch()
         # Without this, a caller that finds every artifact fetched would never yield to the event loop.
         await asyncio.sleep(0)
-        found = self._fetched.pop(repository, None)
-        if found is None:
+        artifact = self._fetched.pop(repository, None)
+        if artifact is None:
             return await self._registry.pull_if_changed(reference, known_digest)
-        if isinstance(found, RegistryError):
-            raise found
-        return found
+        if isinstance(artifact, RegistryError):
+            raise artifact
+        return artifact
 
     @property
     def _has_room(self) -> bool:
@@ -110,7 +110,7 @@ class ReadAhead:
         answered = [repository for repository in pulled if self._waiting.pop(repository, None) is not None]
         if not answered:
             self._waiting.clear()
-        self._fetched |= {name: found for name in answered if (found := pulled[name]) is not None}
+        self._fetched |= {name: artifact for name in answered if (artifact := pulled[name]) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ class _Known:
     @staticmethod
     def find(known: Iterable[_Known], tag: str, digest: str) -> _Known | None:
         """The state of this tag, where it still has this digest."""
-        return next((one for one in known if (one.tag, one.digest) == (tag, digest)), None)
+        return next(
+            (candidate for candidate in known if (candidate.tag, candidate.digest) == (tag, digest)), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +226,13 @@ class RegistrySource(Source):
         async def work() -> None:
             for repository in waiting:
                 try:
-                    found = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
+                    reading = await self._read(repository, catalog.heads.get(repository), tags_since, ahead)
                 except RetinueError as error:
                     problems[repository] = SourceProblem(self.name, repository, error)
                 else:
-                    if found.error is not None:
-                        problems[repository] = SourceProblem(self.name, repository, found.error)
-                    listings.update(((one.key, one.id.tag), one) for one in found.listings)
+                    if reading.error is not None:
+                        problems[repository] = SourceProblem(self.name, repository, reading.error)
+                    listings.update(((listing.key, listing.id.tag), listing) for listing in reading.listings)
                     if give is not None and len(listings) >= GIVEN_AT_ONCE:
                         give(list(listings.values()))
                         listings.clear()
@@ -243,8 +245,8 @@ class RegistrySource(Source):
         await asyncio.sleep(0)
         self._problems = tuple(problems[r] for r in sorted(problems))
         self._stamp, self._full_read_at = stamp, began_at
-        given = tuple(listings[place] for place in sorted(listings))
-        return Reading(given, self._problems, await self._list_unchanged(listings.keys()))
+        ordered = tuple(listings[place] for place in sorted(listings))
+        return Reading(ordered, self._problems, await self._list_unchanged(listings.keys()))
 
     async def _list_unchanged(self, given: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """Digests by repository and tag of the cards that did not change.
@@ -267,10 +269,10 @@ class RegistrySource(Source):
         Raises MalformedArtifactError, ReferenceNotFoundError (the configured tag is missing) and what the
         registry raises.
         """
-        found = await self._read(key, again=True)
-        if found.error is not None and not found.listings:
-            raise found.error
-        return found.listings
+        reading = await self._read(key, again=True)
+        if reading.error is not None and not reading.listings:
+            raise reading.error
+        return reading.listings
 
     def _list_new(self, repositories: Iterable[str], heads: Mapping[str, Heads]) -> Iterator[Reference]:
         """References with digest of the newest versions that the catalog reports as new or changed."""
@@ -301,7 +303,7 @@ class RegistrySource(Source):
         if self._tag is not None:
             likely = (self._tag,)
         elif listed_at > tags_since:
-            likely = tuple(one.tag for one in known)
+            likely = tuple(version.tag for version in known)
         if likely:
             # These tags are configured or were chosen recently; if one is gone, choose among the others.
             with suppress(ReferenceNotFoundError):
@@ -334,7 +336,7 @@ class RegistrySource(Source):
         again: bool = False,
     ) -> _Found:
         """Read the tags of one repository, newest first; tags of one digest are one listing."""
-        before = {one.tag: one for one in self._known.get(key, ())}
+        before = {version.tag: version for version in self._known.get(key, ())}
         states: list[_Known] = []
         listings: list[Listing] = []
         seen: set[str] = set()

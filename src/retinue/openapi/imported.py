@@ -97,7 +97,7 @@ class ImportedApi(LiveMember):
         for note in api.notes:
             _log.info("import shortened", api=self.spec.name, note=note)
         described = (api.description or api.title)[:MAX_DESCRIPTION]
-        skills = tuple(self._offer(one) for one in api.skills)
+        skills = tuple(self._offer(skill) for skill in api.skills)
         self._record = AgentRecord(
             self.spec.name, version=api.version or None, title=api.title, description=described, skills=skills
         )

@@ -83,11 +83,10 @@ class OpenParts:
         if directory is not None:
             for source in opened.sources:
                 directory.add_source(source)
-        if process.invokers is not None:
-            for source_name, invoker in opened.invokers.items():
-                process.invokers.add_invoker(source_name, invoker)
-            for protocol, invoker in opened.protocols.items():
-                process.invokers.add_protocol(protocol, invoker)
+        for source_name, invoker in opened.invokers.items():
+            process.invokers.add_invoker(source_name, invoker)
+        for protocol, invoker in opened.protocols.items():
+            process.invokers.add_protocol(protocol, invoker)
         if opened.skills is not None:
             opened.skills(process.agent)
         self._parts.append(OpenPart(part, opened))

@@ -42,7 +42,7 @@ class Process:
     signer: Signer
     token_for: Callable[[str, str], str | None]
     remote: Invoker
-    invokers: LocalFirst | None
+    invokers: LocalFirst
     echo: Echo
     environ: Mapping[str, str]
     url: str | None

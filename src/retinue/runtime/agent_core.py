@@ -45,7 +45,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
         rule = agent_rule(settings, agent.name, target.access)
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
-        dispatcher = _make_dispatcher(agent, settings, allowed, mesh.signer, start.url, rule)
+        dispatcher = _make_dispatcher(agent, settings, allowed, mesh.peers.signer, start.url, rule)
         stack.callback(dispatcher.admission.events.flush)
         process = Process(
             kind=kind,
@@ -55,10 +55,10 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
             state=state,
             tables=tables_of(settings),
             http=http,
-            signer=mesh.signer,
+            signer=mesh.peers.signer,
             token_for=mesh.peers.token_for,
             remote=mesh.peers.remote,
-            invokers=None,
+            invokers=mesh.lookup,
             echo=start.echo,
             environ=environment(),
             url=start.url,

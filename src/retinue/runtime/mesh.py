@@ -59,6 +59,7 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.observing.telemetry import span_opener
+from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
 from retinue.storage.runs_file import RunsFile
@@ -127,6 +128,7 @@ class Mesh:
             self.prompts,
             self.tools,
             self.figures,
+            self.peers,
             self.peers.mcp_client,
         ):
             yield type(product), product
@@ -139,26 +141,6 @@ class Registries:
     home: LayoutRegistry
     by_name: Mapping[str, Registry]
     notifications: Notifications
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """How this process calls agents elsewhere: with a channel over MCP, else at ``/execute``."""
-
-    plain: PeerInvoker
-    mcp_client: AgentClient
-    remote: InteractiveInvoker
-    signer: MeshSigner
-    token_for: Callable[[str, str], str | None]
-
-
-def make_peers(settings: Settings, state: State, http: HttpClient, sources: Iterable[str]) -> Peers:
-    """The clients of one process; agents of ``sources`` that belong to the mesh get its token."""
-    signer = MeshSigner.of(state)
-    bearer = MeshBearer(state.mesh_key(), mesh_sources(settings, state, sources))
-    plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
-    client = AgentClient(http, bearer.token_for, signer)
-    return Peers(plain, client, InteractiveInvoker(client, plain), signer, bearer.token_for)
 
 
 @asynccontextmanager

@@ -21,10 +21,11 @@ from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Calls, Invoker
+from retinue.mesh.dispatch import Calls
 from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
 from retinue.parts.lazy import Lazy, LazyApp
 from retinue.parts.shown_agents import ShownAgents
+from retinue.runtime.peers import Peers
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from retinue.messages.exchange import MessageOptions
     from retinue.messages.journal import Journal
     from retinue.messages.receiver import Receiver
+
+PROTOCOL = "messages"
+"""Of endpoints in cards, for `LocalFirst.add_protocol`."""
 
 _KIND = "messages"
 """Of the files in which accepted tasks are stored."""
@@ -152,37 +156,31 @@ class Messages:
 
 
 class LazyMessageInvoker:
-    """Skills of agents that take messages alone; the client is loaded with the first of them."""
+    """Invokes agents that take messages; its client is loaded with the first call.
 
-    def __init__(
-        self, http: HttpClient, other: Invoker, signer: Signer, token_for: Callable[[str, str], str | None]
-    ) -> None:
-        self._http = http
-        self._other = other
-        self._signer = signer
-        self._token_for = token_for
+    ``messages`` receives replies that arrive on their own.
+    """
+
+    def __init__(self, peers: Peers, messages: Messages | None = None) -> None:
+        self._peers = peers
+        self._messages = messages
         self._invoker: MessageInvoker | None = None
-        self.messages: Messages | None = None
-        """What receives replies that arrive on their own."""
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """As `MessageInvoker.invoke`."""
-        if listing.record.url is not None:
-            return await self._other.invoke(listing, skill, call, admitted, channel)
         return await (await self._load()).invoke(listing, skill, call, admitted, channel)
 
     async def _load(self) -> MessageInvoker:
         if self._invoker is None:
             from retinue.messages.client import MessageInvoker
 
-            receiver = None if self.messages is None else await self.messages.receiver()
+            receiver = None if self._messages is None else await self._messages.receiver()
             self._invoker = MessageInvoker(
-                self._http,
-                self._other,
-                signer=self._signer,
-                token_for=self._token_for,
+                self._peers.http,
+                signer=self._peers.signer,
+                token_for=self._peers.token_for,
                 conversations=None if receiver is None else receiver.conversations,
             )
         return self._invoker

@@ -40,8 +40,8 @@ class AuditLog:
     def find_end(self) -> int:
         """The id of the newest row; 0 if there is none."""
         with self._reading() as connection:
-            found = connection.execute("SELECT max(id) FROM audit").fetchone() if connection else None
-        return int(found[0] or 0) if found else 0
+            row = connection.execute("SELECT max(id) FROM audit").fetchone() if connection else None
+        return int(row[0] or 0) if row else 0
 
     def read_calls(
         self,

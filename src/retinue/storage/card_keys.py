@@ -37,13 +37,13 @@ class CardKeys:
     def signing_key(self) -> SigningKey:
         """The private key of this state, created at the first call. Raises StateError."""
         path = self._keys / _SIGNING
-        if (found := self._find_own()) is not None:
-            return found
+        if (own_key := self._find_own()) is not None:
+            return own_key
         with storage_errors(path):
             self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(self._keys / ".lock", mode=_PRIVATE):
-                if (found := self._find_own()) is not None:
-                    return found
+                if (own_key := self._find_own()) is not None:
+                    return own_key
                 made = SigningKey.create()
                 replace_file(path, orjson.dumps(made.jwk), mode=_PRIVATE)
         return made
@@ -88,11 +88,11 @@ class CardKeys:
                 replace_file(path, orjson.dumps(kept, option=orjson.OPT_INDENT_2), mode=_PRIVATE)
 
     def _find_own(self) -> SigningKey | None:
-        found = _read_object(self._keys / _SIGNING)
-        if found and not {"kid", "d", "x", "y"} <= found.keys():
+        jwk = _read_object(self._keys / _SIGNING)
+        if jwk and not {"kid", "d", "x", "y"} <= jwk.keys():
             remedy = "restore it, or delete it: a new key is made, which others have to trust anew"
             raise StateDamagedError(str(self._keys / _SIGNING), "it holds no key", remedy=remedy)
-        return SigningKey(found) if found else None
+        return SigningKey(jwk) if jwk else None
 
     def _read_sets(self) -> dict[str, Any]:
         sets: dict[str, Any] = {}
@@ -110,17 +110,17 @@ class CardKeys:
 
 def _read_object(path: Path) -> Mapping[str, Any]:
     try:
-        found = orjson.loads(path.read_bytes())
+        value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise StateDamagedError(str(path), "it is not JSON", remedy="restore it, or delete it") from error
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino

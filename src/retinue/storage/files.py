@@ -126,14 +126,14 @@ def list_open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
     """Those of the paths, and of everything below them, that other users may read, write or enter."""
     for path in paths:
         try:
-            found = path.lstat().st_mode
+            mode = path.lstat().st_mode
         except OSError:
             continue
-        if stat.S_ISLNK(found):
+        if stat.S_ISLNK(mode):
             continue
-        if found & OTHERS:
+        if mode & OTHERS:
             yield path
-        if stat.S_ISDIR(found):
+        if stat.S_ISDIR(mode):
             with suppress(OSError):
                 yield from list_open_to_others(path.iterdir())
 

@@ -119,8 +119,8 @@ class SqliteListings:
         return None if row is None else _open_row(row)
 
     def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
-        found = (self.find(listing_id) for listing_id in listing_ids)
-        return [listing for listing in found if listing is not None]
+        listings = (self.find(listing_id) for listing_id in listing_ids)
+        return [listing for listing in listings if listing is not None]
 
     def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
         with self._database.reading() as connection:

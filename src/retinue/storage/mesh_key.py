@@ -168,8 +168,8 @@ def _origin(url: str) -> str:
 
 def _read_join(path: Path) -> dict[str, str]:
     try:
-        found = orjson.loads(path.read_bytes())
-        return {str(origin): str(token) for origin, token in found.items()}
+        tokens = orjson.loads(path.read_bytes())
+        return {str(origin): str(token) for origin, token in tokens.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:

@@ -60,24 +60,24 @@ class RunsFile:
         # Looked for first: reading makes an empty one.
         has_newest = self._wal_path.exists() and self._wal_path.stat().st_size > 0
         try:
-            found = self._read(thorough or size <= THOROUGH_BYTES)
+            mark = self._read(thorough or size <= THOROUGH_BYTES)
         except sqlite3.Error as error:
             if is_for_want_of_room(error, self.path.parent):
                 # Reading needs a file beside it, too.
                 raise StorageFullError(str(self.path)) from error
             raise self.damaged(str(error)) from error
-        if known is None or (found is not None and found.id != known.id):
+        if known is None or (mark is not None and mark.id != known.id):
             # Written by an earlier release, or put there from a backup.
             return True
-        if found is None or (found.count < known.count and not has_newest):
+        if mark is None or (mark.count < known.count and not has_newest):
             raise self._lost(f"its newest changes are gone, with {self._wal_path.name}")
         return True
 
     def read_mark(self) -> Mark | None:
         """What was last known of the database; None if nothing is, or it cannot be read."""
         try:
-            found = orjson.loads(self.mark_path.read_bytes())
-            return Mark(str(found["id"]), int(found["count"]))
+            facts = orjson.loads(self.mark_path.read_bytes())
+            return Mark(str(facts["id"]), int(facts["count"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

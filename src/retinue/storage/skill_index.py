@@ -149,7 +149,9 @@ class SqliteTextIndex:
     def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
         query = "SELECT digest FROM search_listings WHERE source = ? AND key = ? AND tag = ?"
         with self._database.reading() as connection:
-            rows = [(one, connection.execute(query, one).fetchone()) for one in listing_ids]
+            rows = [
+                (listing_id, connection.execute(query, listing_id).fetchone()) for listing_id in listing_ids
+            ]
         return {listing_id: row["digest"] for listing_id, row in rows if row is not None}
 
     def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
@@ -169,12 +171,12 @@ class SqliteTextIndex:
         return Corpus(skills, self._length / skills) if skills else Corpus()
 
     def counts(self, stems: Collection[str]) -> Mapping[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         with self._database.reading() as connection:
             for some in _chunks(stems):
                 query = f"SELECT stem, skills FROM search_terms WHERE stem IN ({_placeholders(some)})"  # noqa: S608
-                found.update((row["stem"], row["skills"]) for row in connection.execute(query, some))
-        return found
+                counts.update((row["stem"], row["skills"]) for row in connection.execute(query, some))
+        return counts
 
     def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
         with self._database.reading() as connection:

@@ -57,8 +57,8 @@ _PIDS = 2**31
 
 def find_state_folder(environ: Mapping[str, str], start: Path) -> Path:
     """``RETINUE_HOME``, else the nearest ``.retinue/`` from ``start`` upwards, else the user's folder."""
-    if given := environ.get("RETINUE_HOME"):
-        return Path(given).expanduser().absolute()
+    if home := environ.get("RETINUE_HOME"):
+        return Path(home).expanduser().absolute()
     for folder in (start, *start.parents):
         if (folder / FOLDER).is_dir():
             return folder / FOLDER
@@ -226,14 +226,14 @@ class State:
         """
         path = self._session_file(name)
         try:
-            found = orjson.loads(path.read_bytes())
+            session = orjson.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, orjson.JSONDecodeError) as error:
             raise StateDamagedError(str(path), str(error), remedy="remove the file") from error
-        if not isinstance(found, dict) or not isinstance(found.get("turns"), list):
+        if not isinstance(session, dict) or not isinstance(session.get("turns"), list):
             raise StateDamagedError(str(path), "it holds no conversation", remedy="remove the file")
-        return found
+        return session
 
     def write_session(self, name: str, value: Mapping[str, Any]) -> None:
         """Keep a conversation under a name; only its owner can read the file."""
@@ -269,15 +269,15 @@ class State:
         process start time, where the system reports it). Raises StateDamagedError.
         """
         try:
-            found = orjson.loads(self.hub_file.read_bytes())
-            birth = found.get("birth")
-            url, pid = str(found["url"]), int(found["pid"])
+            facts = orjson.loads(self.hub_file.read_bytes())
+            birth = facts.get("birth")
+            url, pid = str(facts["url"]), int(facts["pid"])
             hub = HubAddress(
                 url,
                 pid,
-                str(found.get("started_at", "")),
-                bool(found.get("ready", True)),
-                bool(found.get("log", False)),
+                str(facts.get("started_at", "")),
+                bool(facts.get("ready", True)),
+                bool(facts.get("log", False)),
                 birth,
             )
             if not 0 < hub.pid < _PIDS:
@@ -322,10 +322,10 @@ class State:
         may be reused at once.
         """
         try:
-            found = (self.root / _LOCK).stat()
+            status = (self.root / _LOCK).stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -350,26 +350,26 @@ class State:
 
 def find_hub_url(state: State) -> str | None:
     """Url of the hub for a process of this state: ``RETINUE_HUB``, else the running hub, else None."""
-    if given := os.environ.get(HUB_VARIABLE):
-        return given
+    if url := os.environ.get(HUB_VARIABLE):
+        return url
     hub = state.read_hub()
     return None if hub is None else hub.url
 
 
 def is_process(pid: int, birth: int | None) -> bool:
     """Whether the process runs and is the one that started at ``birth``, where that is known."""
-    found = _read_process(pid)
-    if found is None:
+    process = _read_process(pid)
+    if process is None:
         return _is_alive(pid)
-    state, start_time = found
+    state, start_time = process
     # a zombie has ended; in a container without an init process nobody reads its status
     return state not in ("Z", "X") and birth in (None, start_time)
 
 
 def _start_time_of(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (Linux); None where the system does not report it."""
-    found = _read_process(pid)
-    return None if found is None else found[1]
+    process = _read_process(pid)
+    return None if process is None else process[1]
 
 
 def _read_process(pid: int) -> tuple[str, int] | None:

@@ -75,10 +75,12 @@ class GuardError(RetinueError):
 
 
 class CallTooDeepError(GuardError):
-    """A chain of calls exceeded the depth limit, or passed the same hub twice (S-14, S-15).
+    """A chain of calls exceeded the depth limit, or passed the same hub twice.
 
     ``drawn_path`` is the chain as text, for a model to act on.
     """
+
+    # S-14, S-15
 
     type = "recursion_limit"
 
@@ -159,8 +161,8 @@ class CircuitOpenError(GuardError):
 
     @property
     def retry_after_s(self) -> float:
-        found = self.facts.get("retry_after_s")
-        return float(found) if isinstance(found, int | float) else 0.0
+        delay_s = self.facts.get("retry_after_s")
+        return float(delay_s) if isinstance(delay_s, int | float) else 0.0
 
     @property
     def data(self) -> dict[str, Any]:
@@ -193,5 +195,5 @@ class BusyError(RetinueError):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
-        return {**found, "nested": True} if self.is_nested else found
+        facts: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
+        return {**facts, "nested": True} if self.is_nested else facts

@@ -30,8 +30,8 @@ class Problem:
     hint: str = ""
 
     def as_json(self) -> dict[str, str]:
-        found = {"path": self.path, "message": self.message}
-        return {**found, "hint": self.hint} if self.hint else found
+        row = {"path": self.path, "message": self.message}
+        return {**row, "hint": self.hint} if self.hint else row
 
 
 def join_problems(problems: Sequence[Problem]) -> str:

@@ -28,10 +28,12 @@ MAX_DETAIL_CHARACTERS = 2_000
 
 
 class ExecutionFailedError(ExecutionError):
-    """The skill raised; the message is one line of what it raised, its class name if empty (P-24).
+    """The skill raised; the message is one line of what it raised, its class name if empty.
 
     ``data`` has the class of the exception, the skill, and the further lines of its text.
     """
+
+    # P-24
 
     def __init__(
         self, message: str, *, remedy: str = "", exception: str = "", detail: str = "", skill: str = ""
@@ -65,7 +67,9 @@ def _shorten(text: str) -> str:
 
 
 class OutputInvalidError(ExecutionError):
-    """A result does not fit the skill's output schema, or is not a JSON value (P-13)."""
+    """A result does not fit the skill's output schema, or is not a JSON value."""
+
+    # P-13
 
     type = "output_validation_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
@@ -183,10 +187,10 @@ class AgentUnreachableError(ExecutionError):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
+        facts: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
         if self.retry_after_s is not None:
-            found["retry_after_s"] = self.retry_after_s
-        return found | ({"waited_s": self.waited_s} if self.waited_s else {})
+            facts["retry_after_s"] = self.retry_after_s
+        return facts | ({"waited_s": self.waited_s} if self.waited_s else {})
 
 
 class RemoteFaultError(ExecutionError):
@@ -275,8 +279,8 @@ class ModelError(ExecutionError):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"agent": self.agent, "reason": self.reason}
-        return found if self.retry_after_s is None else {**found, "retry_after_s": self.retry_after_s}
+        facts: dict[str, Any] = {"agent": self.agent, "reason": self.reason}
+        return facts if self.retry_after_s is None else {**facts, "retry_after_s": self.retry_after_s}
 
 
 _MODEL_REMEDIES: Mapping[ModelReason, str] = {
@@ -378,18 +382,18 @@ class StepFailedError(ExecutionError):
     @property
     def is_half_undone(self) -> bool:
         """Whether steps are still to be undone."""
-        return any(not one["ok"] for one in self.compensated)
+        return any(not row["ok"] for row in self.compensated)
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"step": self.step, "agent": self.agent, "cause": self.cause}
+        facts: dict[str, Any] = {"step": self.step, "agent": self.agent, "cause": self.cause}
         if self.compensated:
-            found["compensated"] = [dict(one) for one in self.compensated]
+            facts["compensated"] = [dict(row) for row in self.compensated]
         if self.run is not None:
-            found["run"] = self.run
+            facts["run"] = self.run
             if self.is_half_undone:
-                found["undo"] = INCOMPLETE
-        return found
+                facts["undo"] = INCOMPLETE
+        return facts
 
     def _way_on(self) -> str:
         if self.run is None:

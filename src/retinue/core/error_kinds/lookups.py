@@ -39,16 +39,18 @@ class UnknownSkillError(LookupFailedError):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.near:
-            found["near"] = list(self.near)
+            facts["near"] = list(self.near)
         if self.unasked:
-            found["registries_not_asked"] = list(self.unasked)
-        return found
+            facts["registries_not_asked"] = list(self.unasked)
+        return facts
 
 
 class SkillNotOfferedError(UnknownSkillError):
-    """No agent of the directory offers the skill (P-01)."""
+    """No agent of the directory offers the skill."""
+
+    # P-01
 
     type = "skill_not_offered"
 
@@ -159,9 +161,9 @@ class NobodyWillingError(LookupFailedError):
     type = "nobody_willing"
 
     def __init__(self, target: str, said: Sequence[str]) -> None:
-        told = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
+        replies = "; ".join(said[:5]) + (f"; and {len(said) - 5} more" if len(said) > 5 else "")
         super().__init__(
-            f"no agent said that it can do {target} now ({told})",
+            f"no agent said that it can do {target} now ({replies})",
             remedy="run the step without ask, try again later, or see: retinue ask --all --capabilities "
             + target,
         )

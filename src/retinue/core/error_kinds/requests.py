@@ -49,13 +49,17 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class InvalidParametersError(RequestError):
-    """Arguments do not fit the skill's input schema; the message names every problem (P-12, P-23)."""
+    """Arguments do not fit the skill's input schema; the message names every problem."""
+
+    # P-12, P-23
 
     type = "validation_error"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         # a hint says more than the general remedy
-        remedy = "" if any(one.hint for one in problems) else "send what the skill's input schema asks for"
+        remedy = (
+            "" if any(problem.hint for problem in problems) else "send what the skill's input schema asks for"
+        )
         super().__init__(join_problems(problems), remedy=remedy)
         self.problems = tuple(problems)
 

@@ -71,7 +71,7 @@ class AgentAnswer:
     def as_json(self) -> Json:
         """As the hub's tool renders it."""
         stats = self.stats
-        said = {"price": self.price, "time_s": self.time_s, "confidence": self.confidence}
+        terms = {"price": self.price, "time_s": self.time_s, "confidence": self.confidence}
         proven: Json = {"calls": stats.calls, "failures": stats.failures}
         if stats.mean_latency_s is not None:
             proven["mean_s"] = round(stats.mean_latency_s, 3)
@@ -80,7 +80,7 @@ class AgentAnswer:
             "yes": self.yes,
             "match": round(self.match, 3),
             "live": self.live,
-            **{name: value for name, value in said.items() if value is not None},
+            **{name: value for name, value in terms.items() if value is not None},
             **({"proven": proven} if stats.calls else {}),
             "answer": self.payload,
         }
@@ -113,13 +113,13 @@ class Answers:
     @property
     def best(self) -> AgentAnswer | None:
         """The first agent that fits the whole question; None where nobody does."""
-        return next((one for one in self.answers if one.yes), None)
+        return next((answer for answer in self.answers if answer.yes), None)
 
     def as_json(self) -> Json:
         """As the hub's tool renders it."""
         return {
-            "answers": [one.as_json() for one in self.answers],
-            "silent": [one.as_json() for one in self.silent],
+            "answers": [answer.as_json() for answer in self.answers],
+            "silent": [agent.as_json() for agent in self.silent],
             "unable": self.unable,
             "not_asked": self.not_asked,
         }
@@ -173,12 +173,12 @@ async def ask_agents(
         if outcome.error is not None:
             silent.append(SilentAgent(agent, outcome.error.message))
             continue
-        found = read_answer(agent, query, outcome.value, stats_of(agent))
-        if found is None:
+        answer = read_answer(agent, query, outcome.value, stats_of(agent))
+        if answer is None:
             silent.append(SilentAgent(agent, "what it answered is no answer to the question"))
         else:
-            answers.append(found)
-    able = sorted((one for one in answers if one.match > 0), key=lambda one: one.rank)
+            answers.append(answer)
+    able = sorted((one for one in answers if one.match > 0), key=lambda answer: answer.rank)
     return Answers(tuple(able), tuple(silent), len(answers) - len(able), not_asked)
 
 
@@ -194,11 +194,11 @@ def read_answer(agent: str, query: Query, payload: Any, stats: Stats | None = No
     facts = {**inner, **payload} if isinstance(inner, Mapping) else payload
     matched: tuple[str, ...] = ()
     if query.type == "specific":
-        told = facts.get("matched_capabilities")
-        if not isinstance(told, list | tuple):
+        names = facts.get("matched_capabilities")
+        if not isinstance(names, list | tuple):
             return None
-        folded = {fold(one) for one in told if isinstance(one, str)}
-        matched = tuple(one for one in query.capabilities if fold(one) in folded)
+        folded = {fold(name) for name in names if isinstance(name, str)}
+        matched = tuple(capability for capability in query.capabilities if fold(capability) in folded)
         share = len(matched) / len(query.capabilities)
         yes = facts.get("match_result") is True and (share == 1.0 or query.match_type == "any")
     elif query.type == "action_details":

@@ -106,12 +106,12 @@ def parse_query(payload: Any) -> Query:
     if query_type not in get_args(QueryType):
         options = ", ".join(get_args(QueryType))
         raise _invalid("query_type", f"field 'query_type' must be one of {options}")
-    given = payload.get("query_parameters")
-    if given is not None and not isinstance(given, Mapping):
+    raw = payload.get("query_parameters")
+    if raw is not None and not isinstance(raw, Mapping):
         raise _invalid(
-            "query_parameters", f"field 'query_parameters' is {name_shape(given)}; it must be an object"
+            "query_parameters", f"field 'query_parameters' is {name_shape(raw)}; it must be an object"
         )
-    parameters: Mapping[str, Any] = given or {}
+    parameters: Mapping[str, Any] = raw or {}
     if query_type == "summary":
         return Query("summary")
     if query_type == "action_details":
@@ -124,8 +124,8 @@ def parse_query(payload: Any) -> Query:
         raise _missing("capabilities", _NAMED, capabilities)
     if len(capabilities) > MAX_CAPABILITIES:
         raise _missing("capabilities", f"a list of at most {MAX_CAPABILITIES} strings", capabilities)
-    for one in capabilities:
-        if not isinstance(one, str) or not one.strip():
+    for capability in capabilities:
+        if not isinstance(capability, str) or not capability.strip():
             raise _missing("capabilities", _NAMED, capabilities)
     match_type = parameters.get("match_type", "all")
     if match_type not in get_args(MatchType):
@@ -183,7 +183,7 @@ def answer_query(
 
 
 def _summarize(record: AgentRecord, scopes: frozenset[str]) -> Json:
-    actions = [{"name": one.id, "description": one.description} for one in _visible(record, scopes)]
+    actions = [{"name": skill.id, "description": skill.description} for skill in _visible(record, scopes)]
     return {"status": "success", "capabilities": {"topics": list(record.topics), "actions": actions}}
 
 
@@ -202,7 +202,13 @@ def _match(record: AgentRecord, query: Query, scopes: frozenset[str], said: Mapp
     }
     if missing:
         payload["missing_capabilities"] = missing
-    return {**payload, **_terms_of([(one, said[one]) for one in query.capabilities if one in said], matched)}
+    return {
+        **payload,
+        **_terms_of(
+            [(capability, said[capability]) for capability in query.capabilities if capability in said],
+            matched,
+        ),
+    }
 
 
 def _detail(record: AgentRecord, name: str, scopes: frozenset[str], said: Mapping[str, Can]) -> Json:
@@ -219,7 +225,7 @@ def _detail(record: AgentRecord, name: str, scopes: frozenset[str], said: Mappin
         "similes": list(skill.similes),
         "input_schema": skill.input_schema,
         "output_schema": skill.output_schema,
-        "examples": [_render_example(one) for one in skill.examples],
+        "examples": [_render_example(example) for example in skill.examples],
         "provider": record.provider,
     }
     payload: Json = {"status": "success", "action": action, "capabilities": {"actions": [action]}}
@@ -235,9 +241,9 @@ def find_action(skills: Iterable[Skill], name: str) -> Skill | None:
     offered = list(skills)
     wanted = fold(name)
     return (
-        next((one for one in offered if one.id == name), None)
-        or next((one for one in offered if fold(one.id) == wanted), None)
-        or next((one for one in offered if wanted in map(fold, one.similes)), None)
+        next((skill for skill in offered if skill.id == name), None)
+        or next((skill for skill in offered if fold(skill.id) == wanted), None)
+        or next((skill for skill in offered if wanted in map(fold, skill.similes)), None)
     )
 
 
@@ -255,7 +261,9 @@ def _terms_of(said: list[tuple[str, Can]], matched: list[str]) -> Json:
 
 def _visible(record: AgentRecord, scopes: frozenset[str]) -> list[Skill]:
     return [
-        one for one in record.skills if is_visible(one.visibility, scopes) and one.id != QUERY_CAPABILITIES
+        skill
+        for skill in record.skills
+        if is_visible(skill.visibility, scopes) and skill.id != QUERY_CAPABILITIES
     ]
 
 

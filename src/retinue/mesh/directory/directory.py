@@ -135,7 +135,7 @@ class Directory:
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
         """Enabled agents that offer the skill to these scopes: choice tier ▸ source order ▸ key ▸ version.
 
-        Reads no source. The first one is the seed's "first in catalog order" among live agents.
+        Reads no source. Among live agents the first entry comes first in the order of the catalog.
         """
         return self._index.list_offering(skill_id, scopes)
 

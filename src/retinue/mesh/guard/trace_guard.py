@@ -272,8 +272,8 @@ class AdmittedCall:
     def budget(self) -> Budget:
         """What this call may spend on further calls."""
         if self._budget is None:
-            given = self.trace.calls_left
-            self._budget = Budget(self._guard.new_trace_calls if given is None else given)
+            calls_left = self.trace.calls_left
+            self._budget = Budget(self._guard.new_trace_calls if calls_left is None else calls_left)
         return self._budget
 
     @property

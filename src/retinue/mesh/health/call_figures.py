@@ -49,8 +49,8 @@ class CallFigures:
 
     def seed(self, summaries: Iterable[CallSummary]) -> None:
         """Add what an earlier process recorded."""
-        for one in summaries:
-            self._add(one.agent, one.status, one.error, one.calls, one.total_ms)
+        for summary in summaries:
+            self._add(summary.agent, summary.status, summary.error, summary.calls, summary.total_ms)
 
     def observe(self, event: Event) -> None:
         """Count one ended call; an observer of the event bus."""

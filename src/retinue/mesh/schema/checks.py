@@ -98,12 +98,12 @@ class SchemaCheck:
             limit = f"the value is nested deeper than {self._max_depth} levels, the limit of this schema"
             return [Problem("", limit)]
         try:
-            found = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
+            errors = list(islice(self._validator.iter_errors(value), MAX_PROBLEMS * 10))
             if self._checks_formats is not None:
-                found += islice(self._checks_formats().iter_errors(value), MAX_PROBLEMS * 10)
+                errors += islice(self._checks_formats().iter_errors(value), MAX_PROBLEMS * 10)
         except ValueError:
             return [Problem("", "the value is not JSON")]
-        return explain(found, value, schema)[:MAX_PROBLEMS]
+        return explain(errors, value, schema)[:MAX_PROBLEMS]
 
 
 def compile_schema(schema: Schema | bool, where: str) -> SchemaCheck:

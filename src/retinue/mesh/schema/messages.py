@@ -55,12 +55,12 @@ def explain(errors: Iterable[ValidationError], value: Any, schema: Any = None) -
 
     ``schema`` gives the names that an unknown field may have been meant for.
     """
-    found: dict[tuple[Path, str], tuple[Any, Problem]] = {}
+    problems: dict[tuple[Path, str], tuple[Any, Problem]] = {}
     for error in errors:
         for keyword_error in _unfold(error):
             for rank, problem in _describe(keyword_error, value, schema):
-                found.setdefault((rank[1], problem.message), (_sort_key(rank), problem))
-    return [problem for _, problem in sorted(found.values(), key=lambda entry: entry[0])]
+                problems.setdefault((rank[1], problem.message), (_sort_key(rank), problem))
+    return [problem for _, problem in sorted(problems.values(), key=lambda entry: entry[0])]
 
 
 def _sort_key(rank: tuple[int, Path]) -> tuple[int, list[tuple[bool, int, str]]]:
@@ -126,37 +126,37 @@ def _find_unexpected(error: ValidationError, value: Any) -> list[str] | None:
 
 def _known_fields(schema: Any, schema_path: Iterable[Any]) -> list[str] | None:
     """The fields of the object schema that this keyword belongs to; None where they are not to be found."""
-    found = schema
+    target = schema
     for part in list(schema_path)[:-1]:
-        if part == "$ref" and isinstance(found, dict):
-            found = _follow(schema, found.get("$ref"))
-        elif isinstance(found, dict) or (isinstance(found, list) and isinstance(part, int)):
+        if part == "$ref" and isinstance(target, dict):
+            target = _follow(schema, target.get("$ref"))
+        elif isinstance(target, dict) or (isinstance(target, list) and isinstance(part, int)):
             try:
-                found = found[part]
+                target = target[part]
             except (KeyError, IndexError):
                 return None
         else:
             return None
-    if not isinstance(found, dict):
+    if not isinstance(target, dict):
         return None
-    properties = found.get("properties", {})
+    properties = target.get("properties", {})
     return list(properties) if isinstance(properties, dict) else None
 
 
 def _follow(schema: Any, pointer: Any) -> Any:
     if not isinstance(pointer, str) or not pointer.startswith("#/"):
         return None
-    found = schema
+    target = schema
     for part in pointer[2:].split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-    return found
+        target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
+    return target
 
 
 def _suggest_field(name: str, known: list[str], given: Any) -> str:
     """The field that an unknown one was probably meant for and that is not given yet, else all fields."""
     if not known:
         return "there are no fields"
-    free = [one for one in known if not (isinstance(given, dict) and one in given)]
+    free = [field for field in known if not (isinstance(given, dict) and field in given)]
     if near := suggest(name, free or known, limit=1):
         return f"did you mean '{_clip(near[0])}'?"
     return _clip("there are: " + ", ".join(known))
@@ -247,7 +247,7 @@ def _count(number: int, unit: str) -> str:
 def format_checks() -> dict[str, Callable[[str], bool]]:
     """The check of each format; strings that pydantic reads in another spelling are right as well."""
     checks: dict[str, Callable[[str], bool]] = {name: lambda text: True for name in _UNCHECKED}
-    return checks | {name: _reads(pydantic.TypeAdapter(one)) for name, one in _TYPES.items()}
+    return checks | {name: _reads(pydantic.TypeAdapter(kind)) for name, kind in _TYPES.items()}
 
 
 def _reads(adapter: pydantic.TypeAdapter[object]) -> Callable[[str], bool]:

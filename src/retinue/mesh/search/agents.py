@@ -49,7 +49,7 @@ class AgentSearch:
         best: dict[ListingKey, float] = {}
         for skill in candidates:
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
-        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda one: (-best[one], one))
+        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda key: (-best[key], key))
         agents: dict[ListingKey, list[SkillText]] = {}
         for skill in self._search.index.list_skills(chosen, visible_to(scopes)):
             agents.setdefault(skill.listing_id, []).append(skill)
@@ -99,8 +99,8 @@ def explain_place(
     Skills that these scopes do not see are not mentioned.
     """
     query, ranked = search.rank_skills(text, scopes, limit=_EXPLAINED, within=within, accept=accept)
-    found = [one.entry.id for one in ranked[:_EXPLAINED]]
-    place = found.index(listing.id) + 1 if listing.id in found else None
+    ids = [agent.entry.id for agent in ranked[:_EXPLAINED]]
+    place = ids.index(listing.id) + 1 if listing.id in ids else None
     skills = search.index.list_skills([listing.id], visible_to(scopes))
     best = max(skills, key=lambda skill: score_skill(skill, query), default=None)
     matched = match_asked(best, query) if best is not None and score_skill(best, query) > 0.0 else {}

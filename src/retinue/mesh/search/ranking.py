@@ -253,14 +253,14 @@ class SkillSearch:
             return query, self.index.list_skills(within, visible)
         wanted = set(within)
         limit = max(limit, FILTERED_CANDIDATES)
-        found = self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
-        return query, [skill for skill in found if skill.listing_id in wanted]
+        candidates = self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
+        return query, [skill for skill in candidates if skill.listing_id in wanted]
 
     def _open(self, ranked: Iterable[RankedSkill]) -> Iterator[Hit]:
-        for one in ranked:
-            skill = self._find_skill(one.entry, one.skill_id)
+        for skill_rank in ranked:
+            skill = self._find_skill(skill_rank.entry, skill_rank.skill_id)
             if skill is not None:
-                yield Hit(one.entry, skill, one.score)
+                yield Hit(skill_rank.entry, skill, skill_rank.score)
 
     def _put_changed(self, listing_ids: Iterable[ListingKey], stored: Mapping[ListingKey, str]) -> int:
         """Index those of these listings whose digest is not the stored one; returns how many."""
@@ -319,16 +319,18 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
     Reads every listing on each call; `SkillSearch` keeps an index.
     """
     held = {listing.id: listing for listing in listings}
-    search = SkillSearch(MemoryTextIndex([render_text(one) for one in held.values()]), held.get)
-    found = search.find_skills(text, scopes, limit=sum(len(one.record.skills) for one in held.values()))
-    if found is NOTHING:
+    search = SkillSearch(MemoryTextIndex([render_text(candidate) for candidate in held.values()]), held.get)
+    result = search.find_skills(
+        text, scopes, limit=sum(len(candidate.record.skills) for candidate in held.values())
+    )
+    if result is NOTHING:
         return [
-            (one, skill)
-            for one in held.values()
-            for skill in one.record.skills
+            (candidate, skill)
+            for candidate in held.values()
+            for skill in candidate.record.skills
             if is_visible(skill.visibility, scopes)
         ]
-    return [(held[hit.entry.id], hit.skill) for hit in found.hits]
+    return [(held[hit.entry.id], hit.skill) for hit in result.hits]
 
 
 def _preference(ranked: RankedSkill) -> tuple[float, bool, bool, ListingKey]:

@@ -148,7 +148,7 @@ def score_fields(texts: Iterable[Sequence[str]], query: Query, mean_length: floa
 
     The field of the agent is the same in all of them and counts once.
     """
-    found: dict[str, float] = {}
+    frequencies: dict[str, float] = {}
     length = 0.0
     worths = query.worths
     for number, fields in enumerate(texts):
@@ -163,13 +163,13 @@ def score_fields(texts: Iterable[Sequence[str]], query: Query, mean_length: floa
                 if worth is None:
                     worth = query.worth(stem)
                 if worth:
-                    found[stem] = found.get(stem, 0.0) + weight
-    if not any(stem in query.asked or stem in query.expanded for stem in found):
+                    frequencies[stem] = frequencies.get(stem, 0.0) + weight
+    if not any(stem in query.asked or stem in query.expanded for stem in frequencies):
         # An index proposes no skill for similar words alone; neither may a search within a few listings,
         # or its hits would show that some agents are hidden.
         return 0.0
     damping = SATURATION * (1.0 - LENGTH_SHARE + LENGTH_SHARE * length / mean_length)
-    return sum(worths[stem] * tf * (SATURATION + 1.0) / (tf + damping) for stem, tf in found.items())
+    return sum(worths[stem] * tf * (SATURATION + 1.0) / (tf + damping) for stem, tf in frequencies.items())
 
 
 def match_asked(skill: SkillText, query: Query) -> dict[str, float]:
@@ -200,7 +200,7 @@ def _correct(word: str, index: TextIndex) -> list[Term]:
                 word, forms, scorer=OSA.distance, score_cutoff=errors, limit=_MAX_CORRECTION_TERMS
             )
             near += [(away, -terms[at].skills, terms[at].word, terms[at]) for _, away, at in close]
-    return [min(near, key=lambda one: one[:3])[3]] if near else []
+    return [min(near, key=lambda ranked: ranked[:3])[3]] if near else []
 
 
 @lru_cache(maxsize=_CACHED_STEMS)

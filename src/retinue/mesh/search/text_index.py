@@ -121,7 +121,11 @@ class MemoryTextIndex:
                         self._sorted = None
 
     def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
-        return {one: self._texts[one].digest for one in listing_ids if one in self._texts}
+        return {
+            listing_id: self._texts[listing_id].digest
+            for listing_id in listing_ids
+            if listing_id in self._texts
+        }
 
     def iterate_digests(self) -> Iterator[tuple[ListingKey, str]]:
         return iter([(listing_id, text.digest) for listing_id, text in self._texts.items()])
@@ -135,13 +139,13 @@ class MemoryTextIndex:
     def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
         if self._sorted is None:
             self._sorted = sorted(self._postings)
-        found = []
+        terms = []
         for at in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             stem = self._sorted[at]
             if not stem.startswith(prefix):
                 break
-            found.append(Term(stem, self._words[stem], len(self._postings[stem])))
-        return sorted(found, key=lambda term: (-term.skills, term.stem))[:limit]
+            terms.append(Term(stem, self._words[stem], len(self._postings[stem])))
+        return sorted(terms, key=lambda term: (-term.skills, term.stem))[:limit]
 
     def list_candidates(
         self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
@@ -158,7 +162,7 @@ class MemoryTextIndex:
     def list_skills(
         self, listing_ids: Iterable[ListingKey], visibilities: Collection[str]
     ) -> Sequence[SkillText]:
-        texts = (self._texts[one] for one in listing_ids if one in self._texts)
+        texts = (self._texts[listing_id] for listing_id in listing_ids if listing_id in self._texts)
         return [skill for text in texts for skill in text.skills if skill.visibility in visibilities]
 
     def close(self) -> None:

@@ -84,17 +84,17 @@ def _restore(base: str) -> str:
 
 
 def _replace(table: dict[str, str], ends: re.Pattern[str], word: str) -> str:
-    found = ends.fullmatch(word)
-    if found is not None and _measure(found[1]) > 0:
-        return found[1] + table[found[2]]
+    match = ends.fullmatch(word)
+    if match is not None and _measure(match[1]) > 0:
+        return match[1] + table[match[2]]
     return word
 
 
 def _fourth(word: str) -> str:
-    found = _FOURTH_ENDS.fullmatch(word)
-    if found is None or _measure(found[1]) <= 1:
+    match = _FOURTH_ENDS.fullmatch(word)
+    if match is None or _measure(match[1]) <= 1:
         return word
-    return word if found[2] == "ion" and found[1][-1] not in "st" else found[1]
+    return word if match[2] == "ion" and match[1][-1] not in "st" else match[1]
 
 
 def _fifth(word: str) -> str:

@@ -50,8 +50,8 @@ class DockerCredentials:
         """
         config = await asyncio.to_thread(self._read)
         helper = config.find_helper(host)
-        found = await self._ask_helper(helper, host) if helper is not None else None
-        return found or config.find(host)
+        credentials = await self._ask_helper(helper, host) if helper is not None else None
+        return credentials or config.find(host)
 
     def _read(self) -> DockerConfig:
         try:

@@ -97,9 +97,9 @@ class HttpRegistry:
 
     async def read_catalog(self) -> Catalog:
         """All repositories, with the digests of their tags if the registry reports them, as a hub does."""
-        found = await self._read(flows.read_catalog)
-        self.has_catalog = self.has_catalog or bool(found.repositories)
-        return found
+        catalog = await self._read(flows.read_catalog)
+        self.has_catalog = self.has_catalog or bool(catalog.repositories)
+        return catalog
 
     async def list_tags(self, repository: str) -> list[str]:
         return await self._read(lambda: flows.list_tags(repository))
@@ -108,9 +108,9 @@ class HttpRegistry:
         return await self._read(lambda: flows.find_digest(reference))
 
     async def pull(self, reference: Reference) -> Artifact:
-        found = await self._read(lambda: flows.pull(reference))
-        assert found is not None
-        return found
+        artifact = await self._read(lambda: flows.pull(reference))
+        assert artifact is not None
+        return artifact
 
     async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
         return await self._read(lambda: flows.pull(reference, known_digest=known_digest))
@@ -190,13 +190,13 @@ class RegistryServer:
         credentials: CredentialSource | None,
     ) -> None:
         parts = urlsplit(url.rstrip("/"))
-        given, _, self._host = parts.netloc.rpartition("@")
+        user_info, _, self._host = parts.netloc.rpartition("@")
         self.name = parts._replace(netloc=self._host).geturl()
-        user, _, password = given.partition(":")
+        user, _, password = user_info.partition(":")
         self._login = Login(
-            self.name, credentials=Credentials(unquote(user), unquote(password)) if given else None
+            self.name, credentials=Credentials(unquote(user), unquote(password)) if user_info else None
         )
-        self._credentials = credentials if not given else None
+        self._credentials = credentials if not user_info else None
         self._client = client
         self._timeout_s = timeout_s
         self._tls = tls

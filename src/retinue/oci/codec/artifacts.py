@@ -256,9 +256,9 @@ class Envelope:
 
         Raises DigestMismatchError when the digest does not match.
         """
-        found = digest_of(content)
-        if found != self.layer.digest:
-            raise DigestMismatchError(self.where, self.layer.digest, found)
+        digest = digest_of(content)
+        if digest != self.layer.digest:
+            raise DigestMismatchError(self.where, self.layer.digest, digest)
         return Artifact(
             self.manifest,
             self.manifest_bytes,

@@ -206,14 +206,14 @@ def _ask(request: Request, login: Login) -> Flow[Response]:
 def scope_of(request: Request) -> str:
     """The scope that docker-registry requires for a request; "" for ``/v2/`` itself."""
     path = urlsplit(request.url).path
-    found = _REPOSITORY.search(path)
-    if found is None:
+    match = _REPOSITORY.search(path)
+    if match is None:
         return "registry:catalog:*" if path.endswith("/_catalog") else ""
     if request.method in ("GET", "HEAD"):
         actions = "pull"
     else:
         actions = "delete" if request.method == "DELETE" else "pull,push"
-    return f"repository:{found[1]}:{actions}"
+    return f"repository:{match[1]}:{actions}"
 
 
 def parse_challenges(header: str) -> list[Challenge]:
@@ -225,10 +225,10 @@ def parse_challenges(header: str) -> list[Challenge]:
         parameters: dict[str, str] = {}
         if (token := _TOKEN68.match(header, at)) is not None:
             at = token.end()
-        while (found := _PARAMETER.match(header, at)) is not None:
-            quoted, plain = found[2], found[3]
-            parameters[found[1].lower()] = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            at = found.end()
+        while (match := _PARAMETER.match(header, at)) is not None:
+            quoted, plain = match[2], match[3]
+            parameters[match[1].lower()] = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            at = match.end()
         challenges.append(Challenge(scheme[1].lower(), parameters))
     return challenges
 

@@ -68,13 +68,15 @@ def render_manifests(found: Mapping[str, bytes | None]) -> bytes:
 def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | None]:
     """Parse the manifests of the wanted repositories in a response; empty when it is invalid."""
     try:
-        found = parse_object(body, where="the response", what="it").get("manifests")
+        manifests = parse_object(body, where="the response", what="it").get("manifests")
     except MalformedArtifactError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(manifests, dict):
         return {}
     return {
-        name: raw.encode() if isinstance(raw, str) else None for name, raw in found.items() if name in wanted
+        name: raw.encode() if isinstance(raw, str) else None
+        for name, raw in manifests.items()
+        if name in wanted
     }
 
 
@@ -83,8 +85,8 @@ def pull_many(references: Iterable[Reference]) -> Flow[Pulled]:
 
     Empty when the registry does not support the request. Repositories left out may be requested again.
     """
-    wanted = {one.repository: one for one in references if one.digest is not None}
-    digests = {name: one.digest or "" for name, one in wanted.items()}
+    wanted = {reference.repository: reference for reference in references if reference.digest is not None}
+    digests = {name: reference.digest or "" for name, reference in wanted.items()}
     response = yield Request(
         "POST",
         BULK_PATH,

@@ -42,10 +42,10 @@ class Catalog:
 
 def parse_heads(document: Any) -> dict[str, Heads]:
     """Parse the heads by repository; repositories with invalid entries are skipped."""
-    found = document.get("heads") if isinstance(document, dict) else None
-    if not isinstance(found, dict):
+    stated = document.get("heads") if isinstance(document, dict) else None
+    if not isinstance(stated, dict):
         return {}
-    return {name: heads for name, heads in found.items() if _is_heads(heads)}
+    return {name: heads for name, heads in stated.items() if _is_heads(heads)}
 
 
 def render_heads(names: Iterable[str], heads: Mapping[str, Heads]) -> dict[str, Heads]:

@@ -59,9 +59,9 @@ def parse_docker_config(raw: bytes, *, where: str) -> DockerConfig:
             where, "it is not a JSON object", remedy="correct the file, or log in again"
         )
     auths = {
-        _fold_host(host): found
+        _fold_host(host): credentials
         for host, entry in _entries(document.get("auths")).items()
-        if isinstance(entry, dict) and (found := _parse_entry(entry)) is not None
+        if isinstance(entry, dict) and (credentials := _parse_entry(entry)) is not None
     }
     helpers = {
         _fold_host(host): name

@@ -72,7 +72,7 @@ def read_catalog() -> Flow[Catalog]:
 
     A registry that supports `CATALOG_TYPE` adds the digests of their tags.
     """
-    found: set[str] = set()
+    repositories: set[str] = set()
     heads: dict[str, Heads] = {}
     url: str | None = f"/v2/_catalog?n={PAGE_SIZE_LIMIT}"
     seen: set[str] = set()
@@ -85,11 +85,11 @@ def read_catalog() -> Flow[Catalog]:
             # The registry may support only smaller pages: let it choose the size.
             url = "/v2/_catalog"
             continue
-        found.update(read_names(response, "repositories"))
+        repositories.update(read_names(response, "repositories"))
         if response.headers.get("content-type", "").startswith(CATALOG_TYPE):
             heads |= parse_heads(orjson.loads(response.body))
         url = read_next_page(response)
-    return Catalog(tuple(sorted(found)), heads)
+    return Catalog(tuple(sorted(repositories)), heads)
 
 
 def list_tags(repository: str) -> Flow[list[str]]:
@@ -181,9 +181,9 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
     if response.status == 404:
         raise ContentMissingError(where, blob.digest)
     content = expect(response, 200).body
-    found = digest_of(content)
-    if found != blob.digest:
-        raise DigestMismatchError(where, blob.digest, found)
+    digest = digest_of(content)
+    if digest != blob.digest:
+        raise DigestMismatchError(where, blob.digest, digest)
     return content
 
 
@@ -262,7 +262,7 @@ def manifest_path(reference: Reference) -> str:
 
 def _list_tags(repository: str) -> Flow[tuple[list[str], str]]:
     """List the tags, and the origin of the registry that answered."""
-    found: set[str] = set()
+    tags: set[str] = set()
     registry = ""
     url: str | None = f"/v2/{check_repository(repository)}/tags/list"
     seen: set[str] = set()
@@ -272,9 +272,9 @@ def _list_tags(repository: str) -> Flow[tuple[list[str], str]]:
         registry = response.registry
         if response.status == 404:
             break
-        found.update(read_names(response, "tags"))
+        tags.update(read_names(response, "tags"))
         url = read_next_page(response)
-    return sorted(found), registry
+    return sorted(tags), registry
 
 
 def _choose(reference: Reference) -> Flow[Reference]:

@@ -53,7 +53,7 @@ def parse_events(body: bytes) -> tuple[RegistryEvent, ...]:
         raise InvalidRequestError("a notification is an object with a list of events")
     if len(events) > MAX_EVENTS:
         raise TooLargeError("the notification", MAX_EVENTS, "events")
-    return tuple(found for found in map(_parse_event, events) if found is not None)
+    return tuple(event for event in map(_parse_event, events) if event is not None)
 
 
 def _parse_event(event: Any) -> RegistryEvent | None:
@@ -81,7 +81,7 @@ def _hosts(url: str, request: Any) -> Iterator[str]:
     except ValueError:
         host = ""
     named = _text(request.get("host")) if isinstance(request, dict) else ""
-    yield from (found.lower() for found in (host, named) if found)
+    yield from (name.lower() for name in (host, named) if name)
 
 
 def _text(value: Any) -> str:

@@ -192,12 +192,12 @@ class TagRank:
 
 def rank_tag(tag: str) -> TagRank:
     """Rank a tag: optional ``v``, one to three numbers, a pre-release below its release (specification 7)."""
-    found = _VERSION.fullmatch(tag)
-    if found is None:
+    match = _VERSION.fullmatch(tag)
+    if match is None:
         return TagRank(None)
-    major, minor, patch = (int(number or 0) for number in found.groups()[:3])
+    major, minor, patch = (int(number or 0) for number in match.groups()[:3])
     try:
-        return TagRank(semver.Version(major, minor, patch, prerelease=found.group(4)))
+        return TagRank(semver.Version(major, minor, patch, prerelease=match.group(4)))
     except ValueError:  # an invalid pre-release such as "1.0-01"
         return TagRank(None)
 

@@ -141,9 +141,9 @@ class LayoutRegistry:
 
     async def pull(self, reference: Reference) -> Artifact:
         """Pull an artifact. Raises ReferenceNotFoundError, MalformedArtifactError, StateDamagedError."""
-        found = await self.pull_if_changed(reference, None)
-        assert found is not None
-        return found
+        artifact = await self.pull_if_changed(reference, None)
+        assert artifact is not None
+        return artifact
 
     async def pull_if_changed(self, reference: Reference, known_digest: str | None) -> Artifact | None:
         """Like `pull`; None when the digest of the reference is still ``known_digest``."""
@@ -306,7 +306,7 @@ class LayoutRegistry:
         return heads
 
     def _read_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
-        found: dict[str, bytes | None] = {}
+        manifests: dict[str, bytes | None] = {}
         left = limit_bytes
         for repository, digest in wanted.items():
             content = None
@@ -314,9 +314,9 @@ class LayoutRegistry:
                 content = self._find_small_manifest(repository, digest, limit_bytes)
             if content is not None and len(content) > left:
                 break
-            found[repository] = content
+            manifests[repository] = content
             left -= len(content or b"")
-        return found
+        return manifests
 
     def _find_small_manifest(self, repository: str, digest: str, limit_bytes: int) -> bytes | None:
         layout = self._layout(repository)
@@ -328,14 +328,14 @@ class LayoutRegistry:
         return stored.content if stored is not None and len(stored.content) <= limit_bytes else None
 
     def _walk(self) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         root = str(self._root)
         for folder, folders, files in os.walk(root):
             name = folder[len(root) :].lstrip(os.sep).replace(os.sep, "/")
             if INDEX_FILE in files and is_repository(name):
-                found.append(name)
+                names.append(name)
             folders[:] = [f for f in folders if f not in RESERVED_PARTS and is_repository(f)]
-        return sorted(found)
+        return sorted(names)
 
 
 def _target(reference: Reference, index: Index | None) -> str | None:

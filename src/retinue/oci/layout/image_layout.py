@@ -197,12 +197,12 @@ class ImageLayout:
 
     def _stamp(self) -> Stamp | None:
         try:
-            found = self._index_path.stat()
+            status = self._index_path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._damaged(self._index_path, error.strerror or str(error)) from error
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
     def _load_index(self) -> Index:
         raw = self._read_own(self._index_path)

@@ -135,13 +135,13 @@ class Uploads:
                 return upload
 
     def _finish(self, path: Path, digest: str) -> None:
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         with path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
-                found.update(piece)
-        if f"sha256:{found.hexdigest()}" != digest:
+                hasher.update(piece)
+        if f"sha256:{hasher.hexdigest()}" != digest:
             path.unlink(missing_ok=True)
-            raise DigestMismatchError("the upload", digest, f"sha256:{found.hexdigest()}")
+            raise DigestMismatchError("the upload", digest, f"sha256:{hasher.hexdigest()}")
         try:
             path.replace(path.with_name(digest.removeprefix("sha256:")))
         except FileNotFoundError:  # cancelled meanwhile
@@ -152,7 +152,7 @@ class Uploads:
 
     def _sweep(self) -> int:
         """Remove old files; returns the number of uploads in progress."""
-        found: dict[Path, tuple[float, float]] = {}
+        uploads: dict[Path, tuple[float, float]] = {}
         in_progress, now = 0, time.monotonic()
         for home in _list_folder(self._folder):
             for path in _list_folder(home):
@@ -163,9 +163,9 @@ class Uploads:
                     if now - since > KEPT_S or time.time() - written_at > _KEPT_OF_OTHERS_S:
                         path.unlink()
                         continue
-                    found[path] = written_at, since
+                    uploads[path] = written_at, since
                     in_progress += path.suffix == _PART
-        self._found = found
+        self._found = uploads
         return in_progress
 
     @contextmanager

@@ -138,9 +138,9 @@ class _PullEndpoint:
         wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
         shown = set(await self._keep_shown(request, wanted))
         readable = {name: digest for name, digest in wanted.items() if name in shown}
-        found = await self._registry.find_manifests(readable, MAX_MANIFESTS_BYTES)
+        manifests = await self._registry.find_manifests(readable, MAX_MANIFESTS_BYTES)
         # one that is hidden is answered as one that is missing; those that are left out may be asked again
-        answered = {name: found.get(name) for name in wanted if name in found or name not in shown}
+        answered = {name: manifests.get(name) for name in wanted if name in manifests or name not in shown}
         return Response(render_manifests(answered), headers={**API_VERSION, "content-type": BULK_TYPE})
 
     async def tags(self, request: Request) -> Response:
@@ -220,12 +220,12 @@ def _is_cached(request: Request, etag: str) -> bool:
 
 def _read_range(request: Request, size: int) -> tuple[int, int] | None:
     """First and last byte of a single-range request; None to send everything (RFC 9110, section 14.2)."""
-    found = _RANGE.fullmatch(request.headers.get("range", "").strip())
-    if found is None or request.method != "GET" or not (found[1] or found[2]):
+    match = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    if match is None or request.method != "GET" or not (match[1] or match[2]):
         return None
-    if not found[1]:  # suffix range
-        return max(0, size - int(found[2])), size - 1
-    first, last = int(found[1]), int(found[2]) if found[2] else size - 1
+    if not match[1]:  # suffix range
+        return max(0, size - int(match[2])), size - 1
+    first, last = int(match[1]), int(match[2]) if match[2] else size - 1
     return (first, min(last, size - 1)) if first <= last or first >= size else None
 
 

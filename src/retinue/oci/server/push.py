@@ -149,8 +149,8 @@ class PushEndpoint:
         text = request.headers.get("content-range")
         if text is None:
             return
-        found = _RANGE.fullmatch(text.strip())
-        if found is None or int(found[1]) != size:
+        match = _RANGE.fullmatch(text.strip())
+        if match is None or int(match[1]) != size:
             headers = _progress_headers(name, upload, size)
             raise Refusal(
                 "BLOB_UPLOAD_INVALID", f"the next chunk of this upload must start at byte {size}", headers

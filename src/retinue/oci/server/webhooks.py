@@ -185,10 +185,10 @@ def _check_sender(principal: Principal) -> None:
 
 
 def _check_media_type(text: str) -> None:
-    found = text.partition(";")[0].strip().lower()
-    if found not in EVENTS_TYPES and found != "application/json":
+    media_type = text.partition(";")[0].strip().lower()
+    if media_type not in EVENTS_TYPES and media_type != "application/json":
         raise UnsupportedMediaTypeError(
-            f"this endpoint accepts {EVENTS_TYPE}, not {found or 'a body without media type'}",
+            f"this endpoint accepts {EVENTS_TYPE}, not {media_type or 'a body without media type'}",
             remedy=f"send content-type: {EVENTS_TYPE}",
         )
 

@@ -65,7 +65,7 @@ class Api:
 
     def find(self, skill_id: str) -> Operation | None:
         """The operation of a skill; None for another id."""
-        return next((one for one in self.operations if one.skill.id == skill_id), None)
+        return next((operation for operation in self.operations if operation.skill.id == skill_id), None)
 
 
 def parse_api(
@@ -116,18 +116,20 @@ class _DocumentReader:
         """The API; see `parse_api`."""
         schemes, notes = parse_schemes(self._document, self._name)
         self._notes += notes
-        found = list(self._list_operations())
-        if len(found) > MAX_OPERATIONS:
+        raw_operations = list(self._list_operations())
+        if len(raw_operations) > MAX_OPERATIONS:
             error = TooLargeError(f"the number of operations of {self._source}", MAX_OPERATIONS, "operations")
             error.remedy = f"leave out paths until at most {MAX_OPERATIONS:,} operations are left"
             raise error
-        ids = _name_skills([(method, path, _operation_id(one)) for method, path, _, one in found])
-        if self._server is not None or found:
+        ids = _name_skills(
+            [(method, path, _operation_id(stated)) for method, path, _, stated in raw_operations]
+        )
+        if self._server is not None or raw_operations:
             # A wrong server given by hand, or of the whole document, is told once.
             self._server_of({}, {})
         operations: list[Operation] = []
         left_out: list[str] = []
-        for skill_id, (method, path, item, operation) in zip(ids, found, strict=True):
+        for skill_id, (method, path, item, operation) in zip(ids, raw_operations, strict=True):
             try:
                 operations.append(self._read_operation(skill_id, method, path, item, operation))
             except LeftOutError as error:
@@ -135,7 +137,7 @@ class _DocumentReader:
         if not operations:
             problem = f"no operation can be imported: {left_out[0]}" if left_out else "it has no operations"
             raise InvalidSettingError(self._source, problem, remedy=JSON_REMEDY)
-        for place in dict.fromkeys(place for one in self._converters for place in one.too_large):
+        for place in dict.fromkeys(place for converter in self._converters for place in converter.too_large):
             self._notes.append(f"{place} accepts anything: it has over {MAX_DEFINITIONS_BYTES:,} bytes")
         info = self._document.get("info")
         facts = info if isinstance(info, dict) else {}
@@ -146,10 +148,10 @@ class _DocumentReader:
     def _check_version(self) -> bool:
         """Whether the document is of 3.0; raises InvalidSettingError for other versions than 3.0 and 3.1."""
         version = self._document.get("openapi")
-        if isinstance(version, str) and (found := re.fullmatch(r"3\.(\d{1,3})(?:\.[\w.-]{1,40})?", version)):
-            if int(found[1]) > 1:
+        if isinstance(version, str) and (match := re.fullmatch(r"3\.(\d{1,3})(?:\.[\w.-]{1,40})?", version)):
+            if int(match[1]) > 1:
                 self._notes.append(f"version {version} is read as 3.1")
-            return found[1] == "0"
+            return match[1] == "0"
         if "swagger" in self._document:
             remedy = "convert it to OpenAPI 3, for example: npx swagger2openapi FILE -o openapi.json"
             raise InvalidSettingError(f"{self._source}: swagger", "it is of version 2", remedy=remedy)
@@ -171,13 +173,13 @@ class _DocumentReader:
             try:
                 item = follow(self._document, value)
                 item = item if isinstance(item, dict) else {}
-                found = [
+                operations = [
                     (method, follow(self._document, item[method])) for method in _METHODS if method in item
                 ]
             except BrokenReferenceError as error:
                 self._notes.append(f"{path} left out: {error.problem}; {error.remedy}")
                 continue
-            for method, operation in found:
+            for method, operation in operations:
                 if isinstance(operation, dict):
                     yield method, path, item, operation
 
@@ -228,15 +230,15 @@ class _DocumentReader:
 
     def _read_responses(self, operation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The described responses by status; one that cannot be read is empty."""
-        found: dict[str, dict[str, Any]] = {}
+        by_status: dict[str, dict[str, Any]] = {}
         responses = operation.get("responses")
         for status, value in responses.items() if isinstance(responses, dict) else ():
             try:
                 response = follow(self._document, value)
             except BrokenReferenceError:
                 response = None
-            found[str(status).upper()] = response if isinstance(response, dict) else {}
-        return found
+            by_status[str(status).upper()] = response if isinstance(response, dict) else {}
+        return by_status
 
     def _read_output(
         self, skill_id: str, responses: Mapping[str, Mapping[str, Any]]
@@ -254,19 +256,19 @@ class _DocumentReader:
             converted: list[dict[str, Any] | bool] = []
             definitions: dict[str, Any] = {}
             for schema in promised:
-                one, reached = self._outputs.convert(schema)
+                form, reached = self._outputs.convert(schema)
                 definitions.update(reached)
-                if one not in converted:
-                    converted.append(one)
+                if form not in converted:
+                    converted.append(form)
         except BrokenSchemaError as error:
             self._notes.append(f"{skill_id}: output schema dropped: it is broken: {error}; {error.remedy}")
             return None
         if len(promised) < len(succeeding):
             converted.append({"type": "null"})  # a response without content, such as 204
-        found = converted[0] if len(converted) == 1 else {"anyOf": converted}
-        if isinstance(found, bool) or not found:
+        whole = converted[0] if len(converted) == 1 else {"anyOf": converted}
+        if isinstance(whole, bool) or not whole:
             return None
-        output = {**found, "$defs": definitions} if definitions else found
+        output = {**whole, "$defs": definitions} if definitions else whole
         refusal = find_refusal(output, self._refusals)
         if refusal is not None:
             self._notes.append(f"{skill_id}: output schema dropped: {refusal}")
@@ -295,21 +297,21 @@ class _DocumentReader:
         stated = server.get("variables")
         described = stated if isinstance(stated, dict) else {}
 
-        def fill(found: re.Match[str]) -> str:
-            facts = described.get(found[1])
+        def fill(match: re.Match[str]) -> str:
+            facts = described.get(match[1])
             facts = facts if isinstance(facts, dict) else {}
-            value = self._variables.get(found[1], facts.get("default"))
+            value = self._variables.get(match[1], facts.get("default"))
             if not isinstance(value, str | int):
                 raise InvalidSettingError(
                     where,
-                    f"variable {found[1][:80]} of {url[:200]} has no value",
-                    remedy=f"give {found[1][:80]}=VALUE",
+                    f"variable {match[1][:80]} of {url[:200]} has no value",
+                    remedy=f"give {match[1][:80]}=VALUE",
                 )
             allowed = facts.get("enum")
-            if found[1] in self._variables and isinstance(allowed, list) and value not in allowed:
-                shown = ", ".join(str(one) for one in allowed[:20])
+            if match[1] in self._variables and isinstance(allowed, list) and value not in allowed:
+                shown = ", ".join(str(choice) for choice in allowed[:20])
                 raise InvalidSettingError(
-                    where, f"variable {found[1]} is not one of: {shown}", remedy="choose one"
+                    where, f"variable {match[1]} is not one of: {shown}", remedy="choose one"
                 )
             return str(value)
 
@@ -336,24 +338,25 @@ def _check_server(url: str, where: str) -> str:
     return url.rstrip("/")
 
 
-def _name_skills(found: list[tuple[str, str, str | None]]) -> list[str]:
+def _name_skills(operations: list[tuple[str, str, str | None]]) -> list[str]:
     """A unique, safe id for each operation, which does not depend on the others' order.
 
     An operationId that is safe stays; in any other each unsafe character is ``_``, and a hash of method and
     path ends a name that is too long or that two operations want.
     """
     wanted = [
-        _UNSAFE.sub("_", stated or f"{method}{path}").strip("_") or method for method, path, stated in found
+        _UNSAFE.sub("_", stated or f"{method}{path}").strip("_") or method
+        for method, path, stated in operations
     ]
     count = Counter(wanted)
-    exact = Counter(stated for *_, stated in found)
+    exact = Counter(stated for *_, stated in operations)
     kept = {
         at
-        for at, ((*_, stated), name) in enumerate(zip(found, wanted, strict=True))
+        for at, ((*_, stated), name) in enumerate(zip(operations, wanted, strict=True))
         if len(name) <= MAX_SKILL_ID_LENGTH and (count[name] == 1 or (stated == name and exact[name] == 1))
     }
     taken = {wanted[at] for at in kept}
-    for at, (method, path, _) in enumerate(found):
+    for at, (method, path, _) in enumerate(operations):
         digest = f"{method} {path}"
         while at not in kept:
             digest = sha256(digest.encode("utf-8", "surrogatepass")).hexdigest()

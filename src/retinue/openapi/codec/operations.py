@@ -103,17 +103,17 @@ class InputReader:
     ) -> tuple[tuple[Parameter, ...], Body | None, dict[str, Any]]:
         """Parameters, body and input schema. Raises LeftOutError; `notes` are then of this operation."""
         self.notes = []
-        found = self._list_parameters(path, item, operation)
+        stated = self._list_parameters(path, item, operation)
         chosen = self._choose_body(operation)
         converter = (
             self._files if chosen is not None and chosen[0].kind in ("multipart", "bytes") else self._plain
         )
-        names = _name_arguments([(name, place) for name, place, _ in found], has_body=chosen is not None)
+        names = _name_arguments([(name, place) for name, place, _ in stated], has_body=chosen is not None)
         properties: dict[str, Any] = {}
         required: list[str] = []
         definitions: dict[str, Any] = {}
         parameters: list[Parameter] = []
-        for argument, (name, place, value) in zip(names, found, strict=True):
+        for argument, (name, place, value) in zip(names, stated, strict=True):
             parameter, schema = _read_parameter(argument, name, place, value)
             parameters.append(parameter)
             if parameter.required:
@@ -140,7 +140,7 @@ class InputReader:
         self, path: str, item: Mapping[str, Any], operation: Mapping[str, Any]
     ) -> list[tuple[str, Place, dict[str, Any]]]:
         """Name, place and object of each parameter; those of the operation replace the path's."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        parameters: dict[tuple[str, str], dict[str, Any]] = {}
         for owner in (item, operation):
             listed = owner.get("parameters")
             for value in listed if isinstance(listed, list) else ():
@@ -148,14 +148,14 @@ class InputReader:
                 name, place = parameter.get("name"), parameter.get("in")
                 if not isinstance(name, str) or not name or place not in [*STYLES]:
                     raise LeftOutError("a parameter has no name, or is in no known place")
-                found[name, str(place)] = parameter
+                parameters[name, str(place)] = parameter
         variables = list(dict.fromkeys(_VARIABLE.findall(path)))
-        if len(found) + len(variables) > MAX_PARAMETERS:
+        if len(parameters) + len(variables) > MAX_PARAMETERS:
             raise LeftOutError(f"it has over {MAX_PARAMETERS} parameters")
         for variable in variables:
-            found.setdefault((variable, "path"), {"schema": {"type": "string"}})
+            parameters.setdefault((variable, "path"), {"schema": {"type": "string"}})
         kept: list[tuple[str, Place, dict[str, Any]]] = []
-        for (name, place), parameter in found.items():
+        for (name, place), parameter in parameters.items():
             reason = _reason_to_drop(name, place, variables)
             if reason is None:
                 kept.append((name, place, parameter))  # type: ignore[arg-type]
@@ -177,11 +177,11 @@ class InputReader:
         ]
         if not choices:
             return None
-        kind, media_type, media = min(choices, key=lambda one: PREFERENCE.index(one[0]))
+        kind, media_type, media = min(choices, key=lambda choice: PREFERENCE.index(choice[0]))
         encodings = {
-            name: _read_encoding(one)
-            for name, one in (media["encoding"].items() if isinstance(media.get("encoding"), dict) else ())
-            if isinstance(one, dict)
+            name: _read_encoding(stated)
+            for name, stated in (media["encoding"].items() if isinstance(media.get("encoding"), dict) else ())
+            if isinstance(stated, dict)
         }
         sent_as = "application/json" if "*" in media_type else media_type
         return Body(sent_as, kind, value.get("required") is True, encodings=encodings), {**value, **media}
@@ -217,12 +217,12 @@ class InputReader:
 
     def _follow(self, value: Any, what: str) -> dict[str, Any]:
         try:
-            found = follow(self._document, value)
+            target = follow(self._document, value)
         except BrokenReferenceError as error:
             raise LeftOutError(f"{what}: {error.problem}; {error.remedy}") from None
-        if not isinstance(found, dict):
+        if not isinstance(target, dict):
             raise LeftOutError(f"{what} is no object")
-        return found
+        return target
 
 
 def _reason_to_drop(name: str, place: str, variables: list[str]) -> str | None:
@@ -306,40 +306,44 @@ def _with_files(body: Body, converted: Any, definitions: Mapping[str, Any]) -> B
     fields: set[str] = set()
     for schema in _same_place(converted, definitions):
         fields |= {
-            name for name, one in schema.get("properties", {}).items() if _holds_file(one, definitions)
+            name
+            for name, property_schema in schema.get("properties", {}).items()
+            if _holds_file(property_schema, definitions)
         }
     return Body(body.media_type, body.kind, body.required, frozenset(fields), body.encodings)
 
 
 def _holds_file(schema: Any, definitions: Mapping[str, Any]) -> bool:
     alternatives = _same_place(schema, definitions)
-    items = [inner for one in alternatives for inner in _same_place(one.get("items"), definitions)]
-    return any(one.get("anyOf") is FILE["anyOf"] for one in (*alternatives, *items))
+    items = [
+        inner for alternative in alternatives for inner in _same_place(alternative.get("items"), definitions)
+    ]
+    return any(place.get("anyOf") is FILE["anyOf"] for place in (*alternatives, *items))
 
 
 def _same_place(schema: Any, definitions: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The schema and all that apply to the same value, through references."""
-    found: dict[int, dict[str, Any]] = {}
+    places: dict[int, dict[str, Any]] = {}
     waiting = [schema]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, dict) or id(one) in found:
+        place = waiting.pop()
+        if not isinstance(place, dict) or id(place) in places:
             continue
-        found[id(one)] = one
-        if isinstance(one.get("$ref"), str):
-            waiting.append(definitions.get(one["$ref"].removeprefix("#/$defs/")))
-        if one.get("anyOf") is not FILE["anyOf"]:
-            waiting += [inner for key in ("allOf", "anyOf", "oneOf") for inner in one.get(key, ())]
-    return list(found.values())
+        places[id(place)] = place
+        if isinstance(place.get("$ref"), str):
+            waiting.append(definitions.get(place["$ref"].removeprefix("#/$defs/")))
+        if place.get("anyOf") is not FILE["anyOf"]:
+            waiting += [inner for key in ("allOf", "anyOf", "oneOf") for inner in place.get(key, ())]
+    return list(places.values())
 
 
-def _name_arguments(found: Iterable[tuple[str, str]], *, has_body: bool) -> list[str]:
+def _name_arguments(parameters: Iterable[tuple[str, str]], *, has_body: bool) -> list[str]:
     """One safe, unique name for each parameter; the same whatever other parameters are added later on."""
-    found = list(found)
-    count = Counter(name for name, _ in found)
+    parameters = list(parameters)
+    count = Counter(name for name, _ in parameters)
     taken = {BODY} if has_body else set()
     names: list[str] = []
-    for name, place in found:
+    for name, place in parameters:
         twice = count[name] > 1 or (has_body and name == BODY)
         spelled = "".join(_SIGNS.get(sign, sign) for sign in name)
         stem = _UNSAFE.sub("_", f"{place}_{spelled}" if twice else spelled).strip("_")[:_MAX_ARGUMENT_LENGTH]

@@ -77,12 +77,12 @@ def render_query_fields(parameter: Parameter, value: Any) -> list[str]:
         return _render_deep(parameter, name, value, 0)
     if isinstance(value, list):
         if parameter.explode:
-            return [f"{name}={_encode_value(parameter, one)}" for one in value]
+            return [f"{name}={_encode_value(parameter, item)}" for item in value]
         return [f"{name}={_join(parameter, value)}"]
     if isinstance(value, dict):
         if parameter.explode:
             return [
-                f"{_encode(parameter, key)}={_encode_value(parameter, one)}" for key, one in value.items()
+                f"{_encode(parameter, key)}={_encode_value(parameter, item)}" for key, item in value.items()
             ]
         return [f"{name}={_join(parameter, [part for pair in value.items() for part in pair])}"]
     return [f"{name}={_encode_value(parameter, value)}"]
@@ -93,10 +93,10 @@ def render_header_value(parameter: Parameter, value: Any) -> str:
     if parameter.as_json:
         text = _as_json(parameter, value)
     elif isinstance(value, list):
-        text = ",".join(_scalar(parameter, one) for one in value)
+        text = ",".join(_scalar(parameter, item) for item in value)
     elif isinstance(value, dict):
         joint = "=" if parameter.explode else ","
-        text = ",".join(f"{key}{joint}{_scalar(parameter, one)}" for key, one in value.items())
+        text = ",".join(f"{key}{joint}{_scalar(parameter, item)}" for key, item in value.items())
     else:
         text = _scalar(parameter, value)
     if _CONTROLS.search(text):
@@ -112,18 +112,18 @@ def _render_path(parameter: Parameter, value: Any) -> str:
     if parameter.as_json:
         return _encode(parameter, _as_json(parameter, value))
     if isinstance(value, list):
-        items = [_encode_value(parameter, one) for one in value]
+        items = [_encode_value(parameter, item) for item in value]
         if parameter.style == "matrix":
             return (
-                "".join(f";{name}={one}" for one in items)
+                "".join(f";{name}={item}" for item in items)
                 if parameter.explode
                 else f";{name}={','.join(items)}"
             )
         return prefix + (prefix if parameter.explode and prefix else ",").join(items)
     if isinstance(value, dict):
-        pairs = [(_encode(parameter, key), _encode_value(parameter, one)) for key, one in value.items()]
+        pairs = [(_encode(parameter, key), _encode_value(parameter, item)) for key, item in value.items()]
         if parameter.explode:
-            return prefix + (prefix or ",").join(f"{key}={one}" for key, one in pairs)
+            return prefix + (prefix or ",").join(f"{key}={encoded}" for key, encoded in pairs)
         flat = ",".join(part for pair in pairs for part in pair)
         return f";{name}={flat}" if parameter.style == "matrix" else prefix + flat
     text = _encode_value(parameter, value)
@@ -133,7 +133,7 @@ def _render_path(parameter: Parameter, value: Any) -> str:
 def _is_nested(value: Any) -> bool:
     """Whether a value holds lists or objects inside, which no style but deepObject can carry."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(isinstance(one, list | dict) for one in inner)
+    return any(isinstance(item, list | dict) for item in inner)
 
 
 def _join(parameter: Parameter, values: list[Any]) -> str:
@@ -142,11 +142,11 @@ def _join(parameter: Parameter, values: list[Any]) -> str:
     The delimiters of two styles are sent encoded, so a value cannot hold them: nobody could tell them apart.
     """
     delimiter = _DELIMITERS.get(parameter.style, ",")
-    if delimiter != "," and any(unquote(delimiter) in _scalar(parameter, one) for one in values):
+    if delimiter != "," and any(unquote(delimiter) in _scalar(parameter, item) for item in values):
         raise _problem(
             parameter, f"a value holds {unquote(delimiter)!r}, which separates values here: leave it out"
         )
-    return delimiter.join(_encode_value(parameter, one) for one in values)
+    return delimiter.join(_encode_value(parameter, item) for item in values)
 
 
 def _render_deep(parameter: Parameter, name: str, value: Any, depth: int) -> list[str]:
@@ -157,14 +157,14 @@ def _render_deep(parameter: Parameter, name: str, value: Any, depth: int) -> lis
             raise _problem(
                 parameter, "a name in it holds a bracket, which separates names here: leave it out"
             )
-        parts = [(f"%5B{_encode(parameter, key)}%5D", one) for key, one in value.items()]
+        parts = [(f"%5B{_encode(parameter, key)}%5D", item) for key, item in value.items()]
     elif isinstance(value, list):
-        flat = not any(isinstance(one, list | dict) for one in value)
-        parts = [("%5B%5D" if flat else f"%5B{at}%5D", one) for at, one in enumerate(value)]
+        flat = not any(isinstance(item, list | dict) for item in value)
+        parts = [("%5B%5D" if flat else f"%5B{at}%5D", item) for at, item in enumerate(value)]
     else:
         return [] if value is None else [f"{name}={_encode_value(parameter, value)}"]
     return [
-        field for suffix, one in parts for field in _render_deep(parameter, name + suffix, one, depth + 1)
+        field for suffix, item in parts for field in _render_deep(parameter, name + suffix, item, depth + 1)
     ]
 
 

@@ -167,19 +167,19 @@ class _Builder:
         if not node.value or not isinstance(node.value[0], tuple):
             entries = [self.build(item, depth) for item in node.value]
             return entries if node.id == "sequence" else {}
-        found: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for key, item in node.value:
             if not isinstance(key.value, str):
                 raise self._fault(key, "a key that is no text", "write a plain word as the key")
             value = self.build(item, depth)
             if key.value == "<<" and key.style is None:
-                for one in value if isinstance(value, list) else [value]:
-                    merged = {**one, **merged} if isinstance(one, dict) else merged
+                for source in value if isinstance(value, list) else [value]:
+                    merged = {**source, **merged} if isinstance(source, dict) else merged
                 self._count(len(merged))
             else:
-                found[self._check_text(key)] = value
-        return {**merged, **found} if merged else found
+                own[self._check_text(key)] = value
+        return {**merged, **own} if merged else own
 
     def _read_scalar(self, node: Any) -> Any:
         """A plain scalar by the core schema of YAML 1.2; what that does not know is text."""

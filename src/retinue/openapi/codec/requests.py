@@ -57,14 +57,14 @@ class _File:
 
 def render_request(operation: Operation, arguments: Any, credentials: Credentials) -> HttpRequest:
     """The request of one call. Raises InvalidParametersError and TooLargeError."""
-    given = _check_arguments(operation, arguments)
+    checked = _check_arguments(operation, arguments)
     path = operation.path.partition("#")[0]
     query: list[str] = []
     headers = {"accept": _accepted(operation)}
     cookies: list[str] = []
     values: dict[str, str] = {}
     for parameter in operation.parameters:
-        value = given.get(parameter.argument)
+        value = checked.get(parameter.argument)
         if value is None:
             continue
         if parameter.place == "path":
@@ -76,8 +76,12 @@ def render_request(operation: Operation, arguments: Any, credentials: Credential
         else:
             cookies += render_query_fields(parameter, value)
     body = None
-    if operation.body is not None and BODY in given and (given[BODY] is not None or operation.body.required):
-        headers["content-type"], body = render_body(operation.body, given[BODY])
+    if (
+        operation.body is not None
+        and BODY in checked
+        and (checked[BODY] is not None or operation.body.required)
+    ):
+        headers["content-type"], body = render_body(operation.body, checked[BODY])
     query += [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in credentials.query.items()]
     cookies += [f"{name}={quote(value, safe='')}" for name, value in credentials.cookies.items()]
     if cookies:
@@ -107,7 +111,11 @@ def render_body(body: Body, value: Any) -> tuple[str, bytes]:
     if not isinstance(value, dict):
         raise _problem(BODY, f"{name_shape(value)}: give an object with the fields of the form")
     if body.kind == "form":
-        fields = [part for name, one in value.items() for part in _form_fields(body, name, one)]
+        fields = [
+            part
+            for name, property_value in value.items()
+            for part in _form_fields(body, name, property_value)
+        ]
         return body.media_type, "&".join(fields).encode()
     return _render_multipart(body, value)
 
@@ -136,10 +144,10 @@ def _check_arguments(operation: Operation, arguments: Any) -> Mapping[str, Any]:
 
 def _fill(template: str, values: Mapping[str, str]) -> Iterator[str]:
     at = 0
-    for found in _VARIABLE.finditer(template):
-        yield quote(template[at : found.start()], safe=_PATH_SAFE)
-        yield values[found[1]]
-        at = found.end()
+    for match in _VARIABLE.finditer(template):
+        yield quote(template[at : match.start()], safe=_PATH_SAFE)
+        yield values[match[1]]
+        at = match.end()
     yield quote(template[at:], safe=_PATH_SAFE)
 
 
@@ -160,28 +168,28 @@ def _form_fields(body: Body, name: str, value: Any) -> list[str]:
         return render_query_fields(stated, value)
     items = value if isinstance(value, list) else [value]
     return [
-        f"{quote_plus(_encode(where, name))}={quote_plus(_as_field(where, encoding, one))}"
-        for one in items
-        if one is not None
+        f"{quote_plus(_encode(where, name))}={quote_plus(_as_field(where, encoding, item))}"
+        for item in items
+        if item is not None
     ]
 
 
 def _render_multipart(body: Body, value: Mapping[str, Any]) -> tuple[str, bytes]:
     parts: list[bytes] = []
-    for name, given in value.items():
+    for name, property_value in value.items():
         encoding = body.encodings.get(name, Encoding())
         where = f"{BODY}.{name}"
-        for one in given if isinstance(given, list) else [given]:
-            if one is None:
+        for item in property_value if isinstance(property_value, list) else [property_value]:
+            if item is None:
                 continue
             if name in body.files:
-                file = _read_file(where, one)
+                file = _read_file(where, item)
                 media_type = file.media_type or _stated_type(encoding) or _BINARY
                 parts.append(_part(where, name, file.content, media_type, file.name or name))
             else:
-                structured = isinstance(one, dict | list)
+                structured = isinstance(item, dict | list)
                 media_type = _stated_type(encoding) or ("application/json" if structured else "")
-                parts.append(_part(where, name, _as_field(where, encoding, one), media_type, None))
+                parts.append(_part(where, name, _as_field(where, encoding, item), media_type, None))
     # A boundary must not occur in the content: nothing holds its own hash.
     boundary = sha256(b"".join(parts)).hexdigest()[:40]
     line = f"--{boundary}".encode()

@@ -89,9 +89,11 @@ def as_documented(answer: Answer, schema: Mapping[str, Any] | None, problems: Se
         return answer
     is_lost = schema.get("type") == "object" and not isinstance(answer.value, dict)
     more = f"; and {len(problems) - _TOLD_PROBLEMS} more" if len(problems) > _TOLD_PROBLEMS else ""
-    told = f"the response differs from the API's document: {join_problems(problems[:_TOLD_PROBLEMS])}{more}"
+    warning = (
+        f"the response differs from the API's document: {join_problems(problems[:_TOLD_PROBLEMS])}{more}"
+    )
     value = {"result": answer.value} if is_lost else answer.value
-    return replace(answer, value=value, warnings=(*answer.warnings, told))
+    return replace(answer, value=value, warnings=(*answer.warnings, warning))
 
 
 def read_response(
@@ -216,9 +218,9 @@ def _find_detail(content_type: str, body: bytes) -> str:
             value = orjson.loads(body)
         except orjson.JSONDecodeError:
             value = None
-        found = _find_message(value, 0)
-        if found:
-            return _one_line(found)
+        message = _find_message(value, 0)
+        if message:
+            return _one_line(message)
     if "html" in content_type or not is_text_type(content_type or "text/plain"):
         return ""
     return _one_line(_decode(content_type, body[: MAX_DETAIL_LENGTH * 4]))
@@ -257,9 +259,9 @@ def _cut(body: bytes) -> str:
 
 
 def _decode(content_type: str, body: bytes) -> str:
-    found = _CHARSET.search(content_type)
+    match = _CHARSET.search(content_type)
     try:
-        return body.decode(found[1] if found else "utf-8", "replace")
+        return body.decode(match[1] if match else "utf-8", "replace")
     except (LookupError, ValueError):
         return body.decode("utf-8", "replace")
 
@@ -272,5 +274,5 @@ def _phrase(status: int) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    given = headers.get("retry-after", "").strip()
-    return min(float(given), MAX_RETRY_AFTER_S) if _DIGITS.fullmatch(given) else DEFAULT_RETRY_AFTER_S
+    stated = headers.get("retry-after", "").strip()
+    return min(float(stated), MAX_RETRY_AFTER_S) if _DIGITS.fullmatch(stated) else DEFAULT_RETRY_AFTER_S

@@ -49,13 +49,13 @@ class KeywordReader:
 
     def read(self, schema: Mapping[str, Any], where: str, convert: Convert) -> dict[str, Any]:
         """What is kept of a schema without its references. Raises BrokenSchemaError."""
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for keyword in schema:
             reader = _READERS.get(keyword)
             if reader is not None:
-                found.update(reader(self, schema, keyword, f"{where}.{keyword}".lstrip("."), convert))
-        _place_bounds(found)
-        return found
+                kept.update(reader(self, schema, keyword, f"{where}.{keyword}".lstrip("."), convert))
+        _place_bounds(kept)
+        return kept
 
     def _is_pattern(self, pattern: str) -> bool:
         """Whether the compiler of schemas accepts a regular expression."""
@@ -76,7 +76,7 @@ class KeywordReader:
     def _read_schema(self, schema: Mapping[str, Any], key: str, where: str, convert: Convert) -> _Kept:
         if key == "items" and isinstance(schema[key], list):
             if schema[key]:
-                yield "prefixItems", [convert(one, where) for one in schema[key]]
+                yield "prefixItems", [convert(item, where) for item in schema[key]]
         else:
             yield key, convert(schema[key], where)
 
@@ -84,7 +84,7 @@ class KeywordReader:
         if not isinstance(schema[key], list):
             raise BrokenSchemaError(where, f"{name_shape(schema[key])}, not a list")
         if schema[key]:  # an empty list is not allowed, and says nothing
-            yield key, [convert(one, f"{where}[{i}]") for i, one in enumerate(schema[key])]
+            yield key, [convert(inner, f"{where}[{i}]") for i, inner in enumerate(schema[key])]
 
     def _read_named(self, schema: Mapping[str, Any], key: str, where: str, convert: Convert) -> _Kept:
         named = schema[key]
@@ -93,8 +93,8 @@ class KeywordReader:
         yield (
             key,
             {
-                name: convert(one, f"{where}.{name}")
-                for name, one in named.items()
+                name: convert(inner, f"{where}.{name}")
+                for name, inner in named.items()
                 if key != "patternProperties" or self._is_pattern(name)
             },
         )
@@ -110,7 +110,7 @@ class KeywordReader:
         if not isinstance(schema[key], list):
             raise BrokenSchemaError(where, f"{name_shape(schema[key])}, not a list")
         if schema[key]:
-            yield key, [_bounded(one) for one in schema[key]]
+            yield key, [_bounded(choice) for choice in schema[key]]
 
     def _read_required(self, schema: Mapping[str, Any], key: str, where: str, convert: Convert) -> _Kept:
         # ``required: true`` on a property is of Swagger 2 and means nothing here.
@@ -122,7 +122,9 @@ class KeywordReader:
             yield (
                 key,
                 {
-                    name: list(dict.fromkeys(one for one in names if isinstance(one, str)))
+                    name: list(
+                        dict.fromkeys(dependency for dependency in names if isinstance(dependency, str))
+                    )
                     for name, names in schema[key].items()
                     if isinstance(names, list)
                 },
@@ -190,13 +192,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
-def _place_bounds(found: dict[str, Any]) -> None:
+def _place_bounds(kept: dict[str, Any]) -> None:
     """The boolean bounds of 3.0 as the numbers of 2020-12."""
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if found.get(exclusive) is True:
-            del found[exclusive]
-            if bound in found:
-                found[exclusive] = found.pop(bound)
+        if kept.get(exclusive) is True:
+            del kept[exclusive]
+            if bound in kept:
+                kept[exclusive] = kept.pop(bound)
 
 
 def make_nullable(found: dict[str, Any]) -> dict[str, Any]:
@@ -223,5 +225,5 @@ def _bounded(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | dict) and depth >= _MAX_VALUE_DEPTH:
         raise BrokenSchemaError("", f"a value is nested deeper than {_MAX_VALUE_DEPTH} levels")
     if isinstance(value, dict):
-        return {key: _bounded(one, depth + 1) for key, one in value.items()}
-    return [_bounded(one, depth + 1) for one in value] if isinstance(value, list) else value
+        return {key: _bounded(inner, depth + 1) for key, inner in value.items()}
+    return [_bounded(inner, depth + 1) for inner in value] if isinstance(value, list) else value

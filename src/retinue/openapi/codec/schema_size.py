@@ -71,13 +71,18 @@ def _list_cuts(schema: Mapping[str, Any], finely: bool) -> Iterator[tuple[dict[s
     while kept:
         kept //= 2
         # Nearest first: what is cut last is what the caller writes at the top.
-        nearest = {name: one if at < kept else True for at, (name, one) in enumerate(definitions.items())}
+        nearest = {
+            name: definition if at < kept else True
+            for at, (name, definition) in enumerate(definitions.items())
+        }
         yield (
             _without_unreached({**bare, "$defs": nearest}),
             "its texts and the definitions of its inner parts",
         )
     properties = dict(bare.get("properties", {}))
-    for name in sorted(properties, key=lambda one: len(orjson.dumps(properties[one])), reverse=True):
+    for name in sorted(
+        properties, key=lambda property_name: len(orjson.dumps(properties[property_name])), reverse=True
+    ):
         properties[name] = True
         trimmed = {**bare, "properties": properties, "$defs": dict.fromkeys(definitions, True)}
         yield _without_unreached(trimmed), "its texts and the schemas of its largest properties"
@@ -85,29 +90,29 @@ def _list_cuts(schema: Mapping[str, Any], finely: bool) -> Iterator[tuple[dict[s
 
 def _top_texts(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The properties of the top level with their own descriptions, as far as they are short."""
-    found = {}
+    fields = {}
     bare = _without_texts(schema)["properties"] if "properties" in schema else {}
-    for name, one in schema.get("properties", {}).items():
-        text = one.get("description") if isinstance(one, dict) else None
+    for name, field in schema.get("properties", {}).items():
+        text = field.get("description") if isinstance(field, dict) else None
         short = isinstance(text, str) and len(text) <= _SHORT
-        found[name] = {**bare[name], "description": text} if short else bare[name]
-    return {"properties": found} if found else {}
+        fields[name] = {**bare[name], "description": text} if short else bare[name]
+    return {"properties": fields} if fields else {}
 
 
 def _without_texts(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_texts(one) for one in schema]
+        return [_without_texts(inner) for inner in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, Mapping):
-            found[key] = {name: _without_texts(one) for name, one in value.items()}
+            kept[key] = {name: _without_texts(inner) for name, inner in value.items()}
         elif key in _CONTENT:
-            found[key] = value
+            kept[key] = value
         elif key not in _TEXTS:
-            found[key] = _without_texts(value)
-    return found
+            kept[key] = _without_texts(value)
+    return kept
 
 
 def _without_unreached(schema: dict[str, Any]) -> dict[str, Any]:
@@ -125,5 +130,5 @@ def _without_unreached(schema: dict[str, Any]) -> dict[str, Any]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-    kept = {name: one for name, one in definitions.items() if name in reached}
+    kept = {name: definition for name, definition in definitions.items() if name in reached}
     return {**schema, "$defs": kept} if kept else {k: v for k, v in schema.items() if k != "$defs"}

@@ -176,14 +176,16 @@ class _Conversion:
         reference = self._find_reference(schema, where)
         if reference is not None and self._converter.is_30:
             return self._refer(reference, where, depth)  # OpenAPI 3.0 ignores what stands beside a $ref
-        found = self._refer(reference, where, depth) if reference is not None else {}
+        converted = self._refer(reference, where, depth) if reference is not None else {}
         if self._converter.files and is_file(schema):
             return {**FILE, **{k: schema[k] for k in ("description",) if isinstance(schema.get(k), str)}}
-        kept = self._converter.keywords.read(schema, where, lambda one, at: self.convert(one, at, depth + 1))
-        found.update(kept)
-        if "properties" in found:
-            self._leave_out_hidden(schema, found)
-        return make_nullable(found) if schema.get("nullable") is True else found
+        kept = self._converter.keywords.read(
+            schema, where, lambda inner, at: self.convert(inner, at, depth + 1)
+        )
+        converted.update(kept)
+        if "properties" in converted:
+            self._leave_out_hidden(schema, converted)
+        return make_nullable(converted) if schema.get("nullable") is True else converted
 
     def _find_reference(self, schema: Mapping[str, Any], where: str) -> Any:
         """The pointer of ``$ref``, or of the recursive forms of 2019-09 and 2020-12."""
@@ -221,12 +223,12 @@ class _Conversion:
         self._following.pop()
         return {"allOf": [converted]} if isinstance(converted, bool) else dict(converted)
 
-    def _leave_out_hidden(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:
+    def _leave_out_hidden(self, schema: Mapping[str, Any], converted: dict[str, Any]) -> None:
         properties = schema["properties"]
-        hidden = {name for name, one in properties.items() if self._converter.is_hidden(one, self._root)}
+        hidden = {name for name, field in properties.items() if self._converter.is_hidden(field, self._root)}
         if hidden:
-            found["properties"] = {k: v for k, v in found["properties"].items() if k not in hidden}
-            found["required"] = [name for name in found.get("required", ()) if name not in hidden]
+            converted["properties"] = {k: v for k, v in converted["properties"].items() if k not in hidden}
+            converted["required"] = [name for name in converted.get("required", ()) if name not in hidden]
 
 
 def _measure(schema: dict[str, Any] | bool) -> int:

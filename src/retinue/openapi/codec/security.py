@@ -63,24 +63,28 @@ def parse_schemes(document: Mapping[str, Any], prefix: str) -> tuple[dict[str, S
         except BrokenReferenceError as error:
             notes.append(f"security scheme {name} left out: {error.problem}; {error.remedy}")
             continue
-        found = _parse_scheme(name, scheme if isinstance(scheme, dict) else {}, prefix)
-        if found is None:
+        parsed = _parse_scheme(name, scheme if isinstance(scheme, dict) else {}, prefix)
+        if parsed is None:
             kind = scheme.get("type") if isinstance(scheme, dict) else None
             notes.append(f"security scheme {name} left out: type {str(kind)[:50]!r} is not supported")
-        elif taken & {*found.variables}:
+        elif taken & {*parsed.variables}:
             notes.append(
-                f"security scheme {name} left out: {found.variables[0]} is another scheme's variable"
+                f"security scheme {name} left out: {parsed.variables[0]} is another scheme's variable"
             )
         else:
-            schemes[name] = found
-            taken |= {*found.variables}
+            schemes[name] = parsed
+            taken |= {*parsed.variables}
     return schemes, notes
 
 
 def parse_alternatives(value: Any) -> Alternatives:
     """The alternatives of a ``security`` field; () when nothing is required."""
-    found = [tuple(one) for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-    return tuple(dict.fromkeys(found))
+    alternatives = (
+        [tuple(alternative) for alternative in value if isinstance(alternative, dict)]
+        if isinstance(value, list)
+        else []
+    )
+    return tuple(dict.fromkeys(alternatives))
 
 
 def choose_credentials(
@@ -94,7 +98,7 @@ def choose_credentials(
     for names in alternatives:
         optional = optional or not names
         chosen = [schemes[name] for name in names if name in schemes]
-        if names and len(chosen) == len(names) and all(_is_given(one, environment) for one in chosen):
+        if names and len(chosen) == len(names) and all(_is_given(scheme, environment) for scheme in chosen):
             return _render(chosen, environment)
     if optional:
         return Credentials({}, {}, {})
@@ -116,7 +120,7 @@ def _remedy(alternatives: Alternatives, schemes: Mapping[str, SecurityScheme]) -
     variables = list_variables(alternatives, schemes)
     if variables:
         return f"set the environment variable {' or '.join(variables)} and start the hub again"
-    names = ", ".join(dict.fromkeys(name for one in alternatives for name in one))
+    names = ", ".join(dict.fromkeys(name for alternative in alternatives for name in alternative))
     return f"none: the security schemes {names} are not supported"
 
 

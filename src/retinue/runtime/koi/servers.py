@@ -161,7 +161,8 @@ class AgentRegistryServer(_Server):
         directory = self.directory = Directory(MemoryListings(), [self._source])
         agent = self.agent = _coordinator_agent(name, adapter)
         invoker = TraitInvoker(self._http, PeerInvoker(self._http))
-        lookup = LocalFirst(directory, invoker, {KOI_SOURCE: invoker})
+        lookup = LocalFirst(directory, invoker)
+        lookup.add_invoker(KOI_SOURCE, invoker)
         dispatcher = self.dispatcher = Dispatcher(
             agent=name, lookup=lookup, invoker_of=lookup.invoker_of, health_sink=directory.record_health
         )

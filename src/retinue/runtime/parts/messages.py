@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from retinue.core.record import HUB_NAME
 from retinue.hub.messages import add_message_skill
+from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.parts.part import Kind, Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.messages import MessageCalls, Messages, make_messages
+from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
+from retinue.runtime.peers import Peers
 from retinue.settings import Settings
 
 _SERVING = frozenset[Kind]({"hub", "agent"})
@@ -27,19 +28,20 @@ class MessagesPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        messages = make_messages(
-            process.dispatcher, process.shown, process.tables.get(Settings), process.state
-        )
+        messages = Messages(process.dispatcher, process.shown, process.tables.get(Settings), process.state)
         try:
             if process.kind in _SERVING:
                 await messages.recover()
-            calls = MessageCalls(process.http, process.signer, process.token_for, messages)
-            is_hub = process.agent.name == HUB_NAME and process.kind != "agent"
+            protocols = {}
+            if process.kind != "agent":  # an agent's own client is that of its mesh
+                peers = process.get(Peers)
+                by_messages = LazyMessageInvoker(peers, messages)
+                protocols[PROTOCOL] = InteractiveInvoker(peers.mcp_client, by_messages)
             yield Opened(
                 product=messages,
                 routes=messages.routes if process.kind in _SERVING else (),
-                protocols={"messages": calls},
-                skills=partial(add_message_skill, send=messages.answer_in) if is_hub else None,
+                protocols=protocols,
+                skills=partial(add_message_skill, send=messages.answer_in) if protocols else None,
             )
         finally:
             await messages.aclose()

@@ -352,11 +352,10 @@ RunsAs = Literal["caller", "mesh"]
 class Definition(Part):
     """A workflow.
 
-    ``output`` is a value with templates, ``"last"`` (the last step's output, the default) or
-    ``"merged"`` (the objects that all steps gave, merged in order, the later winning: what the
-    spelling of seed 001 means, where a pipeline's result holds every step's outputs).
-    ``runs_as``: with the rights of whoever starts it, or with the scopes of the mesh in addition, which
-    counts only where the workflow is stored in this state (`library.is_run_as_mesh`).
+    ``output`` is a value with templates, ``"last"`` (the last step's output, the default) or ``"merged"``
+    (the objects of all steps, merged in order, the later winning). A workflow runs with the rights of its
+    starter; ``runs_as: mesh`` adds the scopes of the mesh, but only if the workflow is stored in this state
+    (`library.is_run_as_mesh`).
     """
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")]
