@@ -14,6 +14,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.cards.personality_profile import MAX_RID_BYTES
 from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import (
     Bundle,
@@ -38,7 +39,6 @@ from retinue.koi.codec.envelopes import (
     is_signed_by,
     parse_envelope,
 )
-from retinue.koi.codec.orn import MAX_RID_BYTES
 from retinue.koi.codec.personality import AgentPersonality
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import KoiNetEdge, OtherRid, check_rid, edge_rids, node_rid, parse_rid, type_of

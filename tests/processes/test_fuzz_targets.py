@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
+from retinue.rest.routes import RestRoutes
 from retinue.runtime import agent_process, hub_process
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
-from retinue.runtime.koi.rest_routes import LazyRoutes
 from retinue.runtime.loading.targets import Target as Served
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -39,7 +39,7 @@ def take_app(app: ASGIApp, listener: socket.socket, *options: Any) -> Any:
 
 
 def list_routes(app: Any) -> list[Route]:
-    """The routes of the router behind the middleware, those that are made later included."""
+    """The routes of the router behind the middleware, those of RestRoutes included."""
     while not isinstance(app, Router):
         app = app._app
     return list(_flatten(app.routes))
@@ -47,8 +47,8 @@ def list_routes(app: Any) -> list[Route]:
 
 def _flatten(routes: Sequence[BaseRoute]) -> Iterator[Route]:
     for route in routes:
-        if isinstance(route, LazyRoutes):
-            yield from _flatten(route.open())
+        if isinstance(route, RestRoutes):
+            yield from _flatten(route.routes)
         else:
             assert isinstance(route, Route), f"the fuzz does not know what is below {route!r}"
             yield route

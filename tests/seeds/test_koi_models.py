@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from retinue.koi.codec.orn import MAX_RID_BYTES, KoiNetNode
+from retinue.cards.personality_profile import MAX_RID_BYTES
+from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
 from tests.koi.network import parse_traits
 from tests.requirements import requirement

@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import structlog
 
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
-from retinue.koi.codec.profile_records import object_schema
+from retinue.koi.codec.profile_records import shown_personality
 from retinue.mesh.directory.versions import VersionKey, is_stable, version_key
 
 _log = structlog.get_logger("retinue.koi")
-
-RESOURCE_TYPE = "agent_profile"
-SEED_INPUT_SCHEMA = {"type": "string"}
-"""What seed 003 gives as the input of every tool; ``inputSchema`` beside it is the schema of MCP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +105,17 @@ class MCPAdapter:
 
     def list_agents(self) -> list[dict[str, Any]]:
         """The agents as resources: id, type, description and url, sorted by name."""
-        return [render_resource(profile) for profile in self._sorted()]
+        return [shown_personality(profile).render_resource() for profile in self._sorted()]
 
     def get_tools_for_agent(self, agent_name: str) -> list[dict[str, Any]]:
         """The callable traits of one agent as tools, under their own names; [] for an unknown one."""
         profile = self.agents.get(agent_name)
-        return [] if profile is None else render_tools(profile)
+        return [] if profile is None else shown_personality(profile).render_tools()
 
     def get_all_tools(self) -> list[dict[str, Any]]:
         """The tools of every agent, as ``<agent>.<trait>``, sorted by agent."""
-        return [tool for profile in self._sorted() for tool in render_tools(profile, prefixed=True)]
+        personalities = map(shown_personality, self._sorted())
+        return [tool for personality in personalities for tool in personality.render_tools(prefixed=True)]
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call ``observer`` after each change; returns the function that ends it."""
@@ -139,40 +135,6 @@ class MCPAdapter:
     def _tell(self, rid: AgentPersonality, held: Held | None) -> None:
         for observer in tuple(self._observers):
             observer(rid, held)
-
-
-def render_resource(profile: PersonalityProfile) -> dict[str, Any]:
-    """An agent as a resource of the coordinator's list."""
-    name = profile.rid.name
-    return {
-        "id": f"agent:{name}",
-        "type": RESOURCE_TYPE,
-        "description": f"Agent {name} personality profile",
-        "url": profile.mcp_url,
-    }
-
-
-def render_content(profile: PersonalityProfile) -> dict[str, Any]:
-    """An agent as the answer to ``/resources/read/agent:<name>``."""
-    return {"id": f"agent:{profile.rid.name}", "type": RESOURCE_TYPE, "content": profile.model_dump()}
-
-
-def render_tools(
-    profile: PersonalityProfile, *, prefixed: bool = False, relative: bool = False
-) -> list[dict[str, Any]]:
-    """The callable traits as tools; ``relative`` urls are those that an agent gives of itself."""
-    base = "" if relative else profile.mcp_url
-    return [
-        {
-            "name": f"{profile.rid.name}.{trait.name}" if prefixed else trait.name,
-            "description": trait.description,
-            "input_schema": dict(SEED_INPUT_SCHEMA),
-            "url": None if base is None else f"{base.rstrip('/')}/tools/call/{quote(trait.name, safe='/:')}",
-            "inputSchema": dict(object_schema(trait)),
-        }
-        for trait in profile.traits
-        if trait.is_callable
-    ]
 
 
 def _is_same(held: Held, profile: PersonalityProfile, sha256_hash: str | None) -> bool:

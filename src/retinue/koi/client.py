@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import orjson
 
+from retinue.cards.personality_profile import KOI
 from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError, InvalidParametersError, Problem, RemoteFaultError
 from retinue.core.record import Listing, Skill
-from retinue.koi.codec.profile_records import KOI
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall, Signer

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-MAX_RID_BYTES = 184
-"""Maximum length in UTF-8: a cache file is named by the RID in base64, and file names end at 255 bytes."""
+from retinue.cards.personality_profile import check_rid_length
 
 
 class ORN(ABC):
@@ -37,7 +36,7 @@ class ORN(ABC):
         head = f"orn:{cls.namespace}:"
         if not string.startswith(head):
             raise ValueError(f"{string[:80]!r} does not start with {head!r}")
-        check_length(string)
+        check_rid_length(string)
         return cls.from_reference(string[len(head) :])
 
     @classmethod
@@ -91,9 +90,3 @@ class KoiNetNode(ORN):
         if not plus:
             raise ValueError(f"{reference[:80]!r} is no reference <name>+<hash> of a node")
         return cls(name, uuid)
-
-
-def check_length(rid: str) -> None:
-    """Raise ValueError for an identifier that is too long to be kept."""
-    if len(rid) > MAX_RID_BYTES or len(rid.encode()) > MAX_RID_BYTES:
-        raise ValueError(f"{rid[:40]!r}… has more than {MAX_RID_BYTES} bytes")

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from retinue.koi.codec.orn import ORN, KoiNetNode, check_length
+from retinue.cards.personality_profile import personality_rid
+from retinue.koi.codec.orn import ORN, KoiNetNode
 
 _METADATA = frozenset({"description", "is_callable", "type", "value", "input_schema", "output_schema"})
 
@@ -24,15 +25,9 @@ class AgentPersonality(ORN):
     namespace = "agent.personality"
 
     def __init__(self, name: str, version: str) -> None:
-        for field, value in (("name", name), ("version", version)):
-            if not value or "/" in value:
-                raise ValueError(
-                    f"{field} {value[:80]!r} of a personality is empty or has a slash; "
-                    "the RID is orn:agent.personality:<name>/<version>"
-                )
+        personality_rid(name, version)
         self.name = name
         self.version = version
-        check_length(str(self))
 
     @property
     def reference(self) -> str:

@@ -1,9 +1,7 @@
 """Codec of agent records and personality profiles: one agent in two forms (DESIGN 2, renderings).
 
-A skill is a callable trait of its id, with its schemas beside the seed's keys. Description, topics and scores
-are plain traits of these names. A record of this mesh adds the plain trait ``retinue``: the block of
-`cards.retinue_block`, with the endpoint of ``/execute``, so that no fact is lost. Without that trait the
-skills of a profile are exposed, since seed 003 has no lists of exposure.
+`cards.personality_profile` renders a record. A profile that has no trait ``retinue`` is not of a mesh; its
+skills are exposed, since seed 003 has no lists of exposure.
 """
 
 from __future__ import annotations
@@ -11,36 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
 
-from retinue.cards.retinue_block import BlockError, list_shown_skills, parse_block, render_block
-from retinue.core.record import AgentRecord, Endpoint, Schema, Skill, Trait, Visibility, is_visible
+from retinue.cards import personality_profile
+from retinue.cards.personality_profile import BLOCK, FREE_INPUT, KOI, ShownPersonality
+from retinue.cards.retinue_block import BlockError, parse_block
+from retinue.core.record import AgentRecord, Endpoint, Skill, Trait, Visibility, is_visible
 from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait
-
-KOI = "koi"
-"""The protocol of the endpoint with ``/tools/call/{trait}``, and the key of what only profiles hold."""
+from retinue.koi.codec.personality import PersonalityProfile, PersonalityTrait
 
 KOI_NET = "koi-net"
 """The protocol of the endpoint of a KOI node."""
 
-FREE_INPUT: Schema = {"type": "object", "properties": {"input": {"type": "string"}}}
-"""The input schema of a callable trait without one (SPEC 4, doubt 9)."""
-
-DEFAULT_VERSION = "1.0"
-_BLOCK = "retinue"
-_ALL: frozenset[str] = frozenset({"mesh", "exposed"})
 _ADDED_KEYS = frozenset({"input_schema", "output_schema"})
-
-
-def personality_rid(record: AgentRecord) -> AgentPersonality:
-    """The RID of a record; raises ValueError for a name or version that no RID can hold."""
-    return AgentPersonality(record.name, record.version or DEFAULT_VERSION)
-
-
-def node_of_url(name: str, url: str) -> KoiNetNode:
-    """The node of an agent that runs none: always the same for the same url."""
-    return KoiNetNode(name, str(uuid5(NAMESPACE_URL, url)))
 
 
 def render_profile(
@@ -49,39 +29,18 @@ def render_profile(
     *,
     base_url: str | None = None,
     mcp_url: str | None = None,
-    scopes: frozenset[str] = _ALL,
     with_block: bool = True,
 ) -> PersonalityProfile:
-    """The profile of a record as callers with these scopes see it; raises ValueError as `personality_rid`.
+    """The profile of a record as callers see it that see everything but private skills.
 
     Without the block it is a profile as seed 003 writes it, for records whose skills are all exposed.
+    Raises ValueError for a name or version that no RID can hold.
     """
-    skills = list_shown_skills(record, scopes)
-    callable_names = {skill.id for skill in skills}
-    hidden = {skill.id for skill in record.skills} - callable_names
-    facts = {trait.name: trait for trait in record.traits if trait.skill_id is None}
-    taken = callable_names | hidden
-    traits = [_render_fact(trait) for trait in facts.values() if trait.name not in taken | {_BLOCK}]
-    values = {trait.skill_id: trait for trait in record.traits if trait.skill_id is not None}
-    traits += [_render_skill(skill, values.get(skill.id)) for skill in skills]
-    if with_block:
-        names = {trait.name for trait in traits}
-        for name, value in (
-            ("description", record.description),
-            ("topics", list(record.topics)),
-            ("scores", dict(record.scores or {})),
-        ):
-            if value and name not in names:
-                traits.append(PersonalityTrait.from_value(name, value))
-        traits.append(PersonalityTrait.from_value(_BLOCK, _render_block(record, scopes)))
-    return PersonalityProfile(
-        rid=personality_rid(record),
-        node_rid=node_rid,
-        base_url=base_url,
-        mcp_url=mcp_url,
-        traits=traits,
-        **record.extra.get(KOI, {}),
+    content = personality_profile.render_profile(
+        record, str(node_rid), base_url=base_url, mcp_url=mcp_url, with_block=with_block
     )
+    # the RID of a node may be longer than one that is read from a text
+    return PersonalityProfile.model_validate({**content, "node_rid": node_rid})
 
 
 def parse_profile(profile: PersonalityProfile) -> AgentRecord:
@@ -96,7 +55,7 @@ def parse_profile(profile: PersonalityProfile) -> AgentRecord:
                 skills.append(_parse_skill(trait))
                 if trait.value is not None:
                     traits.append(_parse_fact(trait, skill_id=trait.name))
-        elif trait.name == _BLOCK and isinstance(trait.value, dict):
+        elif trait.name == BLOCK and isinstance(trait.value, dict):
             block = trait.value
         else:
             said[trait.name] = trait.value
@@ -142,12 +101,9 @@ def show_profile(profile: PersonalityProfile, scopes: frozenset[str]) -> Persona
     return _without(profile, lambda name: not is_visible(visibilities(name), scopes))
 
 
-def object_schema(trait: PersonalityTrait) -> Schema:
-    """The input schema of a callable trait, an object at its root."""
-    schema = trait.find_schema("input_schema")
-    if schema is None:
-        return FREE_INPUT
-    return schema if schema.get("type") == "object" else {"type": "object", "properties": {"input": schema}}
+def shown_personality(profile: PersonalityProfile) -> ShownPersonality:
+    """The profile as lists of agents and tools show it."""
+    return ShownPersonality(profile.rid.name, profile.model_dump())
 
 
 def _read_topics(value: Any) -> tuple[str, ...]:
@@ -163,7 +119,7 @@ def _read_scores(value: Any) -> dict[str, float] | None:
 
 
 def _visibilities_of(profile: PersonalityProfile) -> Any:
-    block = profile.get_trait(_BLOCK)
+    block = profile.get_trait(BLOCK)
     if block is None or block.is_callable or not isinstance(block.value, dict):
         return None
     named = block.value.get("skills")
@@ -182,46 +138,13 @@ def _without(profile: PersonalityProfile, is_hidden: Any) -> PersonalityProfile:
     hidden = {one.name for one in profile.traits if one.is_callable and is_hidden(one.name)}
     for position, trait in enumerate(kept):
         if (
-            trait.name == _BLOCK
+            trait.name == BLOCK
             and isinstance(trait.value, dict)
             and isinstance(trait.value.get("skills"), dict)
         ):
             skills = {name: facts for name, facts in trait.value["skills"].items() if name not in hidden}
             kept[position] = trait.model_copy(update={"value": {**trait.value, "skills": skills}})
     return profile.model_copy(update={"traits": kept})
-
-
-def _render_fact(trait: Trait) -> PersonalityTrait:
-    return PersonalityTrait(
-        name=trait.name,
-        description=trait.description,
-        type=trait.type,
-        value=trait.value,
-        **trait.extra.get(KOI, {}),
-    )
-
-
-def _render_skill(skill: Skill, value: Trait | None) -> PersonalityTrait:
-    schemas = {"input_schema": skill.input_schema, "output_schema": skill.output_schema}
-    added = {
-        name: dict(schema) for name, schema in schemas.items() if schema is not None and schema != FREE_INPUT
-    }
-    return PersonalityTrait(
-        name=skill.id,
-        description=skill.description,
-        type="NoneType" if value is None else value.type,
-        value=None if value is None else value.value,
-        is_callable=True,
-        **{**added, **skill.extra.get(KOI, {})},
-    )
-
-
-def _render_block(record: AgentRecord, scopes: frozenset[str]) -> dict[str, Any]:
-    bare = replace(record, traits=(), topics=record.topics, scores=record.scores)
-    block = render_block(bare, scopes=scopes)
-    block.pop("endpoints", None)
-    execute = record.url
-    return {"v": 1, **block, **({"endpoints": [{"protocol": "execute", "url": execute}]} if execute else {})}
 
 
 def _parse_skill(trait: PersonalityTrait) -> Skill:

@@ -12,7 +12,8 @@ import re
 from functools import lru_cache
 from typing import Final, Self
 
-from retinue.koi.codec.orn import MAX_RID_BYTES, ORN, KoiNetNode, check_length
+from retinue.cards.personality_profile import MAX_RID_BYTES, check_rid_length
+from retinue.koi.codec.orn import ORN, KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality
 
 NODE_TYPE: Final = "orn:koi-net.node"
@@ -84,14 +85,14 @@ def type_of(rid: str) -> str:
 
 
 def check_rid(rid: str) -> None:
-    """Raise ValueError for a text that is no RID, or is longer than `orn.MAX_RID_BYTES`."""
+    """Raise ValueError for a text that is no RID, or is longer than `MAX_RID_BYTES`."""
     if len(rid) > MAX_RID_BYTES or not _PLAIN_PERSONALITY.match(rid):
         _check_rid(rid)
 
 
 @lru_cache(maxsize=8192)
 def _check_rid(rid: str) -> None:
-    check_length(rid)
+    check_rid_length(rid)
     scheme, _, rest = rid.partition(":")
     if scheme in _WITH_NAMESPACE:
         namespace, colon, reference = rest.partition(":")

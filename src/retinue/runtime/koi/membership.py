@@ -17,6 +17,7 @@ import structlog
 from starlette.routing import BaseRoute
 
 from retinue.authoring.agent import Agent
+from retinue.cards.personality_profile import DEFAULT_VERSION
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.core.record import AgentRecord, Endpoint, Listing
 from retinue.hub.mesh_map import KoiLink
@@ -24,7 +25,7 @@ from retinue.koi.adapter import MCPAdapter
 from retinue.koi.codec.bundles import EventType, WireError
 from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
-from retinue.koi.codec.profile_records import DEFAULT_VERSION, render_profile
+from retinue.koi.codec.profile_records import render_profile
 from retinue.koi.node import KoiNode, personality_node
 from retinue.koi.peers import FirstContact, parse_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers

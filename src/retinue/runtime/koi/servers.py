@@ -17,13 +17,13 @@ from starlette.types import ASGIApp
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup, local_dispatcher, local_reader
+from retinue.cards.personality_profile import ShownPersonality
 from retinue.core.call import Principal
 from retinue.core.errors import UnknownAgentError
 from retinue.koi.adapter import MCPAdapter
 from retinue.koi.client import TraitInvoker
 from retinue.koi.codec.personality import PersonalityProfile
-from retinue.koi.codec.profile_records import show_profile
-from retinue.koi.rest import PREFIXES, agent_routes, registry_routes
+from retinue.koi.codec.profile_records import show_profile, shown_personality
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
@@ -33,6 +33,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import is_seen
 from retinue.parts.lazy import Lazy
+from retinue.rest.endpoints import PREFIXES, agent_routes, registry_routes
 from retinue.rpc.client import PeerInvoker
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.koi.personality_agent import Functions, PersonalityAgent
@@ -122,14 +123,14 @@ class AgentPersonalityServer(_Server):
         offer = RecordOffer(lambda: agent.record(with_facts=True), agent.changes.subscribe)
         self.mcp = lazy_server(offer, dispatcher, local_reader(agent, dispatcher))
 
-        async def find_profile(caller: Principal, name: str | None) -> PersonalityProfile | None:
+        async def find_personality(caller: Principal, name: str | None) -> ShownPersonality | None:
             if not is_seen(dispatcher.access.view_of(caller), agent.name):
                 return None
-            return show_profile(self.personality, caller.scopes)
+            return shown_personality(show_profile(self.personality, caller.scopes))
 
         self.add_routes(
             (
-                *agent_routes(find_profile, dispatcher, takes_arguments=agent.is_bound),
+                *agent_routes(find_personality, dispatcher, takes_arguments=agent.is_bound),
                 execute_route(dispatcher, agent=agent.name),
                 health_route(),
                 mcp_route(self.mcp),
@@ -176,15 +177,15 @@ class AgentRegistryServer(_Server):
         )
         self.mcp = lazy_server(offer, dispatcher, local_reader(agent, dispatcher, dispatcher))
 
-        async def list_profiles(caller: Principal) -> Sequence[PersonalityProfile]:
+        async def list_personalities(caller: Principal) -> Sequence[ShownPersonality]:
             view = dispatcher.access.view_of(caller)
             seen = [profile for name, profile in adapter.agents.items() if is_seen(view, name)]
-            return [show_profile(profile, caller.scopes) for profile in seen]
+            return [shown_personality(show_profile(profile, caller.scopes)) for profile in seen]
 
         prefixes = dict.fromkeys((*PREFIXES, *([root_path.rstrip("/")] if root_path else ())))
         self.add_routes(
             (
-                *registry_routes(list_profiles, prefixes=prefixes),
+                *registry_routes(list_personalities, prefixes=prefixes),
                 execute_route(dispatcher),
                 health_route(),
                 mcp_route(self.mcp, ensure_fresh=directory.ensure_fresh),

@@ -8,11 +8,12 @@ from functools import partial
 
 from retinue.parts.part import Kind, Opened, Part
 from retinue.parts.process import Process
+from retinue.mesh.directory.directory import Directory
+from retinue.rest.routes import agent_rest, hub_rest
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import protected_resource
 from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.endpoints.cards import card_routes
-from retinue.runtime.endpoints.rest import rest_route
 from retinue.runtime.factories import public_card_key
 from retinue.runtime.messages import Messages
 from retinue.runtime.process_state import ProcessState
@@ -92,7 +93,13 @@ class RestPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        yield Opened(routes=(rest_route(process),))
+        dispatcher, agent, url = process.dispatcher, process.agent, process.url or ""
+        directory = process.find(Directory)
+        if directory is None:
+            route = agent_rest(agent.name, agent.record, lambda: agent.revision, dispatcher, url)
+        else:
+            route = hub_rest(directory, dispatcher, agent.name, agent.record, url)
+        yield Opened(routes=(route,))
 
 
 class ProbesPart(Part):

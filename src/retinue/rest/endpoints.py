@@ -1,6 +1,6 @@
 """The REST routes of seed 003: of the coordinator (K-21) and of one agent (K-22).
 
-They answer at ``/resources/list`` and so on, and under ``/koi-net`` and ``/mcp`` as well (SPEC 7; SPEC 4,
+They answer at ``/resources/list`` and so on, and under ``/koi-net`` and ``/mcp`` as well (specification 7; 4,
 doubt 6). Replies are those of the seed, byte for byte; an error is ``{"detail": …}`` with the status of
 `web.error_table`. ``POST /tools/call/{trait}`` is one call on the dispatch path.
 """
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.cards.personality_profile import RESOURCE_TYPE, ShownPersonality, object_schema
 from retinue.core.call import Call, Principal, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
@@ -28,9 +29,6 @@ from retinue.core.errors import (
     UnknownAgentError,
     UnknownSkillError,
 )
-from retinue.koi.adapter import RESOURCE_TYPE, render_content, render_resource, render_tools
-from retinue.koi.codec.personality import PersonalityProfile, PersonalityTrait
-from retinue.koi.codec.profile_records import object_schema
 from retinue.mesh.dispatch import Calls
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, read_body
@@ -43,44 +41,46 @@ PREFIXES = ("", "/koi-net", "/mcp")
 ENDPOINT = "rest"
 AGENT_ID = "agent:"
 
-ListProfiles = Callable[[Principal], Awaitable[Iterable[PersonalityProfile]]]
-"""The newest profile of each agent that a caller sees, with the traits that it sees."""
+ListPersonalities = Callable[[Principal], Awaitable[Iterable[ShownPersonality]]]
+"""The newest personality of each agent that a caller sees, with the traits that it sees."""
 
-FindProfile = Callable[[Principal, str | None], Awaitable[PersonalityProfile | None]]
-"""The profile of an agent of this name as a caller sees it; None = the name is not in the path."""
+FindPersonality = Callable[[Principal, str | None], Awaitable[ShownPersonality | None]]
+"""The personality of an agent of this name as a caller sees it; None = the name is not in the path."""
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _NO_TRACE = TraceContext(id="")
-_log = structlog.get_logger("retinue.koi")
+_log = structlog.get_logger("retinue.koi")  # the name of the logger by which people filter these lines
 
 
-def registry_routes(list_profiles: ListProfiles, *, prefixes: Collection[str] = PREFIXES) -> list[Route]:
+def registry_routes(
+    list_personalities: ListPersonalities, *, prefixes: Collection[str] = PREFIXES
+) -> list[Route]:
     """The three routes of a coordinator."""
 
-    async def read(request: Request) -> list[PersonalityProfile]:
-        found = await list_profiles(identity_of(request.scope).principal)
-        return sorted(found, key=lambda profile: profile.rid.name)
+    async def read(request: Request) -> list[ShownPersonality]:
+        personalities = await list_personalities(identity_of(request.scope).principal)
+        return sorted(personalities, key=lambda personality: personality.name)
 
     async def list_resources(request: Request) -> Response:
-        return _json({"resources": [render_resource(profile) for profile in await read(request)]})
+        return _json({"resources": [personality.render_resource() for personality in await read(request)]})
 
     async def read_resource(request: Request) -> Response:
         name = _name_of(request)
         if name is None:
             return _missing("Resource not found")
-        profiles = await read(request)
-        found = next((one for one in profiles if one.rid.name == name), None)
-        return _missing("Agent not found") if found is None else _json(render_content(found))
+        named = [personality for personality in await read(request) if personality.name == name]
+        return _json(named[0].render_content()) if named else _missing("Agent not found")
 
     async def list_tools(request: Request) -> Response:
-        profiles = await read(request)
-        return _json({"tools": [tool for one in profiles for tool in render_tools(one, prefixed=True)]})
+        personalities = await read(request)
+        tools = [tool for personality in personalities for tool in personality.render_tools(prefixed=True)]
+        return _json({"tools": tools})
 
     return _routes(prefixes, list_resources, read_resource, list_tools)
 
 
 def agent_routes(
-    find_profile: FindProfile,
+    find_personality: FindPersonality,
     calls: Calls,
     *,
     prefixes: Collection[str] = PREFIXES,
@@ -91,15 +91,15 @@ def agent_routes(
     A trait that takes no arguments, because it only has a value, ignores the body of a call.
     """
 
-    async def read(request: Request) -> PersonalityProfile | None:
-        named = request.path_params.get("agent")
-        return await find_profile(identity_of(request.scope).principal, named)
+    async def read(request: Request) -> ShownPersonality | None:
+        name = request.path_params.get("agent")
+        return await find_personality(identity_of(request.scope).principal, name)
 
     async def list_resources(request: Request) -> Response:
-        profile = await read(request)
-        if profile is None:
+        personality = await read(request)
+        if personality is None:
             return _missing("Agent not found")
-        name = profile.rid.name
+        name = personality.name
         own = {
             "id": f"{AGENT_ID}{name}",
             "type": RESOURCE_TYPE,
@@ -112,30 +112,30 @@ def agent_routes(
         name = _name_of(request)
         if name is None:
             return _missing("Resource not found")
-        profile = await read(request)
-        if profile is None or profile.rid.name != name:
+        personality = await read(request)
+        if personality is None or personality.name != name:
             return _missing("Agent not found")
-        return _json(render_content(profile))
+        return _json(personality.render_content())
 
     async def list_tools(request: Request) -> Response:
-        profile = await read(request)
-        return _json({"tools": [] if profile is None else render_tools(profile, relative=True)})
+        personality = await read(request)
+        return _json({"tools": [] if personality is None else personality.render_tools(relative=True)})
 
     return [
         *_routes(prefixes, list_resources, read_resource, list_tools),
-        *call_routes(find_profile, calls, prefixes=prefixes, takes_arguments=takes_arguments),
+        *call_routes(find_personality, calls, prefixes=prefixes, takes_arguments=takes_arguments),
     ]
 
 
 def call_routes(
-    find_profile: FindProfile,
+    find_personality: FindPersonality,
     calls: Calls,
     *,
     prefixes: Collection[str] = PREFIXES,
     takes_arguments: Callable[[str], bool] = lambda trait: True,
 ) -> list[Route]:
     """The route of `agent_routes` that calls a trait."""
-    call = _CallEndpoint(find_profile, calls, takes_arguments)
+    call = _CallEndpoint(find_personality, calls, takes_arguments)
     return [Route(f"{prefix}/tools/call/{{trait:path}}", call, methods=["POST"]) for prefix in prefixes]
 
 
@@ -158,10 +158,10 @@ class _CallEndpoint:
     """``POST /tools/call/{trait}`` as an ASGI app: a call that its client may abandon."""
 
     def __init__(
-        self, find_profile: FindProfile, calls: Calls, takes_arguments: Callable[[str], bool]
+        self, find_personality: FindPersonality, calls: Calls, takes_arguments: Callable[[str], bool]
     ) -> None:
         self._takes_arguments = takes_arguments
-        self._find_profile = find_profile
+        self._find_personality = find_personality
         self._calls = calls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,14 +176,14 @@ class _CallEndpoint:
         visitor = identity_of(scope)
         path: Mapping[str, Any] = scope["path_params"]
         name = path["trait"]
-        profile = await self._find_profile(visitor.principal, path.get("agent"))
-        if profile is None:
+        personality = await self._find_personality(visitor.principal, path.get("agent"))
+        if personality is None:
             return _missing("Agent not found")
-        trait = profile.get_trait(name)
+        trait = personality.find_trait(name)
         if trait is None:
             return _missing(f"Trait {name} not found")
         try:
-            if not trait.is_callable:
+            if not trait["is_callable"]:
                 raise NotCallableError(name)
             arguments = read_arguments(trait, body) if self._takes_arguments(name) else {}
         except RetinueError as error:
@@ -195,7 +195,7 @@ class _CallEndpoint:
             principal=visitor.principal,
             endpoint=ENDPOINT,
             trace=parse_raw_trace_headers(visitor.headers) or _NO_TRACE,
-            agent=profile.rid.name,
+            agent=personality.name,
         )
         try:
             outcome = await self._calls.dispatch(call)
@@ -217,7 +217,7 @@ class _CallEndpoint:
 _JSON = "application/json"
 
 
-def read_arguments(trait: PersonalityTrait, body: bytes) -> Any:
+def read_arguments(trait: Mapping[str, Any], body: bytes) -> Any:
     """The arguments in the body of a call: an object, or a string for the only parameter.
 
     Raises InvalidParametersError.
@@ -225,18 +225,18 @@ def read_arguments(trait: PersonalityTrait, body: bytes) -> Any:
     if not body.strip():
         return {}
     try:
-        given = orjson.loads(body)
+        arguments = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidParametersError([Problem("", f"the body is not JSON: {error}")]) from error
-    if isinstance(given, dict):
-        return given
-    if isinstance(given, str):
-        return {_only_parameter(trait): given}
-    kind = "null" if given is None else type(given).__name__
+    if isinstance(arguments, dict):
+        return arguments
+    if isinstance(arguments, str):
+        return {_only_parameter(trait): arguments}
+    kind = "null" if arguments is None else type(arguments).__name__
     raise InvalidParametersError([Problem("", f"the body is {kind}; send an object with the arguments")])
 
 
-def _only_parameter(trait: PersonalityTrait) -> str:
+def _only_parameter(trait: Mapping[str, Any]) -> str:
     schema = object_schema(trait)
     properties: Mapping[str, Any] = schema.get("properties") or {}
     required = schema.get("required") or ()
@@ -246,8 +246,8 @@ def _only_parameter(trait: PersonalityTrait) -> str:
 
 def _name_of(request: Request) -> str | None:
     """The name in ``agent:<name>``; None without that prefix."""
-    given: str = request.path_params["id"]
-    return given.removeprefix(AGENT_ID) if given.startswith(AGENT_ID) else None
+    resource: str = request.path_params["id"]
+    return resource.removeprefix(AGENT_ID) if resource.startswith(AGENT_ID) else None
 
 
 def _json(value: Any) -> Response:

@@ -1,0 +1,1 @@
+"""The REST routes of seed 003."""
