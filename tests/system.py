@@ -36,7 +36,7 @@ from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.koi import KoiPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
-from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, RestPart
+from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.parts.upkeep import MeshMapPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
@@ -235,6 +235,7 @@ HUB_PARTS: Sequence[Part] = (
     ExecutePart(),
     CardPart(),
     RestPart(),
+    ProbesPart(),
     DiscoveryPart(),
     RegistryPart(),
 )
@@ -246,6 +247,7 @@ AGENT_PARTS: Sequence[Part] = (
     A2aPart(),
     CardPart(),
     RestPart(),
+    ProbesPart(),
 )
 
 

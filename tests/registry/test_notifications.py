@@ -11,11 +11,11 @@ from pathlib import Path
 
 import orjson
 import pytest
+from retinue.runtime.hub_app import hook_tokens
 
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.notifications import EVENTS_TYPE
 from retinue.oci.registry import CopyableRegistry, forget, open_registry
-from retinue.runtime.hub_app import hook_tokens
 from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.settings_tables import HookTable

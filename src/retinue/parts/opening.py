@@ -100,7 +100,7 @@ class OpenParts:
     @property
     def metrics(self) -> Mapping[str, Metric]:
         """The metrics of the process: those of the core, then those that its parts add."""
-        added = {}
+        added: dict[str, Metric] = {}
         for open_ in self._parts:
             added.update(open_.opened.metrics)
         return {**METRICS, **added}

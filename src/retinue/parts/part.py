@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 INTERFACE = 1
 """The version of this interface. A distribution whose part has another one is refused by name."""
 
-Kind = Literal["hub", "agent", "worker", "stdio", "command"]
-"""The kinds of processes. A command without a hub and an agent on standard input and output serve nothing."""
+Kind = str
+"""hub, agent, worker, stdio (an agent on standard input and output), command (without a hub), or another.
+
+Other distributions have kinds of their own. The last two of the core serve nothing.
+"""
 
 FOREIGN_RANK = 500
 """The rank of the routes of parts that declare none: after the core's protocols, before the dashboard."""

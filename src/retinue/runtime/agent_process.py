@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from retinue.mesh.permissions import Access
+from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.access import Address, agent_rule
 from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
-from retinue.runtime.parts.foreign import list_foreign_parts
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import (
@@ -93,6 +93,7 @@ async def serve_agent(
 
 def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Sequence[Part]:
     """The parts of an agent's process, in the order in which they run."""
+    publication = [PublicationPart(options.registry, options.tag, options.hub_url)] if options.publish else []
     return [
         AgentLinesPart(),
         ExecutePart(),
@@ -102,7 +103,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         CardPart(),
         RestPart(),
         ProbesPart(),
-        PublicationPart(options),
+        *publication,
         ListWatchPart(target, options.hub_url),
-        *list_foreign_parts("agent", settings.parts.off),
+        *list_parts_of("agent", settings.parts.off),
     ]

@@ -10,6 +10,7 @@ from functools import partial
 
 from retinue.core.record import HUB_NAME
 from retinue.hub.mesh_map import MeshParts
+from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import Address, hub_access
@@ -18,7 +19,6 @@ from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
-from retinue.runtime.parts.foreign import list_foreign_parts
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
@@ -107,7 +107,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         ProbesPart(),
         DiscoveryPart(),
         RegistryPart(),
-        *list_foreign_parts("hub", settings.parts.off),
+        *list_parts_of("hub", settings.parts.off),
         DashboardPart(),
         UpkeepPart(),
         FolderWatchPart(),

@@ -28,8 +28,6 @@ from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
-from retinue.mcp.upstream.client import AgentClient
-from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
@@ -46,14 +44,12 @@ from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
-from retinue.rpc.client import PeerInvoker
 from retinue.rpc.queries import PeerQueries
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
     HOME_SOURCE,
     guard_settings,
     limit_settings,
-    mesh_sources,
     named_registries,
     registry_sources,
     timeout_settings,
@@ -65,7 +61,6 @@ from retinue.settings import Settings, environment
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
-from retinue.web.mesh_tokens import MeshBearer, MeshSigner
 from retinue.workflows.caller import MemoryCache
 from retinue.workflows.dispatch_caller import DispatchCaller
 from retinue.workflows.interpreter.frame import Tools

@@ -6,7 +6,7 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.parts.lazy import Lazy, LazyApp
 from retinue.parts.shown_agents import ShownAgents
 from retinue.runtime.peers import Peers

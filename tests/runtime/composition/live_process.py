@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 import uvicorn
+from retinue.runtime.koi.rest_routes import LazyRoutes
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
-from retinue.runtime.koi.rest_routes import LazyRoutes
 from retinue.runtime.serving import Echo, Stop
 
 WAIT_S = 30.0

@@ -12,10 +12,9 @@ from retinue.core.errors import RetinueError
 from retinue.llm.spec import Available
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
+from retinue.parts.readiness import Check, Status
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
-    Check,
-    Status,
     check_agent_port,
     check_hub_port,
     check_libraries,

@@ -31,7 +31,8 @@ from retinue.koi.peers import FirstContact, parse_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.server import PREFIX, routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
-from retinue.directory.listing_cache import ListingChange
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
 from retinue.settings_tables import KoiTable

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from retinue.authoring.agent import Agent
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -20,9 +19,7 @@ from retinue.runtime.loading.targets import Target
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
-
-if TYPE_CHECKING:
-    from retinue.runtime.agent_process import ServeOptions
+from retinue.storage.state import State
 
 _FOLDER_CHECK_S = 2.0
 _REGISTRY_CHECK_S = 15.0
@@ -58,26 +55,25 @@ class PublicationPart(Part):
     gives = CardPublication
     is_required = True
 
-    def __init__(self, options: ServeOptions) -> None:
-        self._options = options
+    def __init__(self, registry: str | None, tag: str | None, hub_url: str | None) -> None:
+        self._registry = registry
+        self._tag = tag
+        self._hub_url = hub_url
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        if not self._options.publish:
-            yield Opened()
-            return
         agent, state, settings = process.agent, process.state, process.tables.get(Settings)
-        registry = configured_registry(_card_registry(self._options, process), settings, process.http, state)
+        registry = configured_registry(self._find_registry(state), settings, process.http, state)
         publication = CardPublication(
             registry,
             lambda: agent.record(process.url),
-            self._options.tag,
+            self._tag,
             process.http,
             process.echo,
             probe_timeout_s=settings.timeouts.probe_s,
             signer=await asyncio.to_thread(card_signer, settings, state),
         )
-        notify = partial(notify_hub, process.http, state, self._options.hub_url)
+        notify = partial(notify_hub, process.http, state, self._hub_url)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -93,6 +89,12 @@ class PublicationPart(Part):
                 yield
 
         yield Opened(product=publication, running=running)
+
+    def _find_registry(self, state: State) -> str:
+        """The registry to publish to: the given one, else that of the joined hub, else the state's."""
+        if self._registry is None and self._hub_url is not None and joined_token(state.keys, self._hub_url):
+            return self._hub_url
+        return self._registry or str(state.registry)
 
 
 class ListWatchPart(Part):
@@ -118,14 +120,6 @@ class ListWatchPart(Part):
 
         on_change = None if publication is None else republish
         yield Opened(running=lambda: watch_lists(self._target, process.echo, on_change))
-
-
-def _card_registry(options: ServeOptions, process: Process) -> str:
-    """The registry to publish to: the given one, else that of the joined hub, else the state's."""
-    state = process.state
-    if options.registry is None and options.hub_url is not None and joined_token(state.keys, options.hub_url):
-        return options.hub_url
-    return options.registry or str(state.registry)
 
 
 def _describe_skills(agent: Agent) -> str:

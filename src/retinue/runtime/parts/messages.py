@@ -8,13 +8,13 @@ from functools import partial
 
 from retinue.hub.messages import add_message_skill
 from retinue.mcp.upstream.invoker import InteractiveInvoker
-from retinue.parts.part import Kind, Opened, Part
+from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
 from retinue.runtime.peers import Peers
 from retinue.settings import Settings
 
-_SERVING = frozenset[Kind]({"hub", "agent"})
+_SERVING = frozenset({"hub", "agent"})
 
 
 class MessagesPart(Part):

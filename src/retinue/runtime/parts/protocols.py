@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from retinue.parts.part import Kind, Opened, Part
-from retinue.parts.process import Process
 from retinue.mesh.directory.directory import Directory
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
 from retinue.rest.routes import agent_rest, hub_rest
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import protected_resource
@@ -21,7 +21,7 @@ from retinue.settings import Settings
 from retinue.settings_tables import ExecuteTable
 from retinue.web.rejections import keys_route, metadata_routes
 
-_SERVING = frozenset[Kind]({"hub", "agent"})
+_SERVING = frozenset({"hub", "agent"})
 
 
 class ExecutePart(Part):
@@ -113,11 +113,12 @@ class ProbesPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         settings = process.tables.get(Settings)
+        state = process.find(ProcessState)
         keys = keys_route(partial(public_card_key, settings, process.state))
         yield Opened(
             routes=(
                 health_route(),
-                *process.get(ProcessState).routes(),
+                *(() if state is None else state.routes()),
                 *(() if process.kind == "worker" else (keys,)),
                 *metadata_routes(protected_resource(settings)),
             )
